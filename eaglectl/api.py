@@ -1,0 +1,167 @@
+"""The verbs as functions that return values; they print nothing and never exit."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, Checkpoint, pickle_files, read_checkpoint, read_config
+from eaglectl.checkpoint.source import FolderSource, Source, open_source
+from eaglectl.conversion.plan import Plan
+from eaglectl.conversion.planning import Wish, make_plan
+from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
+from eaglectl.engines.engine import Reading, Verdict, aux_readings
+from eaglectl.errors import Unreadable, Usage
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reading import read_drafter, read_target
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What `inspect` found."""
+
+    source: str
+    drafter: Drafter
+    checkpoint: Checkpoint
+    readings: tuple[Reading, ...]
+    verdicts: tuple[Verdict, ...]
+    asked: tuple[Verdict, ...]
+    commands: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What `convert` did, or with `dry_run` would do; `out` is None when nothing was written."""
+
+    plan: Plan
+    out: Path | None
+    pickles: tuple[str, ...]
+    seconds: float
+
+
+def inspect(source: str, *, target: str | None = None, engines: Sequence[str] = (), answers: Answers | None = None) -> Inspection:
+    """What a checkpoint is and what engines do with it; config and headers are read, no tensor data.
+
+    Raises Unreadable (missing, truncated, pickled), Refused (no EAGLE-3 drafter, or contradictory), Usage.
+    """
+    wanted = [parse_engine(text) for text in engines]
+    checkpoint = read_checkpoint(open_source(source))
+    drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
+    names, config = tuple(checkpoint.tensors), checkpoint.config
+    flatten = by_name(drafter.producer).flatten
+    flat = flatten(config) if flatten else config
+
+    def judge(one: Wanted) -> tuple[Verdict, ...]:
+        return verdicts(drafter, config, flat, names, one)
+
+    every = (*judge(parse_engine("vllm>=0")), *judge(parse_engine("sglang")))
+    asked = tuple(verdict for one in wanted for verdict in judge(one))
+    readings = aux_readings(flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target)
+    return Inspection(checkpoint.source.label, drafter, checkpoint, readings, every, asked, dict(launch_commands(drafter, source)))
+
+
+def convert(
+    source: str, out: str | Path | None = None, *, wish: Wish | None = None, target: str | None = None, target_name: str | None = None,
+    answers: Answers | None = None, dry_run: bool = False, force: bool = False, link: bool = False, max_shard_size: int | None = None,
+    told: Callable[[int], None] | None = None, planned: Callable[[Plan], None] | None = None,
+) -> Conversion:  # fmt: skip
+    """Rewrite a drafter in another layout; `out` defaults to NAME-eagleVERSION in the current folder.
+
+    Raises Usage for what only the user knows, Refused for what cannot be done, Unreadable for input that cannot be read.
+    `planned` is called with the plan before anything is written, `told` with each number of bytes that was.
+    """
+    import time
+
+    from eaglectl.checkpoint.writer import check_apart
+    from eaglectl.conversion.writing import Writing, write_plan
+
+    start = time.perf_counter()
+    wish, answers = wish or Wish(), answers or Answers()
+    for engine in wish.engines:
+        parse_engine(engine)
+    original = open_source(source)
+    where = Path(out) if out is not None else None
+    if where is not None:
+        check_apart(where, original.root)
+    pickles = pickle_files(original)
+    known = open_target(target, target_name)
+    with _readable(original, pickles, where) as readable:
+        checkpoint = read_checkpoint(readable)
+        drafter = read_drafter(checkpoint, answers, known)
+        selected = _selected(original, drafter)
+        plan = make_plan(checkpoint, drafter, wish, answers, selected)
+        where = where or Path(f"{original.label}-eagle{plan.drafter.version}")
+        check_apart(where, original.root)
+        if planned:
+            planned(plan)
+        if dry_run:
+            return Conversion(plan, None, pickles, time.perf_counter() - start)
+        writing = Writing(where, force=force, link=link and not pickles, max_shard_size=max_shard_size, told=told)
+        write_plan(plan, checkpoint, original, pickles or checkpoint.weight_files, writing)
+    return Conversion(plan, where, pickles, time.perf_counter() - start)
+
+
+def open_target(text: str | None, name: str | None = None) -> Target:
+    """What is known of the target named by `text`: a folder or its config.json; `name` is what published files call it."""
+    if text is None:
+        return Target(name)
+    path = Path(text)
+    if path.is_file() and path.suffix == ".json":
+        source, own_name = FolderSource(path.parent), None
+        if path.name != "config.json":
+            raise Usage(f"--target {text}: give the target's folder, or its config.json")
+    else:
+        source, own_name = open_source(text), None
+    config = read_config(source)
+    found = read_target(config, name or own_name)
+    if found.depth is None:
+        raise Unreadable(f"--target {text}: its config.json has no num_hidden_layers")
+    return found
+
+
+def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str]) -> Answers:
+    """Answers from the command line's texts. Raises Usage."""
+    layers = None
+    if aux_layers is not None:
+        try:
+            layers = tuple(int(item) for item in aux_layers.split(","))
+        except ValueError:
+            raise Usage(f"--aux-layers {aux_layers}: whole numbers with commas were expected, like 2,16,29") from None
+        if any(layer < 0 for layer in layers):
+            raise Usage(f"--aux-layers {aux_layers}: layers count from 0")
+    pairs: dict[str, str] = {}
+    for item in semantics:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise Usage(f"--source-semantics {item}: KEY=VALUE was expected")
+        pairs[key] = value
+    if aux_convention not in (None, "boundary", "output"):
+        raise Usage(f"--aux-convention {aux_convention}: boundary or output was expected")
+    convention: Any = aux_convention
+    return Answers(layers, convention, pairs)
+
+
+@contextmanager
+def _readable(original: FolderSource, pickles: tuple[str, ...], out: Path | None) -> Iterator[Source]:
+    """The source itself, or a safetensors rewriting of its pickles that is gone afterwards."""
+    if not pickles:
+        yield original
+        return
+    from eaglectl.checkpoint.pickles import unpickle
+
+    read_config(original)
+    near = out.parent if out is not None and out.parent.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix=".eaglectl-", dir=near) as folder:
+        yield unpickle(original, Path(folder))
+
+
+def _selected(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
+    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not any(name in VOCABULARY_PICKLES for name in original.names()):
+        return None
+    from eaglectl.checkpoint.pickles import selected_tokens
+
+    return selected_tokens(original)

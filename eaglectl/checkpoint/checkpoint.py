@@ -1,0 +1,143 @@
+"""A checkpoint as its config and headers describe it; tensor data stays where it lies until somebody asks for a range."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eaglectl.checkpoint.header import StoredTensor, header_length, parse_header, parse_json
+from eaglectl.checkpoint.source import Source
+from eaglectl.errors import Unreadable
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLES = (".bin", ".pt", ".pth")
+# read ahead: one request is enough for nearly every drafter's header
+FIRST_READ = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Config, tensor table and file list of one checkpoint."""
+
+    source: Source
+    config: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+    metadata: Mapping[str, str]
+    weight_files: tuple[str, ...]
+    sidecars: Mapping[str, Mapping[str, Any]]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of one tensor's data."""
+        tensor = self.tensors[name]
+        return self.source.read(tensor.file, tensor.start + start, tensor.stop if stop is None else tensor.start + stop)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def read_checkpoint(source: Source) -> Checkpoint:
+    """Config and headers of `source`; no tensor data is read. Raises Unreadable (see each message)."""
+    config = read_config(source)
+    files, weight_map = _weight_files(source)
+    tensors: dict[str, StoredTensor] = {}
+    metadata: dict[str, str] = {}
+    for file in files:
+        found, extra = _read_header(source, file)
+        for tensor in found:
+            if tensor.name in tensors:
+                raise Unreadable(f"{tensor.name} is in both {tensors[tensor.name].file} and {file}; keep one")
+            tensors[tensor.name] = tensor
+        metadata |= extra
+    if weight_map is not None:
+        _check_index(weight_map, tensors)
+    if not tensors:
+        raise Unreadable(f"{source.label}: {', '.join(files)} holds no tensors")
+    return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
+
+
+def read_config(source: Source) -> Mapping[str, Any]:
+    """config.json of `source`, which must be an object."""
+    if "config.json" not in source.names():
+        raise Unreadable(f"{source.label} has no config.json; a drafter checkpoint is a config.json beside its weights")
+    config = parse_json("config.json", source.read("config.json"))
+    if not isinstance(config, dict):
+        raise Unreadable(f"config.json is a JSON {type(config).__name__}, not an object")
+    return config
+
+
+def pickle_files(source: Source) -> tuple[str, ...]:
+    """The pickles that hold the weights of `source`, when no safetensors file does; empty otherwise."""
+    names = source.names()
+    if source.only is not None:
+        return (source.only,) if source.only.endswith(PICKLES) else ()
+    if any(name.endswith(".safetensors") or name == INDEX for name in names):
+        return ()
+    if ".metadata" in names and any(name.endswith(".distcp") for name in names):
+        return (".metadata", *(name for name in names if name.endswith(".distcp")))
+    return tuple(name for name in names if name.endswith(PICKLES) and name not in VOCABULARY_PICKLES)
+
+
+# small pickles beside the weights that hold the draft vocabulary, not weights (NeMo Automodel, SpecForge)
+VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
+
+
+def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
+    if source.only is not None and source.only.endswith(".safetensors"):
+        return (source.only,), None
+    names = source.names()
+    pickles = pickle_files(source)
+    if pickles:
+        raise Unreadable(
+            f"{source.label}: the weights are pickles ({', '.join(pickles[:3])}), which are only opened to be converted; "
+            f"run `eaglectl convert {source.label} -o OUT`, then use OUT"
+        )
+    if INDEX in names and SINGLE not in names:
+        index = parse_json(INDEX, source.read(INDEX))
+        weight_map = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(file, str) for file in weight_map.values()):
+            raise Unreadable(f'{INDEX} needs a "weight_map" object from tensor to file')
+        return tuple(sorted(set(weight_map.values()))), weight_map
+    found = tuple(name for name in names if name.endswith(".safetensors"))
+    if SINGLE in found:
+        return (SINGLE,), None
+    match found:
+        case ():
+            raise Unreadable(f"{source.label} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin")
+        case (name,):
+            return (name,), None
+    raise Unreadable(f"{source.label} has {len(found)} .safetensors files and no {INDEX}; name the one to read")
+
+
+def _read_header(source: Source, file: str) -> tuple[tuple[StoredTensor, ...], Mapping[str, str]]:
+    size = source.size(file)
+    head = source.read(file, 0, min(FIRST_READ, size))
+    length = header_length(file, head[:8], size)
+    raw = head[8 : 8 + length]
+    if len(raw) < length:
+        raw += source.read(file, len(head), 8 + length)
+    header = parse_header(file, raw, size)
+    return header.tensors, header.metadata
+
+
+def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> None:
+    for name, file in weight_map.items():
+        if name not in tensors:
+            raise Unreadable(f"{INDEX} says {name} is in {file}, and it is not there")
+        if tensors[name].file != file:
+            raise Unreadable(f"{INDEX} says {name} is in {file}, and it is in {tensors[name].file}")
+    for name, tensor in tensors.items():
+        if name not in weight_map:
+            raise Unreadable(f"{name} is in {tensor.file} and not in {INDEX}; engines would skip it: rebuild the index")
+
+
+def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
+    found = {}
+    for name in ("hf_quant_config.json", "eaglectl.json"):
+        if name in source.names():
+            value = parse_json(name, source.read(name))
+            if not isinstance(value, dict):
+                raise Unreadable(f"{name} is a JSON {type(value).__name__}, not an object")
+            found[name] = value
+    return found

@@ -1,0 +1,140 @@
+"""A strict reader of safetensors headers; it never reads tensor data.
+
+The safetensors library gives no byte ranges and cannot read bfloat16 without torch, and both are needed here.
+Format: https://github.com/huggingface/safetensors#format (8 bytes of little-endian length, JSON, data).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eaglectl.errors import Unreadable
+
+MAX_HEADER = 100_000_000
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+# bits an element takes; the names are safetensors' own
+DTYPE_BITS: Mapping[str, int] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+    "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as it lies in a file: `start` and `stop` are byte offsets in that file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data."""
+        return self.stop - self.start
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one index of the first axis."""
+        return self.nbytes // self.shape[0] if self.shape and self.shape[0] else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A parsed header: its tensors in file order, its metadata, and where the data begins."""
+
+    tensors: tuple[StoredTensor, ...]
+    metadata: Mapping[str, str]
+    data_start: int
+
+
+def header_length(file: str, first8: bytes, file_size: int) -> int:
+    """Bytes of JSON that follow the first 8; raises Unreadable if the file cannot be safetensors."""
+    if first8.startswith(LFS_POINTER[:8]) and file_size < 1024:
+        raise Unreadable(f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its repository")
+    if len(first8) < 8:
+        raise Unreadable(f"{file} has {file_size} bytes; a safetensors file has at least 8")
+    length = int.from_bytes(first8, "little")
+    if length > MAX_HEADER:
+        raise Unreadable(f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file")
+    if 8 + length > file_size:
+        raise Unreadable(f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated or not safetensors")
+    return length
+
+
+def parse_json(what: str, raw: bytes) -> Any:
+    """JSON with duplicate keys and non-UTF-8 refused; `what` names the file in messages."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in seen:
+                raise Unreadable(f'{what}: key "{key}" appears twice in one object; remove one')
+            seen[key] = value
+        return seen
+
+    def constant(text: str) -> Any:
+        raise Unreadable(f"{what}: {text} is not a JSON number")
+
+    if raw.startswith(LFS_POINTER):
+        raise Unreadable(f"{what} is a Git LFS pointer, not the file; run `git lfs pull` in its repository")
+    try:
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{what} is not UTF-8 text (byte {error.start})") from None
+    except RecursionError:
+        raise Unreadable(f"{what} is nested too deeply to be a real file") from None
+    except ValueError as error:
+        raise Unreadable(f"{what} is not valid JSON: {error}") from None
+
+
+def parse_header(file: str, raw: bytes, file_size: int) -> Header:
+    """Check and parse the JSON part of `file`, whose whole size is `file_size` bytes.
+
+    Raises Unreadable where a tensor's type is unknown, a shape and its bytes disagree, or the offsets overlap, leave a
+    hole, or do not end with the file.
+    """
+    table = parse_json(f"{file} (header)", raw)
+    if not isinstance(table, dict):
+        raise Unreadable(f"{file}: the header is a JSON {type(table).__name__}, not an object")
+    metadata = table.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise Unreadable(f"{file}: __metadata__ must map text to text")
+    base = 8 + len(raw)
+    tensors = sorted((_tensor(file, name, entry, base) for name, entry in table.items()), key=lambda t: (t.start, t.stop))
+    position = base
+    for tensor in tensors:
+        if tensor.start != position:
+            kind = "overlaps the one before" if tensor.start < position else "leaves a hole before it"
+            raise Unreadable(f"{file}: {tensor.name} starts at byte {tensor.start - base} of the data and {kind} (expected {position - base})")
+        position = tensor.stop
+    if position != file_size:
+        state = "truncated" if position > file_size else "followed by bytes that no tensor owns"
+        raise Unreadable(f"{file}: the header describes {position} bytes and the file has {file_size}; it is {state}")
+    return Header(tuple(tensors), metadata, base)
+
+
+def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise Unreadable(f"{file}: {name} needs exactly dtype, shape and data_offsets in the header")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise Unreadable(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
+    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise Unreadable(f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be non-negative integers in order")
+    bits = DTYPE_BITS[dtype]
+    for size in shape:
+        bits *= size
+    if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
+        raise Unreadable(f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {offsets[1] - offsets[0]}")
+    return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
+
+
+def _naturals(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -1,0 +1,103 @@
+"""Where a checkpoint lies: named files whose bytes can be read by range. Nothing here knows what the bytes mean."""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from eaglectl.errors import Unreadable, Usage
+
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+
+
+class Source(Protocol):
+    """A set of files at one fixed state, read by byte range (a folder now; a Hub revision later)."""
+
+    @property
+    def label(self) -> str:
+        """What to call it in messages and in published files; never a path of the machine."""
+
+    @property
+    def only(self) -> str | None:
+        """The one weight file that was asked for, when the user named a file."""
+
+    def names(self) -> tuple[str, ...]:
+        """Paths of the files, relative, sorted."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; raises Unreadable where there is none."""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file; raises Unreadable where they are not all there."""
+
+    def path(self, name: str) -> Path | None:
+        """The file on this machine, when it is on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """A local folder, or one weight file in it beside its config.json."""
+
+    root: Path
+    only: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The folder's own name."""
+        return self.root.resolve().name
+
+    def names(self) -> tuple[str, ...]:
+        """Files directly in the folder; a checkpoint has no folders inside it that matter."""
+        try:
+            return tuple(sorted(entry.name for entry in self.root.iterdir() if not entry.is_dir()))
+        except OSError as error:
+            raise Unreadable(f"{self.root}: {error.strerror}") from None
+
+    def path(self, name: str) -> Path:
+        """The file, after checking that neither its name nor a symbolic link leads out of the folder."""
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+            raise Unreadable(f'"{name}" points out of the checkpoint folder; files must lie inside {self.label}')
+        path = self.root / name
+        resolved, root = path.resolve(), self.root.resolve()
+        if not resolved.is_relative_to(root) and not _in_hub_cache(root, resolved):
+            raise Unreadable(f"{name} is a symbolic link that leaves {self.label}; put the file itself there")
+        return path
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        try:
+            return self.path(name).stat().st_size
+        except OSError as error:
+            raise Unreadable(f"{name} in {self.label}: {error.strerror}") from None
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file."""
+        try:
+            with self.path(name).open("rb") as file:
+                file.seek(start)
+                data = file.read() if stop is None else file.read(stop - start)
+        except OSError as error:
+            raise Unreadable(f"{name} in {self.label}: {error.strerror}") from None
+        if stop is not None and len(data) != stop - start:
+            raise Unreadable(f"{name} ended at byte {start + len(data)}; {stop} were expected: the file is truncated or being written")
+        return data
+
+
+def open_source(text: str) -> FolderSource:
+    """The source that `text` names: a folder, a weight file, or (not yet) a Hub repository."""
+    path = Path(text)
+    if path.is_dir():
+        return FolderSource(path)
+    if path.is_file():
+        if path.suffix not in WEIGHT_SUFFIXES:
+            raise Usage(f"{text} is not a weight file; give a checkpoint folder, or one of its {', '.join(WEIGHT_SUFFIXES)} files")
+        return FolderSource(path.parent, path.name)
+    if text.startswith("hf://") or (text.count("/") == 1 and not text.startswith((".", "/", "~"))):
+        name = text.removeprefix("hf://")
+        raise Unreadable(f"{text}: no such folder here, and Hub repositories are not read yet; run `hf download {name.split('@')[0]} --local-dir DIR`, then give DIR")
+    raise Unreadable(f"{text}: no such file or folder")
+
+
+def _in_hub_cache(root: Path, resolved: Path) -> bool:
+    # the Hub client's cache keeps snapshots/<commit>/<file> as links to ../../blobs/<hash>
+    return root.parent.name == "snapshots" and resolved.is_relative_to(root.parent.parent / "blobs")

@@ -1,0 +1,94 @@
+"""A conversion as a value: every tensor's way, every key's change, what is left behind. Printing it changes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.tensors import Absorbed, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A small tensor made while planning (d2t, t2d): its bytes, and what they were made of."""
+
+    data: bytes
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A float tensor rewritten in another dtype, from `stored` bytes in dtype `before`; asked for by name."""
+
+    segments: tuple[Segment, ...]
+    before: str
+
+
+Way = tuple[Segment, ...] | Derived | Absorbed | Cast
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One tensor of the output and the way its bytes come there."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    way: Way
+    origin: tuple[str, ...]
+
+    @property
+    def action(self) -> str:
+        """kept, renamed, split, joined, reordered, derived, rearranged or cast."""
+        match self.way:
+            case Derived():
+                return "derived"
+            case Absorbed():
+                return "rearranged"
+            case Cast():
+                return "cast"
+            case (segment,) if segment.stop - segment.start == self.nbytes and segment.start == 0:
+                return "kept" if self.name == segment.stored else "renamed"
+            case (_,):
+                return "split"
+        return "joined" if len(self.origin) > 1 else "reordered"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A tensor, key or file of the source that the output does not have, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """A config key that is not the same before and after; `before` or `after` is None where the key is not there."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `convert` will write."""
+
+    source: str
+    drafter: Drafter
+    layout: str
+    steps: tuple[Step, ...]
+    config: Mapping[str, Any]
+    metadata: Mapping[str, str]
+    changes: tuple[KeyChange, ...]
+    left_tensors: tuple[Left, ...]
+    left_files: tuple[Left, ...]
+    copied_files: tuple[str, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensor data in the output."""
+        return sum(step.nbytes for step in self.steps)

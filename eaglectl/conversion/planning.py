@@ -1,0 +1,181 @@
+"""Making a plan: may the layout express this drafter, what is still to be asked, what is left behind."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.conversion.plan import KeyChange, Left, Plan, Step
+from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
+from eaglectl.drafter.drafter import Drafter, Feature, Note
+from eaglectl.drafter.tensors import is_quantised_part
+from eaglectl.engines.engine import sglang_ids
+from eaglectl.errors import Refused, Usage
+from eaglectl.formats.catalogue import WRITABLE, by_name
+from eaglectl.formats.format import Answers, Format, Layout
+from eaglectl.formats.reading import family_of
+from eaglectl.formats.writing import write_config
+
+# files beside the weights that go along as they are; everything else is named in the plan as left
+COPIED = (".md", ".txt", ".jinja", ".model")
+NOT_COPIED = ("config.json", "eaglectl.json", "SHA256SUMS", "model.safetensors.index.json")
+
+CANNOT: Mapping[Feature, str] = {
+    Feature.NORM_BEFORE_RESIDUAL: "no rewriting of weights replaces it (the residual would need a norm)",
+    Feature.PARALLEL: "its mask_hidden has no place there",
+    Feature.QK_NORM: "its q/k norms have no place there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user wants written: layout, version (None: as it is), engine names, dtype, tensors that may be dropped."""
+
+    layout: str = "vllm"
+    version: str | None = None
+    engines: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    dtype: str | None = None
+
+
+def make_plan(checkpoint: Checkpoint, drafter: Drafter, wish: Wish, answers: Answers, selected: Sequence[int] | None = None) -> Plan:
+    """The plan that fulfils `wish`. Raises Usage for what must be asked, Refused for what cannot be."""
+    drafter = _without(drafter, wish.drop)
+    format = _format(wish.layout)
+    layout = format.layout
+    assert layout is not None
+    _settle(drafter)
+    _check_version(drafter, wish)
+    _check_expressible(drafter, format, layout)
+    vocabulary = draft_vocabulary(checkpoint, drafter, answers, selected)
+    notes = list(drafter.notes)
+    drafter = _with_answers(drafter, answers)
+    nested, more = _nested_ids(drafter, format, layout, wish)
+    notes.extend(more)
+    steps = tensor_steps(checkpoint, drafter, layout, vocabulary, wish.dtype)
+    _check_quantised(drafter, steps)
+    family = family_of(drafter.tensors, drafter.dims)
+    config = write_config(drafter, layout, family, nested, [step.dtype for step in steps if step.dtype not in ("I64", "BOOL")])
+    if not drafter.has_reduced_vocabulary and "d2t" in drafter.tensors:
+        notes.append(Note("note", "d2t", "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them" if not layout.has_identity_map else "identity d2t and t2d are written, as this producer does"))
+    copied, left_files = _files(checkpoint)
+    return Plan(
+        checkpoint.source.label, drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
+        tuple(_left_tensors(checkpoint, drafter, steps, wish.drop)), left_files, copied, tuple(notes),
+    )  # fmt: skip
+
+
+def _format(name: str) -> Format:
+    if name not in WRITABLE:
+        raise Usage(f"--for {name} is not a layout; these are: {', '.join(WRITABLE)}")
+    return by_name(name)
+
+
+def _without(drafter: Drafter, drop: tuple[str, ...]) -> Drafter:
+    """The drafter with the named unknown tensors accepted as lost; only those may be dropped by name."""
+    known = set(drafter.unknown) | {note.about for note in drafter.notes if note.level == "problem"}
+    for name in drop:
+        if name not in known:
+            raise Usage(f"--drop {name}: no tensor of that name is in the way; droppable here: {', '.join(sorted(drafter.unknown)) or 'none'}")
+    return replace(drafter, notes=tuple(note for note in drafter.notes if note.about not in drop))
+
+
+def _settle(drafter: Drafter) -> None:
+    """Stop for what must be asked or mended first: all of it at once."""
+    if problems := drafter.told("problem"):
+        raise Refused("; ".join(note.text for note in problems))
+    if questions := drafter.told("question"):
+        raise Usage("; ".join(note.text for note in questions))
+
+
+def _check_version(drafter: Drafter, wish: Wish) -> None:
+    have = drafter.version
+    if wish.version is None or wish.version == have or (wish.version == "3.1" and have == "3.1-joint"):
+        return
+    if wish.version == "3.1":
+        raise Usage(
+            "this is an EAGLE-3 drafter, and turning fc_norm and norm_output on changes what it computes; "
+            "that needs calibration against its target, which this version does not do yet; leave --to out to keep EAGLE-3"
+        )
+    raise Refused(f"this is an EAGLE-{have} drafter; its norms cannot be turned off without changing what it computes; leave --to out to keep {have}")
+
+
+def _check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
+    lacking = sorted(drafter.features() - layout.expresses)
+    family = family_of(drafter.tensors, drafter.dims)
+    if lacking:
+        why = "; ".join(f"{feature}: {CANNOT[feature]}" if feature in CANNOT else str(feature) for feature in lacking)
+        raise Refused(f"{format.title} cannot express this drafter ({why}); write it --for vllm")
+    if family not in layout.architectures:
+        raise Refused(f"{format.title} has no class for this drafter's attention; write it --for vllm")
+    if format.name == "sglang" and drafter.dims.attention == "MLA" and drafter.dims.layers > 1:
+        raise Refused("SGLang's MLA drafter class has one layer; write it --for vllm")
+    if layout.is_nested_config and (drafter.target.name is None or drafter.target.name.startswith((".", "/", "~"))):
+        raise Usage("a speculators config names the target by its Hub name; pass --target-name org/name")
+
+
+def _nested_ids(drafter: Drafter, format: Format, layout: Layout, wish: Wish) -> tuple[Sequence[int] | None, list[Note]]:
+    boundaries = drafter.aux.boundaries
+    if boundaries is None or layout.nested_ids is None:
+        return None, []
+    if "atom" in wish.engines or layout.nested_ids == "boundary":
+        return boundaries, []
+    if layout.nested_ids == "output":
+        if boundaries[0] == 0:
+            raise Refused(f"{format.title} names layers by their output, and boundary 0 (the embeddings) is the output of none; write it --for vllm")
+        return [b - 1 for b in boundaries], []
+    ids = sglang_ids(boundaries, drafter.target)
+    if not isinstance(ids, str):
+        return ids, []
+    if format.name == "sglang":
+        raise Usage(ids) if "pass --target" in ids else Refused(ids)
+    return None, [Note("warning", "aux layers", f"{ids}; without them SGLang captures its default layers, so this output is for vLLM")]
+
+
+def _check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
+    if drafter.quantisation is None:
+        return
+    for step in steps:
+        modules = {name.rpartition(".")[0] for name in drafter.tensors if is_quantised_part(name)}
+        touched = step.action not in ("kept", "renamed", "derived")
+        if touched and any(step.name.rpartition(".")[0].endswith(module.rpartition(".")[2]) for module in modules):
+            raise Refused(f"{step.name} is quantised and would be {step.action}; quantised weights are passed through whole: convert the unquantised drafter, then quantise it")
+
+
+def _with_answers(drafter: Drafter, answers: Answers) -> Drafter:
+    if answers.semantics.get("rope") == "10000":
+        return replace(drafter, rope=replace(drafter.rope, theta=10000.0))
+    return drafter
+
+
+def _left_tensors(checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], drop: tuple[str, ...]) -> Iterable[Left]:
+    used = {name for step in steps for name in step.origin}
+    for name in checkpoint.tensors:
+        if name in used:
+            continue
+        if name in drafter.strays:
+            yield Left(name, drafter.strays[name])
+        elif name in drop:
+            yield Left(name, "dropped as asked by --drop")
+        elif name.removeprefix("model.") in ("d2t", "t2d"):
+            yield Left(name, "the identity map of a full vocabulary, which says nothing")
+        else:
+            raise Refused(f"{name} would be lost; pass --drop {name} if it may be left behind")
+
+
+def _files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[Left, ...]]:
+    copied, left = [], []
+    for name in checkpoint.source.names():
+        if name in checkpoint.weight_files or name in NOT_COPIED:
+            continue
+        if name.endswith(COPIED) or name.upper().startswith(("LICENSE", "NOTICE")) or (name.endswith(".json") and "index" not in name):
+            copied.append(name)
+        else:
+            why = "code is not shipped with weights" if name.endswith(".py") else "not part of a drafter's release"
+            left.append(Left(name, why))
+    return tuple(copied), tuple(left)
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[KeyChange, ...]:
+    keys = [*after, *(key for key in before if key not in after)]
+    return tuple(KeyChange(key, before.get(key), after.get(key)) for key in keys if key not in before or key not in after or before[key] != after[key])

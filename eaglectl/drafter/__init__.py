@@ -1,0 +1,1 @@
+"""What a drafter is, whoever wrote it: dimensions, tensors, aux layers, vocabulary."""

@@ -1,0 +1,62 @@
+"""Aux layers as boundaries of the target, and the conventions in which files and engines write them as ids.
+
+Boundary b is the residual stream entering target layer b: 0 is the embedding output, n (the target's depth) the state
+after the last layer, before the final norm. Inside eaglectl there are boundaries only; ids exist at the edges.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Convention = Literal["boundary", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuxLayers:
+    """What is known of a drafter's aux layers.
+
+    `boundaries` is None where it cannot be known without the target's depth (`is_default`) or without asking the user.
+    `how` says in words what the knowledge rests on. `order` is set where the file lists its ids unsorted or repeated:
+    it maps each sorted, distinct boundary to the places it had in the file, which is how `fc` is laid out.
+    """
+
+    count: int
+    boundaries: tuple[int, ...] | None
+    is_default: bool
+    how: str
+    ids: tuple[int, ...] | None = None
+    convention: Convention | None = None
+    order: tuple[tuple[int, ...], ...] | None = None
+
+
+def default_boundaries(depth: int) -> tuple[int, int, int]:
+    """(2, n//2, n-3): what every engine uses when a file names no layers (vLLM interfaces.py:1774, SGLang, SafeAILab)."""
+    return (2, depth // 2, depth - 3)
+
+
+def to_boundaries(ids: Sequence[int], convention: Convention) -> tuple[int, ...]:
+    """Ids of "the output of layer j" are boundaries j+1; ids of boundaries are themselves."""
+    return tuple(ids) if convention == "boundary" else tuple(j + 1 for j in ids)
+
+
+def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention | None:
+    """The convention that the numbers themselves give away, for a target of `depth` layers; None where they do not.
+
+    n itself cannot be an output id; each producer's default set is known in both spellings.
+    """
+    if depth is None:
+        return None
+    low, middle, high = default_boundaries(depth)
+    if max(ids) == depth or tuple(ids) == (low, middle, high):
+        return "boundary"
+    if tuple(ids) == (low - 1, middle - 1, high - 1):
+        return "output"
+    return None
+
+
+def sorted_order(boundaries: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:
+    """Sorted distinct boundaries, and for each the places it had; None for the places when nothing moves."""
+    distinct = tuple(sorted(set(boundaries)))
+    if distinct == tuple(boundaries):
+        return distinct, None
+    return distinct, tuple(tuple(i for i, b in enumerate(boundaries) if b == want) for want in distinct)

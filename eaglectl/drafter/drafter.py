@@ -1,0 +1,148 @@
+"""The canonical drafter: what a checkpoint is, independent of who wrote it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from eaglectl.drafter.boundaries import AuxLayers
+from eaglectl.drafter.tensors import Dimensions, Tensor
+
+Level = Literal["note", "warning", "question", "problem"]
+
+
+class Feature(StrEnum):
+    """What a drafter may have beyond the first EAGLE-3; layouts and engine releases say which of these they express."""
+
+    MLA = "MLA attention"
+    QK_NORM = "q/k norms"
+    MULTI_LAYER = "several layers"
+    AUX_COUNT = "a number of aux layers other than 3"
+    AUX_LAYERS = "aux layers other than the default ones"
+    FC_NORM = "fc_norm"
+    NORM_OUTPUT = "norm_output"
+    NORM_BEFORE_FC = "norm_before_fc"
+    NORM_BEFORE_RESIDUAL = "norm_before_residual"
+    ATTENTION_BIAS = "attention biases"
+    MLP_BIAS = "MLP biases"
+    FC_BIAS = "a bias on fc"
+    PARALLEL = "parallel drafting (mask_hidden)"
+    QUANTISED = "quantised weights"
+    WIDE_TARGET = "a target wider than the drafter"
+    SLIDING_WINDOW = "sliding-window attention"
+    REDUCED_VOCABULARY = "a reduced draft vocabulary"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a reader of the checkpoint should know.
+
+    A question needs an answer that only the user has before a conversion; a problem forbids one.
+    """
+
+    level: Level
+    about: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The four switches that tell EAGLE-3 variants apart (formats.md, section 1). None: it cannot be known, ask."""
+
+    fc_norm: bool
+    norm_before_fc: bool
+    norm_output: bool | None
+    norm_before_residual: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embedding: base, scaling as transformers spells it (None: plain), and the pairing of dimensions."""
+
+    theta: float
+    scaling: Mapping[str, Any] | None
+    is_interleaved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is known of the model that verifies; every field may be unknown."""
+
+    name: str | None = None
+    model_type: str | None = None
+    depth: int | None = None
+    hidden: int | None = None
+    vocab: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """One drafter. `settings` holds the remaining values that every layout states; `carried` all other config keys."""
+
+    producer: str
+    evidence: str
+    kind: Literal["eagle3", "peagle"]
+    dims: Dimensions
+    norms: Norms
+    aux: AuxLayers
+    rope: Rope
+    target: Target
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any]
+    carried: Mapping[str, Any]
+    retired: Mapping[str, str]
+    strays: Mapping[str, str]
+    unknown: tuple[str, ...]
+    quantisation: Mapping[str, Any] | None
+    notes: tuple[Note, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def version(self) -> str:
+        """ "3", "3.1" (fc_norm + norm_output: the paper's) or "3.1-joint" (norm_before_fc + norm_output); "3+..." between."""
+        match self.norms:
+            case Norms(fc_norm=True, norm_output=True):
+                return "3.1"
+            case Norms(norm_before_fc=True, norm_output=True):
+                return "3.1-joint"
+        return "3"
+
+    @property
+    def has_reduced_vocabulary(self) -> bool:
+        """Whether the drafter proposes only some of the target's tokens."""
+        return self.dims.draft_vocab != self.dims.vocab
+
+    def features(self) -> frozenset[Feature]:
+        """All that this drafter needs beyond plain EAGLE-3."""
+        dims, norms, names = self.dims, self.norms, self.tensors
+        present = {
+            Feature.MLA: dims.attention == "MLA",
+            Feature.QK_NORM: any(name.endswith("q_norm.weight") for name in names),
+            Feature.MULTI_LAYER: dims.layers > 1,
+            Feature.AUX_COUNT: dims.aux != 3,
+            Feature.AUX_LAYERS: not self.aux.is_default,
+            Feature.FC_NORM: norms.fc_norm,
+            Feature.NORM_OUTPUT: bool(norms.norm_output),
+            Feature.NORM_BEFORE_FC: norms.norm_before_fc,
+            Feature.NORM_BEFORE_RESIDUAL: norms.norm_before_residual,
+            Feature.ATTENTION_BIAS: any(".self_attn." in name and name.endswith(".bias") for name in names),
+            Feature.MLP_BIAS: any(".mlp." in name and name.endswith(".bias") for name in names),
+            Feature.FC_BIAS: "fc.bias" in names,
+            Feature.PARALLEL: "mask_hidden" in names,
+            Feature.QUANTISED: self.quantisation is not None,
+            Feature.WIDE_TARGET: dims.target_hidden != dims.hidden,
+            Feature.SLIDING_WINDOW: _slides(self.carried),
+            Feature.REDUCED_VOCABULARY: self.has_reduced_vocabulary,
+        }
+        return frozenset(feature for feature, is_present in present.items() if is_present)
+
+    def told(self, level: Level) -> tuple[Note, ...]:
+        """The notes of one level."""
+        return tuple(note for note in self.notes if note.level == level)
+
+
+def _slides(config: Mapping[str, Any]) -> bool:
+    if not config.get("sliding_window"):
+        return False
+    kinds = config.get("layer_types")
+    return "sliding_attention" in kinds if isinstance(kinds, list) else bool(config.get("use_sliding_window"))

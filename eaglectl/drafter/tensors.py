@@ -1,0 +1,165 @@
+"""The canonical tensors of a drafter: their names, and their shapes as products of named dimensions."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+NORM = re.compile(r"fc_norm\.(\d+)\.weight")
+
+# "input" is 2*hidden in layer 0 (embedding beside the fed-back state) and hidden after it
+MODEL_SHAPES: Mapping[str, str] = {
+    "embed_tokens.weight": "vocab hidden",
+    "fc.weight":           "hidden aux*target_hidden",
+    "fc.bias":             "hidden",
+    "input_norm.weight":   "aux*target_hidden",
+    "fc_norm.N.weight":    "target_hidden",
+    "norm.weight":         "hidden",
+    "lm_head.weight":      "draft_vocab hidden",
+    "d2t":                 "draft_vocab",
+    "t2d":                 "vocab",
+}  # fmt: skip
+
+LAYER_SHAPES: Mapping[str, str] = {
+    "input_layernorm.weight":              "hidden",
+    "hidden_norm.weight":                  "hidden",
+    "self_attn.q_proj.weight":             "heads*head_dim input",
+    "self_attn.q_proj.bias":               "heads*head_dim",
+    "self_attn.k_proj.weight":             "kv_heads*head_dim input",
+    "self_attn.k_proj.bias":               "kv_heads*head_dim",
+    "self_attn.v_proj.weight":             "kv_heads*head_dim input",
+    "self_attn.v_proj.bias":               "kv_heads*head_dim",
+    "self_attn.q_norm.weight":             "head_dim",
+    "self_attn.k_norm.weight":             "head_dim",
+    "self_attn.o_proj.weight":             "hidden heads*value_dim",
+    "self_attn.o_proj.bias":               "hidden",
+    "self_attn.q_a_proj.weight":           "q_lora_rank input",
+    "self_attn.q_a_layernorm.weight":      "q_lora_rank",
+    "self_attn.q_b_proj.weight":           "heads*query_dim q_lora_rank",
+    "self_attn.kv_a_proj_with_mqa.weight": "latent_dim input",
+    "self_attn.kv_a_layernorm.weight":     "kv_lora_rank",
+    "self_attn.kv_b_proj.weight":          "heads*key_value_dim kv_lora_rank",
+    "post_attention_layernorm.weight":     "hidden",
+    "mlp.gate_proj.weight":                "intermediate hidden",
+    "mlp.gate_proj.bias":                  "intermediate",
+    "mlp.up_proj.weight":                  "intermediate hidden",
+    "mlp.up_proj.bias":                    "intermediate",
+    "mlp.down_proj.weight":                "hidden intermediate",
+    "mlp.down_proj.bias":                  "hidden",
+}  # fmt: skip
+
+# the parameters that quantisers put beside (or in place of) a weight; passed through, never read
+QUANTISED = re.compile(
+    r"\.(weight_scale(_inv|_2)?|input_scale|weight_packed|weight_shape|weight_zero_point|weight_g_idx|weight_global_scale"
+    r"|input_global_scale|qweight|qzeros|scales|g_idx|[kvq]_scale|output_scale|pre_quant_scale)$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Bytes [start, stop) of one stored tensor's data."""
+
+    stored: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """`kv_b_proj` kept as SGLang's runtime halves: w_kc [heads, nope, rank] and w_vc [heads, rank, value]."""
+
+    w_kc: str
+    w_vc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A canonical tensor and where its bytes come from: segments in order, or an absorbed pair."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    origin: tuple[Segment, ...] | Absorbed
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Names in the file that this tensor is made of."""
+        match self.origin:
+            case Absorbed(w_kc, w_vc):
+                return (w_kc, w_vc)
+            case segments:
+                return tuple(dict.fromkeys(segment.stored for segment in segments))
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """Every number that shapes are made of; the MLA ones are 0 for other attention, and the other way round."""
+
+    hidden: int
+    target_hidden: int
+    aux: int
+    vocab: int
+    draft_vocab: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int = 0
+    head_dim: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+
+    @property
+    def attention(self) -> Literal["MLA", "MHA", "GQA", "MQA"]:
+        """The kind of attention, by its head counts."""
+        if self.kv_lora_rank:
+            return "MLA"
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
+
+    def named(self, layer: int | None) -> Mapping[str, int]:
+        """The names that shape expressions use, for a tensor of `layer`."""
+        mla = bool(self.kv_lora_rank)
+        return {
+            "hidden": self.hidden, "target_hidden": self.target_hidden, "aux": self.aux, "vocab": self.vocab,
+            "draft_vocab": self.draft_vocab, "intermediate": self.intermediate,
+            "input": 2 * self.hidden if layer == 0 else self.hidden,
+            "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
+            "value_dim": self.v_head_dim if mla else self.head_dim,
+            "q_lora_rank": self.q_lora_rank, "kv_lora_rank": self.kv_lora_rank,
+            "query_dim": self.qk_nope_head_dim + self.qk_rope_head_dim,
+            "latent_dim": self.kv_lora_rank + self.qk_rope_head_dim,
+            "key_value_dim": self.qk_nope_head_dim + self.v_head_dim,
+        }  # fmt: skip
+
+
+def shape_expression(name: str) -> str | None:
+    """The shape of a canonical tensor in words ("hidden aux*target_hidden"); None for a name that is not canonical."""
+    if layer := LAYER.fullmatch(name):
+        return LAYER_SHAPES.get(layer[2])
+    return MODEL_SHAPES.get("fc_norm.N.weight" if NORM.fullmatch(name) else name)
+
+
+def expected_shape(name: str, dims: Dimensions) -> tuple[int, ...] | None:
+    """The shape that `dims` give a canonical tensor; None where the name, or what surrounds it, does not fix one."""
+    expression = shape_expression(name)
+    if expression is None:
+        return None
+    layer = LAYER.fullmatch(name)
+    values = dims.named(int(layer[1]) if layer else None)
+    return tuple(prod(values[factor] for factor in axis.split("*")) for axis in expression.split())
+
+
+def is_quantised_part(name: str) -> bool:
+    """Whether a name is a quantiser's companion of a weight (scales, packed values), whose shape nothing here fixes."""
+    return QUANTISED.search(name) is not None
+
+
+def is_known(name: str) -> bool:
+    """Whether a canonical name has a home in a drafter."""
+    return shape_expression(name) is not None or name == "mask_hidden" or is_quantised_part(name)

@@ -1,0 +1,1 @@
+"""What serving engines read, ignore and refuse."""

@@ -1,0 +1,27 @@
+"""The ways eaglectl stops; each class carries the exit code that the command line promises for it."""
+
+from typing import ClassVar
+
+
+class EaglectlError(Exception):
+    """Base of every error that is an answer to the user and not a crash; its text is one clear sentence."""
+
+    exit_code: ClassVar[int] = 70
+
+
+class Refused(EaglectlError):
+    """What was asked cannot be done with this checkpoint: it contradicts itself, or the layout cannot express it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class Usage(EaglectlError):
+    """The call lacks something only the user knows, or says something that makes no sense."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class Unreadable(EaglectlError):
+    """The input could not be looked at: missing, truncated, not what its name says."""
+
+    exit_code: ClassVar[int] = 3

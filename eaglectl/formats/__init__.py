@@ -1,0 +1,1 @@
+"""How each producer spells a drafter, and the reading and writing of those spellings."""

@@ -1,0 +1,94 @@
+"""From the layer ids in a config to boundaries: by what the user says, by the numbers themselves, by the producer; or a question."""
+
+from eaglectl.drafter.boundaries import AuxLayers, Convention, convention_by_pattern, default_boundaries, sorted_order, to_boundaries
+from eaglectl.drafter.drafter import Target
+from eaglectl.errors import Usage
+from eaglectl.formats.format import Answers, Format
+from eaglectl.formats.keys import Keys
+
+# trainers that do not write the layers they trained on, and whose recipes may change them
+UNSTATED = ("automodel", "modelopt", "modelopt-megatron")
+
+
+def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answers: Answers) -> AuxLayers:
+    """The aux layers of a drafter whose `fc` takes `count` of them. Raises Usage when --aux-layers does not fit."""
+    top, nested, v2 = (keys.take_ids(key) for key in ("top_ids", "nested_ids", "layer_ids"))
+    if answers.aux_layers is not None:
+        return _from_user(answers, count, target)
+    ids, convention, how = _stated(keys, format, top, nested, v2, target, answers)
+    if ids is None:
+        return _default(keys, format, count, target)
+    if convention is None:
+        return AuxLayers(count, None, False, how, ids)
+    boundaries, order = sorted_order(to_boundaries(ids, convention))
+    if format.orders_ids:
+        order = None
+    depth = target.depth
+    if len(ids) != count:
+        keys.say("problem", "aux layers", f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers")
+    if depth is not None and max(boundaries) > depth:
+        keys.say("problem", "aux layers", f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as {convention}); pass --aux-convention or --aux-layers")
+    if order:
+        keys.say("warning", "aux layers", f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in silence, convert reorders fc to match")
+    is_default = depth is not None and boundaries == default_boundaries(depth)
+    return AuxLayers(count, boundaries, is_default, how, ids, convention, order)
+
+
+def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
+    given = answers.aux_layers or ()
+    convention: Convention = answers.aux_convention or "boundary"
+    boundaries = to_boundaries(given, convention)
+    if len(given) != count or sorted(set(boundaries)) != list(boundaries):
+        raise Usage(f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers are needed")
+    if target.depth is not None and boundaries[-1] > target.depth:
+        raise Usage(f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers")
+    is_default = target.depth is not None and boundaries == default_boundaries(target.depth)
+    return AuxLayers(count, boundaries, is_default, "given by --aux-layers", given, convention)
+
+
+def _stated(
+    keys: Keys, format: Format, top: tuple[int, ...] | None, nested: tuple[int, ...] | None, v2: tuple[int, ...] | None,
+    target: Target, answers: Answers,
+) -> tuple[tuple[int, ...] | None, Convention | None, str]:  # fmt: skip
+    if top and nested and nested == tuple(j - 1 for j in top):
+        return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+    if top and nested and top != nested and format.name not in ("vllm", "speculators", "peagle"):
+        keys.say("question", "aux layers", f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no convention; pass --aux-layers")
+        return top, None, "two lists that disagree"
+    ids, place = (top, "top-level ids") if top else (nested, "ids in eagle_config") if nested else (v2, "eagle_config.layer_ids")
+    if ids is None:
+        return None, None, "no ids"
+    if answers.aux_convention:
+        return ids, answers.aux_convention, f"{place}, read as --aux-convention {answers.aux_convention}"
+    pattern = convention_by_pattern(ids, target.depth)
+    if pattern and format.aux_convention in (None, pattern):
+        return ids, pattern, f"{place}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
+    if max(ids) == target.depth:
+        return ids, "boundary", f"{place}; {max(ids)} is the target's depth, which no output id can be"
+    if ids is v2:
+        return ids, "boundary", f"{place}, vLLM's own key"
+    if format.name == "vllm" and top:
+        return ids, "boundary", f"{place}, in a file that states everything vLLM reads"
+    # lmsys and nvidia ids begin with 1 and have been copied into speculators configs unchanged (formats.md, 2.3)
+    is_suspect = pattern is not None or (format.aux_convention == "boundary" and ids[0] == 1 and len(ids) == 3)
+    if format.aux_convention and not is_suspect:
+        return ids, format.aux_convention, f"{place}; {format.title} writes {_words(format.aux_convention)}"
+    why = f"{list(ids)} may be boundaries or outputs of layers"
+    if not target.depth:
+        why += ", and the target's depth, which might tell, is not known"
+    keys.say("question", "aux layers", f"{place} {why}; pass --aux-convention boundary or output" + ("" if target.depth else ", or --target"))
+    return ids, None, f"{place}, in an unknown convention"
+
+
+def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
+    if count != 3:
+        keys.say("question", "aux layers", f"fc takes {count} aux states and config names no layers; pass --aux-layers with {count} boundaries")
+        return AuxLayers(count, None, False, "not stated")
+    if format.name in UNSTATED:
+        keys.say("warning", "aux layers", f"{format.title} may train on other layers than the default and this config names none; if the recipe set them, pass --aux-layers")
+    boundaries = default_boundaries(target.depth) if target.depth else None
+    return AuxLayers(count, boundaries, True, "no ids: the default (2, n//2, n-3)")
+
+
+def _words(convention: Convention) -> str:
+    return "boundaries" if convention == "boundary" else "outputs of layers"

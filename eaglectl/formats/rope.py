@@ -1,0 +1,39 @@
+"""Rotary settings in every spelling: rope_theta + rope_scaling (transformers 4) and rope_parameters (transformers 5)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eaglectl.drafter.drafter import Rope
+from eaglectl.errors import Refused
+from eaglectl.formats.keys import Keys
+
+
+def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
+    """The rope of a config. An absent base means 10000 in every loader, never the target's (formats.md, C33)."""
+    theta = keys.take_float("rope_theta")
+    scaling = keys.take_mapping("rope_scaling")
+    parameters = keys.take_mapping("rope_parameters")
+    if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
+        raise Refused("config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one rope_theta and rope_scaling")
+    for where, source in (("rope_parameters", parameters), ("rope_scaling", scaling)):
+        inner = (source or {}).get("rope_theta")
+        if inner is None:
+            continue
+        if theta is not None and inner != theta:
+            raise Refused(f"config.json says rope_theta: {theta:g} and {where}.rope_theta: {inner:g}; make them agree")
+        theta = inner
+    forms = [form for form in (_scaling(scaling), _scaling(parameters)) if form is not None]
+    if len(forms) == 2 and forms[0] != forms[1]:
+        raise Refused("config.json: rope_scaling and rope_parameters describe different scalings; keep the one that was trained")
+    if theta is None:
+        keys.say("note", "rope_theta", "config has no rope_theta; every loader then uses 10000, and it is written so")
+    return Rope(10000.0 if theta is None else theta, forms[0] if forms else None, is_mla)
+
+
+def _scaling(raw: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if not raw:
+        return None
+    kind = raw.get("rope_type", raw.get("type", "default"))
+    rest = {key: value for key, value in raw.items() if key not in ("rope_theta", "rope_type", "type")}
+    # mrope says "default" and carries its sections beside it
+    return None if kind == "default" and not rest else {"rope_type": kind, **rest}

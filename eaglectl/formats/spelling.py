@@ -1,0 +1,105 @@
+"""From the names in a file to canonical names: prefixes, legacy names, fused and absorbed tensors, known strays."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglectl.checkpoint.header import StoredTensor
+from eaglectl.drafter.tensors import LAYER, is_known, is_quantised_part
+
+LEGACY_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
+
+# fused tensor -> the canonical tensors stacked in it along axis 0
+FUSED: Mapping[str, tuple[str, ...]] = {
+    "self_attn.qkv_proj":                  ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj":                    ("mlp.gate_proj", "mlp.up_proj"),
+    "self_attn.fused_qkv_a_proj":          ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
+    "self_attn.fused_qkv_a_proj_with_mqa": ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
+}  # fmt: skip
+
+# tensors that belong to no drafter, and why leaving them behind loses nothing
+STRAYS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)"), "a rotary table that engines compute from the config"),
+    (re.compile(r"verifier_(norm|lm_head)\.weight"), "the target's own weight, kept by the trainer for its loss"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Stored names sorted by what they are; `plain` and `fused` map canonical (or fused) names to stored tensors."""
+
+    plain: Mapping[str, StoredTensor]
+    fused: Mapping[str, StoredTensor]
+    absorbed: Mapping[str, StoredTensor]
+    strays: Mapping[str, str]
+    unknown: tuple[str, ...]
+    clashes: tuple[tuple[str, str, str], ...]
+
+
+def read_names(stored: Mapping[str, StoredTensor]) -> Names:
+    """Sort stored tensors by canonical name; two stored names for one canonical tensor are reported as a clash."""
+    plain: dict[str, StoredTensor] = {}
+    fused: dict[str, StoredTensor] = {}
+    absorbed: dict[str, StoredTensor] = {}
+    strays: dict[str, str] = {}
+    unknown: list[str] = []
+    clashes: list[tuple[str, str, str]] = []
+    own_norm = {int(m[1]) for name in stored if (m := LAYER.fullmatch(canonical_name(name))) and m[2] == "input_layernorm.weight"}
+    for name, tensor in stored.items():
+        if reason := stray_reason(name):
+            strays[name] = reason
+            continue
+        canonical = canonical_name(name)
+        layer = LAYER.fullmatch(canonical)
+        if layer and int(layer[1]) > 0 and layer[2] == "hidden_norm.weight" and int(layer[1]) not in own_norm:
+            canonical = f"layers.{layer[1]}.input_layernorm.weight"  # SGLang, TensorRT-LLM and ModelOpt's Deep heads say hidden_norm
+        table = _table(canonical, plain, fused, absorbed)
+        if table is None:
+            unknown.append(name)
+        elif canonical in table:
+            clashes.append((canonical, table[canonical].name, name))
+        else:
+            table[canonical] = tensor
+    return Names(plain, fused, absorbed, strays, tuple(unknown), tuple(clashes))
+
+
+def canonical_name(stored: str) -> str:
+    """One stored name in canonical spelling; a name it does not know comes back with its prefix removed."""
+    name = stored.removeprefix("model.")
+    if name.startswith("midlayer."):
+        rest = name.removeprefix("midlayer.")
+        name = f"layers.{rest}" if rest.split(".", 1)[0].isdigit() else f"layers.0.{rest}"
+    head, dot, tail = name.partition(".")
+    return f"{LEGACY_NORMS[head]}{dot}{tail}" if head in LEGACY_NORMS else name
+
+
+def stray_reason(stored: str) -> str | None:
+    """Why a tensor with this name may be left behind; None when it may not."""
+    return next((reason for pattern, reason in STRAYS if pattern.fullmatch(stored)), None)
+
+
+def split_fused(name: str) -> tuple[tuple[str, ...], str] | None:
+    """The canonical names stacked in a fused tensor, and its parameter ("weight", "bias"); None where it is not fused."""
+    layer = LAYER.fullmatch(name)
+    if not layer:
+        return None
+    module, _, parameter = layer[2].rpartition(".")
+    if module not in FUSED or parameter not in ("weight", "bias"):
+        return None
+    return tuple(f"layers.{layer[1]}.{part}.{parameter}" for part in FUSED[module]), parameter
+
+
+def is_absorbed(name: str) -> bool:
+    """Whether a canonical name is one of the halves of kv_b_proj that SGLang and TensorRT-LLM keep in memory."""
+    layer = LAYER.fullmatch(name)
+    return layer is not None and layer[2] in ("self_attn.w_kc", "self_attn.w_vc")
+
+
+def _table(
+    name: str, plain: dict[str, StoredTensor], fused: dict[str, StoredTensor], absorbed: dict[str, StoredTensor]
+) -> dict[str, StoredTensor] | None:
+    if split_fused(name):
+        return fused
+    if is_absorbed(name):
+        return absorbed
+    return plain if is_known(name) or is_quantised_part(name) else None

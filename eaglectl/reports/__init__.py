@@ -1,0 +1,1 @@
+"""What people and pipelines are shown."""
