@@ -43,7 +43,9 @@ class Conversion:
     seconds: float
 
 
-def inspect(source: str, *, target: str | None = None, engines: Sequence[str] = (), answers: Answers | None = None) -> Inspection:
+def inspect(
+    source: str, *, target: str | None = None, engines: Sequence[str] = (), answers: Answers | None = None
+) -> Inspection:
     """What a checkpoint is and what engines do with it; config and headers are read, no tensor data.
 
     Raises Unreadable (missing, truncated, pickled), Refused (no EAGLE-3 drafter, or contradictory), Usage.
@@ -60,8 +62,18 @@ def inspect(source: str, *, target: str | None = None, engines: Sequence[str] = 
 
     every = (*judge(parse_engine("vllm>=0")), *judge(parse_engine("sglang")))
     asked = tuple(verdict for one in wanted for verdict in judge(one))
-    readings = aux_readings(flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target)
-    return Inspection(checkpoint.source.label, drafter, checkpoint, readings, every, asked, dict(launch_commands(drafter, source)))
+    readings = aux_readings(
+        flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target
+    )
+    return Inspection(
+        checkpoint.source.label,
+        drafter,
+        checkpoint,
+        readings,
+        every,
+        asked,
+        {"source": source, **launch_commands(drafter, source)},
+    )
 
 
 def convert(
@@ -160,7 +172,11 @@ def _readable(original: FolderSource, pickles: tuple[str, ...], out: Path | None
 
 
 def _selected(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
-    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not any(name in VOCABULARY_PICKLES for name in original.names()):
+    if (
+        not drafter.has_reduced_vocabulary
+        or "d2t" in drafter.tensors
+        or not any(name in VOCABULARY_PICKLES for name in original.names())
+    ):
         return None
     from eaglectl.checkpoint.pickles import selected_tokens
 

@@ -60,7 +60,10 @@ def read_checkpoint(source: Source) -> Checkpoint:
 def read_config(source: Source) -> Mapping[str, Any]:
     """config.json of `source`, which must be an object."""
     if "config.json" not in source.names():
-        raise Unreadable(f"{source.label} has no config.json; a drafter checkpoint is a config.json beside its weights")
+        raise Unreadable(
+            f"{source.label} has no config.json; a drafter is a config.json beside its weights: copy the trainer's"
+            " draft json there under that name"
+        )
     config = parse_json("config.json", source.read("config.json"))
     if not isinstance(config, dict):
         raise Unreadable(f"config.json is a JSON {type(config).__name__}, not an object")
@@ -74,8 +77,10 @@ def pickle_files(source: Source) -> tuple[str, ...]:
         return (source.only,) if source.only.endswith(PICKLES) else ()
     if any(name.endswith(".safetensors") or name == INDEX for name in names):
         return ()
-    if ".metadata" in names and any(name.endswith(".distcp") for name in names):
-        return (".metadata", *(name for name in names if name.endswith(".distcp")))
+    shards = tuple(name for name in names if name.endswith(".distcp"))
+    for table in (".metadata", "model/.metadata"):
+        if table in names and shards:
+            return (table, *shards)
     return tuple(name for name in names if name.endswith(PICKLES) and name not in VOCABULARY_PICKLES)
 
 
@@ -90,13 +95,17 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     pickles = pickle_files(source)
     if pickles:
         raise Unreadable(
-            f"{source.label}: the weights are pickles ({', '.join(pickles[:3])}), which are only opened to be converted; "
-            f"run `eaglectl convert {source.label} -o OUT`, then use OUT"
+            f"{source.label}: the weights are pickles ({', '.join(pickles[:3])}), which are only opened to be"
+            f" converted; run `eaglectl convert {source.label} -o OUT`, then use OUT"
         )
     if INDEX in names and SINGLE not in names:
         index = parse_json(INDEX, source.read(INDEX))
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(file, str) for file in weight_map.values()):
+        if (
+            not isinstance(weight_map, dict)
+            or not weight_map
+            or not all(isinstance(file, str) for file in weight_map.values())
+        ):
             raise Unreadable(f'{INDEX} needs a "weight_map" object from tensor to file')
         return tuple(sorted(set(weight_map.values()))), weight_map
     found = tuple(name for name in names if name.endswith(".safetensors"))
@@ -133,7 +142,7 @@ def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTens
 
 
 def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
-    found = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for name in ("hf_quant_config.json", "eaglectl.json"):
         if name in source.names():
             value = parse_json(name, source.read(name))

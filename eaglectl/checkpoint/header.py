@@ -57,14 +57,21 @@ class Header:
 def header_length(file: str, first8: bytes, file_size: int) -> int:
     """Bytes of JSON that follow the first 8; raises Unreadable if the file cannot be safetensors."""
     if first8.startswith(LFS_POINTER[:8]) and file_size < 1024:
-        raise Unreadable(f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its repository")
+        raise Unreadable(
+            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its repository"
+        )
     if len(first8) < 8:
         raise Unreadable(f"{file} has {file_size} bytes; a safetensors file has at least 8")
     length = int.from_bytes(first8, "little")
     if length > MAX_HEADER:
-        raise Unreadable(f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file")
+        raise Unreadable(
+            f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file"
+        )
     if 8 + length > file_size:
-        raise Unreadable(f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated or not safetensors")
+        raise Unreadable(
+            f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated or not"
+            " safetensors"
+        )
     return length
 
 
@@ -107,12 +114,17 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Unreadable(f"{file}: __metadata__ must map text to text")
     base = 8 + len(raw)
-    tensors = sorted((_tensor(file, name, entry, base) for name, entry in table.items()), key=lambda t: (t.start, t.stop))
+    tensors = sorted(
+        (_tensor(file, name, entry, base) for name, entry in table.items()), key=lambda t: (t.start, t.stop)
+    )
     position = base
     for tensor in tensors:
         if tensor.start != position:
             kind = "overlaps the one before" if tensor.start < position else "leaves a hole before it"
-            raise Unreadable(f"{file}: {tensor.name} starts at byte {tensor.start - base} of the data and {kind} (expected {position - base})")
+            raise Unreadable(
+                f"{file}: {tensor.name} starts at byte {tensor.start - base} of the data and {kind} (expected"
+                f" {position - base})"
+            )
         position = tensor.stop
     if position != file_size:
         state = "truncated" if position > file_size else "followed by bytes that no tensor owns"
@@ -127,12 +139,17 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise Unreadable(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise Unreadable(f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be non-negative integers in order")
+        raise Unreadable(
+            f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be non-negative integers in"
+            " order"
+        )
     bits = DTYPE_BITS[dtype]
     for size in shape:
         bits *= size
     if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
-        raise Unreadable(f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {offsets[1] - offsets[0]}")
+        raise Unreadable(
+            f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {offsets[1] - offsets[0]}"
+        )
     return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
 
 

@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 
 # what trainers wrap a drafter's names in (FSDP, torch.compile, TorchSpec's and SpecForge's own state)
 WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
-PREFIXES = ("model_state.model.draft_model.", "model_state.draft_model.", "model_state.model.", "model_state.", "draft_model.")
-ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem", "torch.distributed.tensor")
+PREFIXES = (
+    "model_state.model.draft_model.",
+    "model_state.draft_model.",
+    "model_state.model.",
+    "model_state.",
+    "draft_model.",
+)
+ALLOWED_MODULES = (
+    "torch.distributed.checkpoint.metadata",
+    "torch.distributed.checkpoint.filesystem",
+    "torch.distributed.tensor",
+)
 ALLOWED = {
     ("torch", "Size"), ("torch", "device"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"),
     ("builtins", "set"), ("builtins", "frozenset"), ("datetime", "timedelta"), ("pathlib", "PosixPath"), ("torch._utils", "_rebuild_tensor_v2"),
@@ -49,18 +59,33 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
         import torch
         from safetensors.torch import save_file
     except ImportError:
-        raise Usage("reading pickled weights needs torch; install eaglectl with its torch extra: pip install '.[torch]' in a checkout") from None
+        raise Usage(
+            "reading pickled weights needs torch; install eaglectl with its torch extra: pip install '.[torch]' in a"
+            " checkout"
+        ) from None
 
     files = pickle_files(source)
-    tensors = _distributed(source) if ".metadata" in files else _pickled(source, files)
+    tensors = _distributed(source, files[0]) if files[0].endswith(".metadata") else _pickled(source, files)
     named = {_drafter_name(name): tensor for name, tensor in tensors.items()}
     if len(named) != len(tensors):
         raise Refused(f"{source.label}: two tensors have one name once the trainer's prefixes are removed")
     # views share storage with each other, which safetensors cannot express
-    save_file({name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in named.items()}, folder / SINGLE, {"format": "pt"})
+    save_file(
+        {
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in named.items()
+        },
+        folder / SINGLE,
+        {"format": "pt"},
+    )
     for name in source.names():
         path = source.path(name)
-        if path and not name.startswith(".") and not name.endswith((*PICKLES, ".distcp", ".safetensors")):
+        if (
+            path
+            and not name.startswith(".")
+            and "/" not in name
+            and not name.endswith((*PICKLES, ".distcp", ".safetensors"))
+        ):
             shutil.copyfile(path, folder / name)
     return UnpickledSource(folder, origin=source.label)
 
@@ -125,32 +150,42 @@ def _load(source: Source, name: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).split("\n")[0]
-        raise Unreadable(f"{name} holds more than tensors and was not loaded ({reason[:120]}); save its state_dict alone") from None
+        raise Unreadable(
+            f"{name} holds more than tensors and was not loaded ({reason[:120]}); save its state_dict alone"
+        ) from None
     except (RuntimeError, EOFError, ValueError, OSError) as error:
         raise Unreadable(f"{name} is not a torch file, or is truncated ({str(error).splitlines()[0][:120]})") from None
 
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module.startswith(ALLOWED_MODULES) or (module, name) in ALLOWED or (module == "torch" and re.fullmatch(r"b?float\w*|u?int\w*|bool|strided", name)):
+        if (
+            module.startswith(ALLOWED_MODULES)
+            or (module, name) in ALLOWED
+            or (module == "torch" and re.fullmatch(r"b?float\w*|u?int\w*|bool|strided", name))
+        ):
             return super().find_class(module, name)
-        raise Unreadable(f".metadata asks for {module}.{name}, which no torch distributed checkpoint needs; it was not loaded")
+        raise Unreadable(
+            f".metadata asks for {module}.{name}, which no torch distributed checkpoint needs; it was not loaded"
+        )
 
 
-def _distributed(source: Source) -> dict[str, "torch.Tensor"]:
+def _distributed(source: Source, table: str) -> dict[str, "torch.Tensor"]:
     """The model's tensors of a torch distributed checkpoint; optimizer and scheduler states are never loaded."""
     import torch
     from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
     try:
-        metadata = _MetadataUnpickler(io.BytesIO(source.read(".metadata"))).load()
+        metadata = _MetadataUnpickler(io.BytesIO(source.read(table))).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, IndexError) as error:
         raise Unreadable(f".metadata of {source.label} is not a torch distributed checkpoint's: {error}") from None
     if not isinstance(metadata, Metadata):
-        raise Unreadable(f".metadata of {source.label} holds a {type(metadata).__name__}, not a torch distributed checkpoint's table")
+        raise Unreadable(
+            f".metadata of {source.label} holds a {type(metadata).__name__}, not a torch distributed checkpoint's table"
+        )
 
-    class Reader(dcp.FileSystemReader):
+    class Reader(dcp.FileSystemReader):  # type: ignore[misc,unused-ignore]
         def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
             if metadata.storage_meta is None:
                 metadata.storage_meta = StorageMeta()
@@ -162,13 +197,16 @@ def _distributed(source: Source) -> dict[str, "torch.Tensor"]:
         for name, entry in metadata.state_dict_metadata.items()
         if isinstance(entry, TensorStorageMetadata) and not re.search(r"(^|[._])(optim|optimizer|scheduler|rng)", name)
     }
-    folder = source.path(".metadata")
+    folder = source.path(table)
     if folder is None or not wanted:
         raise Unreadable(f"{source.label}: the torch distributed checkpoint holds no model tensors")
     try:
         dcp.load(wanted, storage_reader=Reader(folder.parent), no_dist=True)
     except Exception as error:
-        raise Unreadable(f"{source.label}: the torch distributed checkpoint cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:120]})") from None
+        raise Unreadable(
+            f"{source.label}: the torch distributed checkpoint cannot be read ({type(error).__name__}:"
+            f" {str(error).splitlines()[0][:120]})"
+        ) from None
     return wanted
 
 

@@ -46,9 +46,12 @@ class FolderSource:
         return self.root.resolve().name
 
     def names(self) -> tuple[str, ...]:
-        """Files directly in the folder; a checkpoint has no folders inside it that matter."""
+        """Files directly in the folder, and those of a torch distributed checkpoint in its `model/` (TorchSpec)."""
         try:
-            return tuple(sorted(entry.name for entry in self.root.iterdir() if not entry.is_dir()))
+            found = [entry.name for entry in self.root.iterdir() if not entry.is_dir()]
+            if (self.root / "model" / ".metadata").is_file():
+                found += [f"model/{entry.name}" for entry in (self.root / "model").iterdir() if entry.is_file()]
+            return tuple(sorted(found))
         except OSError as error:
             raise Unreadable(f"{self.root}: {error.strerror}") from None
 
@@ -79,7 +82,10 @@ class FolderSource:
         except OSError as error:
             raise Unreadable(f"{name} in {self.label}: {error.strerror}") from None
         if stop is not None and len(data) != stop - start:
-            raise Unreadable(f"{name} ended at byte {start + len(data)}; {stop} were expected: the file is truncated or being written")
+            raise Unreadable(
+                f"{name} ended at byte {start + len(data)}; {stop} were expected: the file is truncated or being"
+                " written"
+            )
         return data
 
 
@@ -90,11 +96,17 @@ def open_source(text: str) -> FolderSource:
         return FolderSource(path)
     if path.is_file():
         if path.suffix not in WEIGHT_SUFFIXES:
-            raise Usage(f"{text} is not a weight file; give a checkpoint folder, or one of its {', '.join(WEIGHT_SUFFIXES)} files")
+            raise Usage(
+                f"{text} is not a weight file; give a checkpoint folder, or one of its {', '.join(WEIGHT_SUFFIXES)}"
+                " files"
+            )
         return FolderSource(path.parent, path.name)
     if text.startswith("hf://") or (text.count("/") == 1 and not text.startswith((".", "/", "~"))):
         name = text.removeprefix("hf://")
-        raise Unreadable(f"{text}: no such folder here, and Hub repositories are not read yet; run `hf download {name.split('@')[0]} --local-dir DIR`, then give DIR")
+        raise Unreadable(
+            f"{text}: no such folder here, and Hub repositories are not read yet; run `hf download {name.split('@')[0]}"
+            " --local-dir DIR`, then give DIR"
+        )
     raise Unreadable(f"{text}: no such file or folder")
 
 

@@ -60,7 +60,11 @@ class Folder:
                 for part in parts:
                     if isinstance(part, Copy) and part.path not in sources:
                         sources[part.path] = opened.enter_context(part.path.open("rb")).fileno()
-                    size = _write(file.fileno(), part) if isinstance(part, bytes) else _copy(sources[part.path], file.fileno(), part)
+                    size = (
+                        _write(file.fileno(), part)
+                        if isinstance(part, bytes)
+                        else _copy(sources[part.path], file.fileno(), part)
+                    )
                     if told:
                         told(size)
                 os.fsync(file.fileno())
@@ -94,7 +98,9 @@ def check_apart(out: Path, source: Path) -> None:
     """Raise Usage where writing `out` could touch `source`."""
     there, here = out.resolve(), source.resolve()
     if there == here or there in here.parents or here in there.parents:
-        raise Usage(f"{out} and the source {source} lie in one another; eaglectl never writes over its input: give another -o")
+        raise Usage(
+            f"{out} and the source {source} lie in one another; eaglectl never writes over its input: give another -o"
+        )
 
 
 def _is_ours(path: Path) -> bool:

@@ -15,12 +15,19 @@ def cast(raw: bytes, before: str, after: str, name: str) -> bytes:
 
     Raises Refused where a finite value would become infinite: that is not rounding.
     """
-    values = (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4") if before == "BF16" else np.frombuffer(raw, "<f2" if before == "F16" else "<f4").astype("<f4")
+    values = (
+        (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+        if before == "BF16"
+        else np.frombuffer(raw, "<f2" if before == "F16" else "<f4").astype("<f4")
+    )
     with np.errstate(over="ignore"):
         result = _to_bfloat16(values) if after == "BF16" else values.astype("<f2" if after == "F16" else "<f4")
     wide = (result.astype("<u4") << 16).view("<f4") if after == "BF16" else result
     if bool((np.isfinite(values) & ~np.isfinite(wide)).any()):
-        raise Refused(f"{name} has values up to {float(np.abs(values[np.isfinite(values)]).max()):g}, which {after} cannot hold; leave --dtype out or choose BF16")
+        raise Refused(
+            f"{name} has values up to {float(np.abs(values[np.isfinite(values)]).max()):g}, which {after} cannot hold;"
+            " leave --dtype out or choose BF16"
+        )
     return result.tobytes()
 
 

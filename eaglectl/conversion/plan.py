@@ -65,7 +65,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A config key that is not the same before and after; `before` or `after` is None where the key is not there."""
+    """A config key ("object.key" inside an object) that is not the same before and after; None where it is not there."""
 
     key: str
     before: Any

@@ -38,7 +38,9 @@ class Wish:
     dtype: str | None = None
 
 
-def make_plan(checkpoint: Checkpoint, drafter: Drafter, wish: Wish, answers: Answers, selected: Sequence[int] | None = None) -> Plan:
+def make_plan(
+    checkpoint: Checkpoint, drafter: Drafter, wish: Wish, answers: Answers, selected: Sequence[int] | None = None
+) -> Plan:
     """The plan that fulfils `wish`. Raises Usage for what must be asked, Refused for what cannot be."""
     drafter = _without(drafter, wish.drop)
     format = _format(wish.layout)
@@ -55,9 +57,21 @@ def make_plan(checkpoint: Checkpoint, drafter: Drafter, wish: Wish, answers: Ans
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, wish.dtype)
     _check_quantised(drafter, steps)
     family = family_of(drafter.tensors, drafter.dims)
-    config = write_config(drafter, layout, family, nested, [step.dtype for step in steps if step.dtype not in ("I64", "BOOL")])
+    config = write_config(
+        drafter, layout, family, nested, [step.dtype for step in steps if step.dtype not in ("I64", "BOOL")]
+    )
     if not drafter.has_reduced_vocabulary and "d2t" in drafter.tensors:
-        notes.append(Note("note", "d2t", "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them" if not layout.has_identity_map else "identity d2t and t2d are written, as this producer does"))
+        notes.append(
+            Note(
+                "note",
+                "d2t",
+                (
+                    "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them"
+                    if not layout.has_identity_map
+                    else "identity d2t and t2d are written, as this producer does"
+                ),
+            )
+        )
     copied, left_files = _files(checkpoint)
     return Plan(
         checkpoint.source.label, drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
@@ -76,7 +90,10 @@ def _without(drafter: Drafter, drop: tuple[str, ...]) -> Drafter:
     known = set(drafter.unknown) | {note.about for note in drafter.notes if note.level == "problem"}
     for name in drop:
         if name not in known:
-            raise Usage(f"--drop {name}: no tensor of that name is in the way; droppable here: {', '.join(sorted(drafter.unknown)) or 'none'}")
+            raise Usage(
+                f"--drop {name}: no tensor of that name is in the way; droppable here:"
+                f" {', '.join(sorted(drafter.unknown)) or 'none'}"
+            )
     return replace(drafter, notes=tuple(note for note in drafter.notes if note.about not in drop))
 
 
@@ -94,10 +111,13 @@ def _check_version(drafter: Drafter, wish: Wish) -> None:
         return
     if wish.version == "3.1":
         raise Usage(
-            "this is an EAGLE-3 drafter, and turning fc_norm and norm_output on changes what it computes; "
-            "that needs calibration against its target, which this version does not do yet; leave --to out to keep EAGLE-3"
+            "this is an EAGLE-3 drafter, and turning fc_norm and norm_output on changes what it computes; that needs"
+            " calibration against its target, which this version does not do yet; leave --to out to keep EAGLE-3"
         )
-    raise Refused(f"this is an EAGLE-{have} drafter; its norms cannot be turned off without changing what it computes; leave --to out to keep {have}")
+    raise Refused(
+        f"this is an EAGLE-{have} drafter; its norms cannot be turned off without changing what it computes; leave --to"
+        f" out to keep {have}"
+    )
 
 
 def _check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
@@ -114,7 +134,9 @@ def _check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None
         raise Usage("a speculators config names the target by its Hub name; pass --target-name org/name")
 
 
-def _nested_ids(drafter: Drafter, format: Format, layout: Layout, wish: Wish) -> tuple[Sequence[int] | None, list[Note]]:
+def _nested_ids(
+    drafter: Drafter, format: Format, layout: Layout, wish: Wish
+) -> tuple[Sequence[int] | None, list[Note]]:
     boundaries = drafter.aux.boundaries
     if boundaries is None or layout.nested_ids is None:
         return None, []
@@ -122,14 +144,23 @@ def _nested_ids(drafter: Drafter, format: Format, layout: Layout, wish: Wish) ->
         return boundaries, []
     if layout.nested_ids == "output":
         if boundaries[0] == 0:
-            raise Refused(f"{format.title} names layers by their output, and boundary 0 (the embeddings) is the output of none; write it --for vllm")
+            raise Refused(
+                f"{format.title} names layers by their output, and boundary 0 (the embeddings) is the output of none;"
+                " write it --for vllm"
+            )
         return [b - 1 for b in boundaries], []
     ids = sglang_ids(boundaries, drafter.target)
     if not isinstance(ids, str):
         return ids, []
     if format.name == "sglang":
         raise Usage(ids) if "pass --target" in ids else Refused(ids)
-    return None, [Note("warning", "aux layers", f"{ids}; without them SGLang captures its default layers, so this output is for vLLM")]
+    return None, [
+        Note(
+            "warning",
+            "aux layers",
+            f"{ids}; without them SGLang captures its default layers, so this output is for vLLM",
+        )
+    ]
 
 
 def _check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
@@ -139,7 +170,10 @@ def _check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
         modules = {name.rpartition(".")[0] for name in drafter.tensors if is_quantised_part(name)}
         touched = step.action not in ("kept", "renamed", "derived")
         if touched and any(step.name.rpartition(".")[0].endswith(module.rpartition(".")[2]) for module in modules):
-            raise Refused(f"{step.name} is quantised and would be {step.action}; quantised weights are passed through whole: convert the unquantised drafter, then quantise it")
+            raise Refused(
+                f"{step.name} is quantised and would be {step.action}; quantised weights are passed through whole:"
+                " convert the unquantised drafter, then quantise it"
+            )
 
 
 def _with_answers(drafter: Drafter, answers: Answers) -> Drafter:
@@ -148,7 +182,9 @@ def _with_answers(drafter: Drafter, answers: Answers) -> Drafter:
     return drafter
 
 
-def _left_tensors(checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], drop: tuple[str, ...]) -> Iterable[Left]:
+def _left_tensors(
+    checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], drop: tuple[str, ...]
+) -> Iterable[Left]:
     used = {name for step in steps for name in step.origin}
     for name in checkpoint.tensors:
         if name in used:
@@ -168,7 +204,11 @@ def _files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in NOT_COPIED:
             continue
-        if name.endswith(COPIED) or name.upper().startswith(("LICENSE", "NOTICE")) or (name.endswith(".json") and "index" not in name):
+        if (
+            name.endswith(COPIED)
+            or name.upper().startswith(("LICENSE", "NOTICE"))
+            or (name.endswith(".json") and "index" not in name)
+        ):
             copied.append(name)
         else:
             why = "code is not shipped with weights" if name.endswith(".py") else "not part of a drafter's release"
@@ -177,5 +217,13 @@ def _files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[Left, ...]]:
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[KeyChange, ...]:
-    keys = [*after, *(key for key in before if key not in after)]
-    return tuple(KeyChange(key, before.get(key), after.get(key)) for key in keys if key not in before or key not in after or before[key] != after[key])
+    return tuple(_differences("", before, after))
+
+
+def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[KeyChange]:
+    for key in dict.fromkeys((*after, *before)):
+        one, other = before.get(key), after.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from _differences(f"{prefix}{key}.", one, other)
+        elif one != other:
+            yield KeyChange(prefix + key, one, other)

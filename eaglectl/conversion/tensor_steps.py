@@ -6,7 +6,15 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import Cast, Derived, Step, Way
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Absorbed, Segment, Tensor
-from eaglectl.drafter.vocabulary import DraftVocabulary, from_tokens, identity, numbers, read_vocabulary, repeated_offsets, row_copies
+from eaglectl.drafter.vocabulary import (
+    DraftVocabulary,
+    from_tokens,
+    identity,
+    numbers,
+    read_vocabulary,
+    repeated_offsets,
+    row_copies,
+)
 from eaglectl.errors import Refused
 from eaglectl.formats.format import Answers, Layout
 from eaglectl.formats.writing import written_name
@@ -16,7 +24,9 @@ ITEM = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 SAMPLED_ROWS = 64
 
 
-def draft_vocabulary(checkpoint: Checkpoint, drafter: Drafter, answers: Answers, selected: Sequence[int] | None) -> DraftVocabulary:
+def draft_vocabulary(
+    checkpoint: Checkpoint, drafter: Drafter, answers: Answers, selected: Sequence[int] | None
+) -> DraftVocabulary:
     """The draft vocabulary as numbers; `selected` are token ids from a trainer's side file, used when d2t and t2d are absent."""
     dims = drafter.dims
 
@@ -25,19 +35,27 @@ def draft_vocabulary(checkpoint: Checkpoint, drafter: Drafter, answers: Answers,
 
     d2t, t2d = read("d2t"), read("t2d")
     if d2t is None and t2d is not None and drafter.producer == "automodel" and selected is None:
-        raise Refused("d2t is missing, and NeMo's lm_head rows are not in the order of t2d; restore d2t, or put speculative_token_map.pt beside the weights")
+        raise Refused(
+            "d2t is missing, and NeMo's lm_head rows are not in the order of t2d; restore d2t, or put"
+            " speculative_token_map.pt beside the weights"
+        )
     if d2t is None and (t2d is None or selected is not None):
         if not drafter.has_reduced_vocabulary:
             return identity(dims.vocab)
         if selected is not None:
             return from_tokens(selected, dims.draft_vocab, dims.vocab)
-    values = [None if tensor is None else numbers(tensor.name, tensor.dtype, checkpoint.read(tensor.stored[0])) for tensor in (d2t, t2d)]
+    values = [
+        None if tensor is None else numbers(tensor.name, tensor.dtype, checkpoint.read(tensor.stored[0]))
+        for tensor in (d2t, t2d)
+    ]
     vocabulary = read_vocabulary(values[0], values[1], dims.draft_vocab, dims.vocab, answers.semantics.get("d2t"))
     _refuse_copied_rows(checkpoint, drafter, vocabulary)
     return vocabulary
 
 
-def tensor_steps(checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary, dtype: str | None) -> tuple[Step, ...]:
+def tensor_steps(
+    checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary, dtype: str | None
+) -> tuple[Step, ...]:
     """One step for each tensor of the output, the source's order kept so that neighbours are copied together."""
     steps = []
     for name, tensor in drafter.tensors.items():
@@ -52,8 +70,15 @@ def tensor_steps(checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocab
             way = _permute_rows(tensor, vocabulary)
         steps.append(_step(name, tensor, layout, way, dtype))
     steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
-    place = {name: index for index, name in enumerate(sorted(checkpoint.tensors, key=lambda n: (checkpoint.tensors[n].file, checkpoint.tensors[n].start)))}
-    return tuple(sorted(steps, key=lambda step: (place.get(step.origin[0], -1) if step.origin else -1, _first(step), step.name)))
+    place = {
+        name: index
+        for index, name in enumerate(
+            sorted(checkpoint.tensors, key=lambda n: (checkpoint.tensors[n].file, checkpoint.tensors[n].start))
+        )
+    }
+    return tuple(
+        sorted(steps, key=lambda step: (place.get(step.origin[0], -1) if step.origin else -1, _first(step), step.name))
+    )
 
 
 def _step(name: str, tensor: Tensor, layout: Layout, way: Way, dtype: str | None) -> Step:
@@ -61,7 +86,9 @@ def _step(name: str, tensor: Tensor, layout: Layout, way: Way, dtype: str | None
     written = tensor.dtype
     if dtype and tensor.dtype in FLOATS and dtype != tensor.dtype:
         if not isinstance(way, tuple):
-            raise Refused(f"{name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first, then cast the result")
+            raise Refused(
+                f"{name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first, then cast the result"
+            )
         way, nbytes, written = Cast(way, tensor.dtype), nbytes // ITEM[tensor.dtype] * ITEM[dtype], dtype
     elif isinstance(way, Absorbed):
         nbytes = ITEM[tensor.dtype]
@@ -78,7 +105,9 @@ def _first(step: Step) -> int:
     return step.way[0].start if isinstance(step.way, tuple) else 0
 
 
-def _vocabulary_steps(checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary) -> list[Step]:
+def _vocabulary_steps(
+    checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary
+) -> list[Step]:
     """d2t (int64 offsets) and t2d (bool): kept where they already say it so, else derived; none for a full vocabulary."""
     if not drafter.has_reduced_vocabulary:
         if not layout.has_identity_map:
@@ -93,7 +122,9 @@ def _vocabulary_steps(checkpoint: Checkpoint, drafter: Drafter, layout: Layout, 
         if tensor and tensor.dtype == dtype and checkpoint.read(tensor.stored[0]) == data:
             steps.append(Step(name, dtype, tensor.shape, len(data), tensor.origin, tensor.stored))
         else:
-            steps.append(Step(name, dtype, (size,), len(data), Derived(data, vocabulary.how), tensor.stored if tensor else ()))
+            steps.append(
+                Step(name, dtype, (size,), len(data), Derived(data, vocabulary.how), tensor.stored if tensor else ())
+            )
     return steps
 
 
@@ -103,7 +134,11 @@ def _reorder_columns(tensor: Tensor, drafter: Drafter) -> tuple[Segment, ...]:
     assert isinstance(origin, tuple) and len(origin) == 1
     row = (origin[0].stop - origin[0].start) // tensor.shape[0]
     block = row // drafter.dims.aux
-    return tuple(Segment(origin[0].stored, r * row + i * block, r * row + (i + 1) * block) for r in range(tensor.shape[0]) for i in order)
+    return tuple(
+        Segment(origin[0].stored, r * row + i * block, r * row + (i + 1) * block)
+        for r in range(tensor.shape[0])
+        for i in order
+    )
 
 
 def _reorder_norms(name: str, drafter: Drafter) -> tuple[Segment, ...]:
@@ -121,9 +156,15 @@ def _reorder_norms(name: str, drafter: Drafter) -> tuple[Segment, ...]:
 def _single_places(drafter: Drafter) -> list[int]:
     places = drafter.aux.order or ()
     if any(len(where) > 1 for where in places):
-        raise Refused(f"aux layer ids {list(drafter.aux.ids or ())} name a layer twice; merging its two blocks of fc is arithmetic that this version does not do: train with distinct layers")
+        raise Refused(
+            f"aux layer ids {list(drafter.aux.ids or ())} name a layer twice; merging its two blocks of fc is"
+            " arithmetic that this version does not do: train with distinct layers"
+        )
     if drafter.tensors["fc.weight"].dtype not in ITEM:
-        raise Refused(f"fc.weight is {drafter.tensors['fc.weight'].dtype}; reordering the blocks of a quantised fc is not possible: write the ids in ascending order when training")
+        raise Refused(
+            f"fc.weight is {drafter.tensors['fc.weight'].dtype}; reordering the blocks of a quantised fc is not"
+            " possible: write the ids in ascending order when training"
+        )
     return [where[0] for where in places]
 
 
@@ -135,7 +176,10 @@ def _permute_rows(tensor: Tensor, vocabulary: DraftVocabulary) -> tuple[Segment,
     source = [0] * tensor.shape[0]
     for draft, target in enumerate(vocabulary.targets.tolist()):
         source[target] = draft
-    return tuple(Segment(origin[0].stored, origin[0].start + draft * row, origin[0].start + (draft + 1) * row) for draft in source)
+    return tuple(
+        Segment(origin[0].stored, origin[0].start + draft * row, origin[0].start + (draft + 1) * row)
+        for draft in source
+    )
 
 
 def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:
@@ -148,5 +192,7 @@ def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: Dr
         for i in repeated_offsets(vocabulary.offsets, SAMPLED_ROWS)
     ]
     if row_copies(pairs):
-        raise Refused("lm_head.weight repeats its row wherever d2t repeats its offset: it was pruned by rows of d2t, not of i + d2t (TorchSpec's pruning fault); export again from the unpruned checkpoint")
-
+        raise Refused(
+            "lm_head.weight repeats its row wherever d2t repeats its offset: it was pruned by rows of d2t, not of i +"
+            " d2t (TorchSpec's pruning fault); export again from the unpruned checkpoint"
+        )

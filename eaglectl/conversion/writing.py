@@ -32,10 +32,15 @@ class Writing:
     told: Callable[[int], None] | None = None
 
 
-def write_plan(plan: Plan, checkpoint: Checkpoint, original: Source, originals: Sequence[str], writing: Writing) -> Path:
+def write_plan(
+    plan: Plan, checkpoint: Checkpoint, original: Source, originals: Sequence[str], writing: Writing
+) -> Path:
     """Write `plan` as a folder and return its path. `original` and its files `originals` are what the digests are of."""
     shards = _shards(plan, checkpoint, writing.max_shard_size)
-    with Folder(writing.out, force=writing.force) as folder, _Digests(original, [] if writing.link else originals) as digests:
+    with (
+        Folder(writing.out, force=writing.force) as folder,
+        _Digests(original, [] if writing.link else originals) as digests,
+    ):
         for name, (steps, intact) in shards.items():
             path = checkpoint.source.path(intact) if intact else None
             if path and writing.link and folder.link(name, path.resolve()):
@@ -49,7 +54,9 @@ def write_plan(plan: Plan, checkpoint: Checkpoint, original: Source, originals: 
             folder.write(name, [checkpoint.source.read(name)])
         if "README.md" not in plan.copied_files:
             folder.write("README.md", [_card(plan).encode()])
-        files = {name: {"size": original.size(name), "sha256": digest} for name, digest in digests.result(originals).items()}
+        files = {
+            name: {"size": original.size(name), "sha256": digest} for name, digest in digests.result(originals).items()
+        }
         folder.write("eaglectl.json", [_json(provenance(plan, files))])
         folder.publish()
     return writing.out
@@ -61,11 +68,18 @@ def provenance(plan: Plan, files: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema": "eaglectl/provenance/1",
         "eaglectl": eaglectl.__version__,
-        "source": {"name": plan.source, "producer": drafter.producer, "evidence": drafter.evidence, "files": dict(files)},
+        "source": {
+            "name": plan.source,
+            "producer": drafter.producer,
+            "evidence": drafter.evidence,
+            "files": dict(files),
+        },
         "eagle": drafter.version,
         "layout": plan.layout,
         "boundaries": None if drafter.aux.boundaries is None else list(drafter.aux.boundaries),
-        "tensors": [{"name": s.name, "action": s.action, "from": list(s.origin)} for s in plan.steps if s.action != "kept"],
+        "tensors": [
+            {"name": s.name, "action": s.action, "from": list(s.origin)} for s in plan.steps if s.action != "kept"
+        ],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],
         "notes": [{"level": note.level, "about": note.about, "text": note.text} for note in plan.notes],
     }
@@ -77,8 +91,13 @@ def _shards(plan: Plan, checkpoint: Checkpoint, limit: int | None) -> Mapping[st
     if limit is None:
         by_file: dict[str, list[Step]] = {}
         for step in plan.steps:
-            by_file.setdefault(checkpoint.tensors[step.origin[0]].file if step.origin else checkpoint.weight_files[0], []).append(step)
-        groups = [(_aligned(steps), file if _is_intact(plan, checkpoint, file, steps) else None) for file, steps in sorted(by_file.items())]
+            by_file.setdefault(
+                checkpoint.tensors[step.origin[0]].file if step.origin else checkpoint.weight_files[0], []
+            ).append(step)
+        groups = [
+            (_aligned(steps), file if _is_intact(plan, checkpoint, file, steps) else None)
+            for file, steps in sorted(by_file.items())
+        ]
     else:
         for step in plan.steps:
             if step.nbytes > limit:
@@ -99,14 +118,22 @@ def _aligned(steps: Sequence[Step]) -> list[Step]:
 
 def _is_intact(plan: Plan, checkpoint: Checkpoint, file: str, steps: Sequence[Step]) -> bool:
     here = {name for name, tensor in checkpoint.tensors.items() if tensor.file == file}
-    return checkpoint.metadata == plan.metadata and all(step.action == "kept" for step in steps) and {step.name for step in steps} == here
+    return (
+        checkpoint.metadata == plan.metadata
+        and all(step.action == "kept" for step in steps)
+        and {step.name for step in steps} == here
+    )
 
 
 def _file(plan: Plan, checkpoint: Checkpoint, steps: Sequence[Step]) -> Iterator[Bytes]:
     table: dict[str, Any] = {"__metadata__": dict(sorted(plan.metadata.items()))}
     position = 0
     for step in steps:
-        table[step.name] = {"dtype": step.dtype, "shape": list(step.shape), "data_offsets": [position, position + step.nbytes]}
+        table[step.name] = {
+            "dtype": step.dtype,
+            "shape": list(step.shape),
+            "data_offsets": [position, position + step.nbytes],
+        }
         position += step.nbytes
     raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)
@@ -123,7 +150,12 @@ def _parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
         case Cast(segments, before):
             for segment in segments:
                 for start in range(segment.start, segment.stop, BLOCK):
-                    yield cast(checkpoint.read(segment.stored, start, min(start + BLOCK, segment.stop)), before, step.dtype, step.name)
+                    yield cast(
+                        checkpoint.read(segment.stored, start, min(start + BLOCK, segment.stop)),
+                        before,
+                        step.dtype,
+                        step.name,
+                    )
         case segments:
             yield from (_located(segment, checkpoint) for segment in segments)
 
@@ -163,9 +195,21 @@ def _json(value: Mapping[str, Any]) -> bytes:
 def _card(plan: Plan) -> str:
     drafter = plan.drafter
     base = drafter.target.name
-    front = ["---", *([f"base_model: {base}"] if base and "/" in base else []), "library_name: vllm", "tags: [speculative-decoding, eagle3]", "---", ""]
-    boundaries = "the engines' default" if drafter.aux.boundaries is None else f"boundaries {list(drafter.aux.boundaries)}"
-    body = f"# EAGLE-{drafter.version} drafter\n\nConverted from {plan.source} ({drafter.producer}) to the {plan.layout} layout by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.\n"
+    front = [
+        "---",
+        *([f"base_model: {base}"] if base and "/" in base else []),
+        "library_name: vllm",
+        "tags: [speculative-decoding, eagle3]",
+        "---",
+        "",
+    ]
+    boundaries = (
+        "the engines' default" if drafter.aux.boundaries is None else f"boundaries {list(drafter.aux.boundaries)}"
+    )
+    body = (
+        f"# EAGLE-{drafter.version} drafter\n\nConverted from {plan.source} ({drafter.producer}) to the {plan.layout}"
+        f" layout by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.\n"
+    )
     return "\n".join(front) + body
 
 

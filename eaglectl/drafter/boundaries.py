@@ -34,6 +34,11 @@ def default_boundaries(depth: int) -> tuple[int, int, int]:
     return (2, depth // 2, depth - 3)
 
 
+def may_be_default(boundaries: Sequence[int]) -> bool:
+    """Whether these are the default boundaries of a target of some depth."""
+    return len(boundaries) == 3 and tuple(boundaries) == default_boundaries(boundaries[2] + 3)
+
+
 def to_boundaries(ids: Sequence[int], convention: Convention) -> tuple[int, ...]:
     """Ids of "the output of layer j" are boundaries j+1; ids of boundaries are themselves."""
     return tuple(ids) if convention == "boundary" else tuple(j + 1 for j in ids)

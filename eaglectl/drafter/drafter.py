@@ -90,7 +90,6 @@ class Drafter:
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any]
     carried: Mapping[str, Any]
-    retired: Mapping[str, str]
     strays: Mapping[str, str]
     unknown: tuple[str, ...]
     quantisation: Mapping[str, Any] | None

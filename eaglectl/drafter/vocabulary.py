@@ -6,7 +6,6 @@ d2t is kept as offsets: draft token i proposes target token i + d2t[i] (vLLM lla
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 import numpy as np
 import numpy.typing as npt
 
@@ -56,11 +55,16 @@ def from_tokens(tokens: Sequence[int], draft_vocab: int, vocab: int) -> DraftVoc
     """The map of a trainer's list of target tokens, one for each lm_head row in order."""
     targets = np.array(tokens, dtype=np.int64)
     if len(targets) != draft_vocab or not _is_valid(targets, vocab):
-        raise Refused(f"the trainer's token list has {len(targets)} entries; {draft_vocab} different tokens below {vocab} were needed")
+        raise Refused(
+            f"the trainer's token list has {len(targets)} entries; {draft_vocab} different tokens below {vocab} were"
+            " needed"
+        )
     return DraftVocabulary(targets, "from the trainer's token list")
 
 
-def read_vocabulary(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int, answer: str | None = None) -> DraftVocabulary:
+def read_vocabulary(
+    d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int, answer: str | None = None
+) -> DraftVocabulary:
     """The draft vocabulary from whichever of d2t [draft_vocab] and t2d [vocab] is there.
 
     Raises Refused where they are out of range, repeat a token or contradict each other; Usage where d2t may be offsets
@@ -68,10 +72,16 @@ def read_vocabulary(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: i
     """
     used = None if t2d is None else np.flatnonzero(t2d)
     if used is not None and len(used) != draft_vocab:
-        raise Refused(f"t2d marks {len(used)} target tokens and the draft vocabulary has {draft_vocab}; restore both from the trainer")
+        raise Refused(
+            f"t2d marks {len(used)} target tokens and the draft vocabulary has {draft_vocab}; restore both from the"
+            " trainer"
+        )
     if d2t is None:
         if used is None:
-            raise Refused(f"d2t is missing and the draft vocabulary has {draft_vocab} of {vocab} tokens; engines would propose the first {draft_vocab}: restore it from the trainer")
+            raise Refused(
+                f"d2t is missing and the draft vocabulary has {draft_vocab} of {vocab} tokens; engines would propose"
+                f" the first {draft_vocab}: restore it from the trainer"
+            )
         return DraftVocabulary(used.astype(np.int64), "from t2d")
     as_offset = d2t + np.arange(len(d2t), dtype=np.int64)
     fits = [
@@ -83,12 +93,19 @@ def read_vocabulary(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: i
         fits = [(kind, targets) for kind, targets in fits if kind == answer]
     match fits:
         case [(kind, targets)]:
-            return DraftVocabulary(targets, f"d2t holds {'offsets' if kind == 'offset' else 'absolute ids'}" + (", as t2d confirms" if used is not None else ""))
+            return DraftVocabulary(
+                targets,
+                f"d2t holds {'offsets' if kind == 'offset' else 'absolute ids'}"
+                + (", as t2d confirms" if used is not None else ""),
+            )
         case []:
             raise Refused(_why_not(d2t, as_offset, used, vocab))
     if np.array_equal(as_offset, d2t):
         return DraftVocabulary(as_offset, "d2t holds offsets")
-    raise Usage("d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset or d2t=absolute")
+    raise Usage(
+        "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset or"
+        " d2t=absolute"
+    )
 
 
 def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
@@ -104,13 +121,17 @@ def repeated_offsets(offsets: Ids, most: int) -> list[int]:
 
 
 def _is_valid(targets: Ids, vocab: int) -> bool:
-    return bool(len(targets) and targets.min() >= 0 and targets.max() < vocab and len(np.unique(targets)) == len(targets))
+    return bool(
+        len(targets) and targets.min() >= 0 and targets.max() < vocab and len(np.unique(targets)) == len(targets)
+    )
 
 
 def _why_not(d2t: Ids, as_offset: Ids, used: Ids | None, vocab: int) -> str:
-    state = "repeats a target token" if 0 <= as_offset.min() and as_offset.max() < vocab else f"reaches from {as_offset.min()} to {as_offset.max()} in a vocabulary of {vocab}"
+    state = (
+        "repeats a target token"
+        if as_offset.min() >= 0 and as_offset.max() < vocab
+        else f"reaches from {as_offset.min()} to {as_offset.max()} in a vocabulary of {vocab}"
+    )
     if used is not None and _is_valid(as_offset, vocab):
         state = "does not give the tokens that t2d marks"
     return f"d2t, read as offsets, {state}, and does not fit as absolute ids either; restore it from the trainer"
-
-

@@ -46,7 +46,9 @@ def parse_engine(text: str) -> Wanted:
     return Wanted(name, matching)
 
 
-def verdicts(drafter: Drafter, config: Mapping[str, Any], flat: Mapping[str, Any], names: tuple[str, ...], wanted: Wanted) -> tuple[Verdict, ...]:
+def verdicts(
+    drafter: Drafter, config: Mapping[str, Any], flat: Mapping[str, Any], names: tuple[str, ...], wanted: Wanted
+) -> tuple[Verdict, ...]:
     """What each wanted release does with a checkpoint as it lies."""
     if wanted.engine == "vllm":
         view = View(drafter, config, flat, names)
@@ -62,12 +64,18 @@ def launch_commands(drafter: Drafter, path: str, tokens: int = 3) -> Mapping[str
         speculative["parallel_drafting"] = True
     quoted = shlex.quote(path)
     sglang_parts = [
-        f"python -m sglang.launch_server --model-path {target} --speculative-algorithm EAGLE3 --speculative-draft-model-path {quoted}",
+        (
+            f"python -m sglang.launch_server --model-path {target} --speculative-algorithm EAGLE3"
+            f" --speculative-draft-model-path {quoted}"
+        ),
         f"--speculative-num-steps {tokens} --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens + 1}",
     ]
     if Feature.SLIDING_WINDOW in drafter.features():
         sglang_parts.append(f"--speculative-draft-sliding-window {drafter.carried['sliding_window']}")
-    commands = {"vllm": f"vllm serve {target} --speculative-config {shlex.quote(json.dumps(speculative))}", "sglang": " ".join(sglang_parts)}
+    commands = {
+        "vllm": f"vllm serve {target} --speculative-config {shlex.quote(json.dumps(speculative))}",
+        "sglang": " ".join(sglang_parts),
+    }
     boundaries = drafter.aux.boundaries
     if boundaries and boundaries[0] > 0:
         commands["tensorrt-llm"] = f"eagle3_layers_to_capture: {_set([b - 1 for b in boundaries])}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eaglectl.drafter.boundaries import AuxLayers, default_boundaries, to_boundaries
+from eaglectl.drafter.boundaries import AuxLayers, default_boundaries, may_be_default, to_boundaries
 from eaglectl.drafter.drafter import Target
 
 Outcome = Literal["as trained", "differs", "fails", "unknown"]
@@ -26,6 +26,8 @@ class Reading:
             return self.boundaries == trained.boundaries
         if trained.is_default and self.is_default:
             return True
+        if self.is_default and trained.boundaries is not None and not may_be_default(trained.boundaries):
+            return False
         return None
 
 
@@ -52,10 +54,16 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 def aux_readings(config: Mapping[str, Any], target: Target) -> tuple[Reading, ...]:
     """How each engine reads `config`: vLLM 0.33 (both runners), SGLang 0.5.23, TensorRT-LLM, tokenspeed, ATOM (formats.md, 2.1)."""
-    top, nested, layer_ids = ids_at(config, IDS), ids_at(config, "eagle_config", IDS), ids_at(config, "eagle_config", "layer_ids")
+    top, nested, layer_ids = (
+        ids_at(config, IDS),
+        ids_at(config, "eagle_config", IDS),
+        ids_at(config, "eagle_config", "layer_ids"),
+    )
     depth = target.depth
 
-    def read(engine: str, *places: tuple[str, tuple[int, ...] | None], add: bool = False, sort: bool = False) -> Reading:
+    def read(
+        engine: str, *places: tuple[str, tuple[int, ...] | None], add: bool = False, sort: bool = False
+    ) -> Reading:
         for key, ids in places:
             if ids is not None:
                 boundaries = to_boundaries(ids, "output" if add else "boundary")
@@ -101,17 +109,28 @@ def _sglang(nested: tuple[int, ...] | None, target: Target) -> Reading:
     adds = sglang_adds_one(nested, target)
     if adds is None:
         return Reading("SGLang", "eagle_config, +1 unless the target is DeepSeek or Kimi", nested, None, False)
-    return Reading("SGLang", "eagle_config" + (", +1" if adds else ""), nested, to_boundaries(nested, "output" if adds else "boundary"), False)
+    return Reading(
+        "SGLang",
+        "eagle_config" + (", +1" if adds else ""),
+        nested,
+        to_boundaries(nested, "output" if adds else "boundary"),
+        False,
+    )
 
 
 def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | str:
     """The eagle_config ids with which SGLang captures `boundaries`, or a sentence that says why there are none (formats.md, 2.3)."""
     lowered = tuple(b - 1 for b in boundaries)
-    fits = [ids for ids in (lowered, tuple(boundaries)) if ids[0] >= 0 and _sglang_gives(ids, target) == tuple(boundaries)]
+    fits = [
+        ids for ids in (lowered, tuple(boundaries)) if ids[0] >= 0 and _sglang_gives(ids, target) == tuple(boundaries)
+    ]
     if fits:
         return fits[0]
     if target.model_type is None and boundaries[0] > 0:
-        return f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type, which is not known; pass --target"
+        return (
+            f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type, which is not known;"
+            " pass --target"
+        )
     return f"SGLang has no ids that mean boundaries {list(boundaries)} for a {target.model_type or 'known'} target"
 
 

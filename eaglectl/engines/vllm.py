@@ -61,7 +61,9 @@ def verdict(view: View, release: str) -> Verdict:
     reasons: list[tuple[Outcome, str]] = list(_reasons(view, release))
     for outcome in ("fails", "differs", "unknown"):
         if any(kind == outcome for kind, _ in reasons):
-            return Verdict("vllm", release, outcome, tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)))
+            return Verdict(
+                "vllm", release, outcome, tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome))
+            )
     return Verdict("vllm", release, "as trained", ())
 
 
@@ -129,7 +131,9 @@ def _unknown_architecture(view: View, release: str, reading: Reading) -> bool:
 
 def _states_aux_count(view: View) -> bool:
     stated = view.says("num_aux_hidden_states")
-    return stated == view.drafter.dims.aux or (stated is None and len(ids_at(view.flat, "eagle_config", IDS) or ()) == view.drafter.dims.aux)
+    return stated == view.drafter.dims.aux or (
+        stated is None and len(ids_at(view.flat, "eagle_config", IDS) or ()) == view.drafter.dims.aux
+    )
 
 
 def _spells_norm_before_fc(view: View) -> tuple[object, object]:
@@ -161,7 +165,9 @@ def _residual(view: View) -> bool:
 
 
 def _unstated(flag: str, trained: Callable[[View], bool | None]) -> Condition:
-    return lambda view, release, reading: bool(trained(view)) and not view.says(flag) and not (view.is_speculators and not _within(">=0.25.0", release))
+    return lambda view, release, reading: (
+        bool(trained(view)) and not view.says(flag) and not (view.is_speculators and not _within(">=0.25.0", release))
+    )
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -173,6 +179,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "unknown-tensor": lambda v, r, a: bool(v.drafter.unknown),
     "null-target-hidden": lambda v, r, a: not v.is_speculators and "target_hidden_size" in v.config and v.config["target_hidden_size"] is None,
     "identity-d2t": lambda v, r, a: not v.drafter.has_reduced_vocabulary and any("d2t" in name for name in v.names),
+    "d2t-missing": lambda v, r, a: v.drafter.has_reduced_vocabulary and "d2t" not in v.drafter.tensors,
     "no-draft-vocab-size": lambda v, r, a: v.drafter.has_reduced_vocabulary and v.says("draft_vocab_size") is None,
     "mla-plain-rope": lambda v, r, a: _plain_rope(v),
     "multi-layer": _has(Feature.MULTI_LAYER),

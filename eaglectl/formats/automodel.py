@@ -15,7 +15,12 @@ def _recognise(sighting: Sighting) -> str | None:
 def _mscale(sighting: Sighting, answers: Answers) -> Iterable[Note]:
     scaling = sighting.nested("rope_scaling") or sighting.nested("rope_parameters")
     if sighting.has("kv_a_proj_with_mqa") and scaling.get("mscale_all_dim"):
-        yield Note("problem", "rope_scaling", "NeMo trains MLA heads without YaRN's mscale squared, which engines apply; folding it into q_b_proj is arithmetic that this version does not do")
+        yield Note(
+            "problem",
+            "rope_scaling",
+            "NeMo trains MLA heads without YaRN's mscale squared, which engines apply; folding it into q_b_proj is"
+            " arithmetic that this version does not do",
+        )
 
 
 AUTOMODEL = Format(

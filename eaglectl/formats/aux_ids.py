@@ -1,6 +1,13 @@
 """From the layer ids in a config to boundaries: by what the user says, by the numbers themselves, by the producer; or a question."""
 
-from eaglectl.drafter.boundaries import AuxLayers, Convention, convention_by_pattern, default_boundaries, sorted_order, to_boundaries
+from eaglectl.drafter.boundaries import (
+    AuxLayers,
+    Convention,
+    convention_by_pattern,
+    default_boundaries,
+    sorted_order,
+    to_boundaries,
+)
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import Usage
 from eaglectl.formats.format import Answers, Format
@@ -25,11 +32,25 @@ def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answ
         order = None
     depth = target.depth
     if len(ids) != count:
-        keys.say("problem", "aux layers", f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers")
+        keys.say(
+            "problem",
+            "aux layers",
+            f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers",
+        )
     if depth is not None and max(boundaries) > depth:
-        keys.say("problem", "aux layers", f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as {convention}); pass --aux-convention or --aux-layers")
+        keys.say(
+            "problem",
+            "aux layers",
+            f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as {convention});"
+            " pass --aux-convention or --aux-layers",
+        )
     if order:
-        keys.say("warning", "aux layers", f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in silence, convert reorders fc to match")
+        keys.say(
+            "warning",
+            "aux layers",
+            f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in silence,"
+            " convert reorders fc to match",
+        )
     is_default = depth is not None and boundaries == default_boundaries(depth)
     return AuxLayers(count, boundaries, is_default, how, ids, convention, order)
 
@@ -39,7 +60,9 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
     convention: Convention = answers.aux_convention or "boundary"
     boundaries = to_boundaries(given, convention)
     if len(given) != count or sorted(set(boundaries)) != list(boundaries):
-        raise Usage(f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers are needed")
+        raise Usage(
+            f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers are needed"
+        )
     if target.depth is not None and boundaries[-1] > target.depth:
         raise Usage(f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers")
     is_default = target.depth is not None and boundaries == default_boundaries(target.depth)
@@ -53,9 +76,16 @@ def _stated(
     if top and nested and nested == tuple(j - 1 for j in top):
         return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
     if top and nested and top != nested and format.name not in ("vllm", "speculators", "peagle"):
-        keys.say("question", "aux layers", f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no convention; pass --aux-layers")
+        keys.say(
+            "question",
+            "aux layers",
+            f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no convention;"
+            " pass --aux-layers",
+        )
         return top, None, "two lists that disagree"
-    ids, place = (top, "top-level ids") if top else (nested, "ids in eagle_config") if nested else (v2, "eagle_config.layer_ids")
+    ids, place = (
+        (top, "top-level ids") if top else (nested, "ids in eagle_config") if nested else (v2, "eagle_config.layer_ids")
+    )
     if ids is None:
         return None, None, "no ids"
     if answers.aux_convention:
@@ -71,21 +101,35 @@ def _stated(
         return ids, "boundary", f"{place}, in a file that states everything vLLM reads"
     # lmsys and nvidia ids begin with 1 and have been copied into speculators configs unchanged (formats.md, 2.3)
     is_suspect = pattern is not None or (format.aux_convention == "boundary" and ids[0] == 1 and len(ids) == 3)
-    if format.aux_convention and not is_suspect:
+    is_believed = format.is_signed or target.depth is not None
+    if format.aux_convention and is_believed and not is_suspect:
         return ids, format.aux_convention, f"{place}; {format.title} writes {_words(format.aux_convention)}"
     why = f"{list(ids)} may be boundaries or outputs of layers"
     if not target.depth:
         why += ", and the target's depth, which might tell, is not known"
-    keys.say("question", "aux layers", f"{place} {why}; pass --aux-convention boundary or output" + ("" if target.depth else ", or --target"))
+    keys.say(
+        "question",
+        "aux layers",
+        f"{place} {why}; pass --aux-convention boundary or output" + ("" if target.depth else ", or --target"),
+    )
     return ids, None, f"{place}, in an unknown convention"
 
 
 def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
     if count != 3:
-        keys.say("question", "aux layers", f"fc takes {count} aux states and config names no layers; pass --aux-layers with {count} boundaries")
+        keys.say(
+            "question",
+            "aux layers",
+            f"fc takes {count} aux states and config names no layers; pass --aux-layers with {count} boundaries",
+        )
         return AuxLayers(count, None, False, "not stated")
     if format.name in UNSTATED:
-        keys.say("warning", "aux layers", f"{format.title} may train on other layers than the default and this config names none; if the recipe set them, pass --aux-layers")
+        keys.say(
+            "warning",
+            "aux layers",
+            f"{format.title} may train on other layers than the default and this config names none; if the recipe set"
+            " them, pass --aux-layers",
+        )
     boundaries = default_boundaries(target.depth) if target.depth else None
     return AuxLayers(count, boundaries, True, "no ids: the default (2, n//2, n-3)")
 

@@ -61,8 +61,14 @@ def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) ->
     if fc and len(fc.shape) == 2 and fc.shape[1] == 2 * fc.shape[0] and not has_hidden_norm:
         return f"an EAGLE-1/2 drafter (fc.weight is {list(fc.shape)}, two inputs wide, and there is no hidden_norm)"
     if not fc and not has_hidden_norm and config.get("eagle_config", {}).get("use_aux_hidden_state") is False:
-        return "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm), to be served as it is by TensorRT-LLM or SGLang"
-    query = next((t for n, t in names.items() if re.fullmatch(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight", n)), None)
+        return (
+            "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm), to be"
+            " served as it is by TensorRT-LLM or SGLang"
+        )
+    query = next(
+        (t for n, t in names.items() if re.fullmatch(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight", n)),
+        None,
+    )
     width = config.get("hidden_size")
     if not fc and not has_hidden_norm and query and len(query.shape) == 2 and query.shape[1] == width:
         return "a full language model (its first layer takes one hidden state, and there is no fc)"

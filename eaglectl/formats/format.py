@@ -72,6 +72,7 @@ class Format:
     """One producer: how it is recognised, how its config is read, how it is written (`layout`; None: only read).
 
     `orders_ids`: its fc takes the states in ascending order whatever order the ids are listed in.
+    `is_signed`: its marks are its own; where they are not, ids are only believed once the target's depth is known.
     `retires` lists config keys that say who wrote the file and mean nothing elsewhere; they go into the provenance.
     `doubts` yields what is known to be wrong with this producer's files.
     """
@@ -81,6 +82,7 @@ class Format:
     recognise: Callable[[Sighting], str | None]
     aux_convention: Convention | None = None
     orders_ids: bool = False
+    is_signed: bool = True
     residual_default: bool = False
     retires: tuple[str, ...] = ()
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
@@ -101,9 +103,17 @@ def rope_doubt(sighting: Sighting, answers: Answers, who: str, *, is_sure: bool)
         case "10000":
             yield Note("warning", "rope_theta", f"{about}; 10000 is written, as asked")
         case _ if is_sure:
-            yield Note("question", "rope_theta", f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored")
+            yield Note(
+                "question",
+                "rope_theta",
+                f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored",
+            )
         case _:
-            yield Note("warning", "rope_theta", f"{about}; this head may be affected: compare acceptance at both bases before a release")
+            yield Note(
+                "warning",
+                "rope_theta",
+                f"{about}; this head may be affected: compare acceptance at both bases before a release",
+            )
 
 
 LLAMA: Mapping[Family, str] = {"llama": "LlamaForCausalLMEagle3"}

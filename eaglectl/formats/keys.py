@@ -61,7 +61,9 @@ class Keys:
         present = [(place, value) for place, value in found if value is not MISSING]
         for place, value in present[1:]:
             if value != present[0][1]:
-                raise Refused(f"config.json says {present[0][0]}: {present[0][1]!r} and {place}: {value!r}; make them agree")
+                raise Refused(
+                    f"config.json says {present[0][0]}: {present[0][1]!r} and {place}: {value!r}; make them agree"
+                )
         return present[0][1] if present else MISSING
 
     def take_bool(self, key: str) -> bool | None:
@@ -110,10 +112,10 @@ class Keys:
         return value
 
     def rest(self) -> dict[str, Any]:
-        """Everything that nobody took, nested objects without the parts that were taken."""
+        """Everything that nobody took, nested objects without the parts that were taken; nulls say nothing and are left out."""
         left: dict[str, Any] = {}
         for key, value in self.config.items():
-            if key in self.taken:
+            if key in self.taken or value is None:  # a null says no more than an absent key
                 continue
             if isinstance(value, Mapping) and any(place.startswith(f"{key}.") for place in self.taken):
                 value = {name: inner for name, inner in value.items() if f"{key}.{name}" not in self.taken}

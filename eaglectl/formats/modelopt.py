@@ -31,7 +31,12 @@ def _megatron(sighting: Sighting) -> str | None:
 
 def _double_norm(sighting: Sighting, answers: Answers) -> Iterable[Note]:
     if sighting.has("hidden_norm"):
-        yield Note("warning", "training", "ModelOpt since its pull request 689 trains with the hidden state normed twice (input_layernorm, then hidden_norm) and engines norm it once; nothing in the file tells when it was made")
+        yield Note(
+            "warning",
+            "training",
+            "ModelOpt since its pull request 689 trains with the hidden state normed twice (input_layernorm, then"
+            " hidden_norm) and engines norm it once; nothing in the file tells when it was made",
+        )
 
 
 MODELOPT = Format(

@@ -1,10 +1,18 @@
 """The layouts that engines read: the one eaglectl writes for vLLM (and nearly everyone), SGLang's, and unsigned files."""
 
+from collections.abc import Mapping
+
 from eaglectl.drafter.drafter import Feature
-from eaglectl.formats.format import Format, Layout, Sighting
+from eaglectl.formats.format import Family, Format, Layout, Sighting
 
 _FLAGS = ("norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", "num_aux_hidden_states")
-_SGLANG_LACKS = {Feature.QK_NORM, Feature.NORM_BEFORE_RESIDUAL, Feature.ATTENTION_BIAS, Feature.MLP_BIAS, Feature.PARALLEL}
+_SGLANG_LACKS = {
+    Feature.QK_NORM,
+    Feature.NORM_BEFORE_RESIDUAL,
+    Feature.ATTENTION_BIAS,
+    Feature.MLP_BIAS,
+    Feature.PARALLEL,
+}
 
 
 def _vllm(sighting: Sighting) -> str | None:
@@ -20,16 +28,24 @@ def _sglang(sighting: Sighting) -> str | None:
 
 
 def _sglang_mla(sighting: Sighting) -> str | None:
-    return "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)" if sighting.has("w_kc", "fused_qkv_a_proj_with_mqa") else None
+    return (
+        "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)"
+        if sighting.has("w_kc", "fused_qkv_a_proj_with_mqa")
+        else None
+    )
 
 
 def _unsigned(sighting: Sighting) -> str | None:
     return "no producer's marks; names that engines read"
 
 
-_VLLM_ARCHITECTURES = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"}
+_VLLM_ARCHITECTURES: Mapping[Family, str] = {
+    "llama": "LlamaForCausalLMEagle3",
+    "mla": "Eagle3DeepseekV2ForCausalLM",
+    "qwen3": "Eagle3Qwen3ForCausalLM",
+}
 # deepseek_v3 raises in vLLM and kimi_k2 is half recognised (vllm#45760), so MLA heads say deepseek_v2
-_VLLM_TYPES = {"llama": "llama", "mla": "deepseek_v2", "qwen3": "qwen3"}
+_VLLM_TYPES: Mapping[Family, str] = {"llama": "llama", "mla": "deepseek_v2", "qwen3": "qwen3"}
 
 VLLM = Format(
     "vllm", "vLLM's layout, everything stated", _vllm, aux_convention="boundary",

@@ -14,7 +14,10 @@ def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
     scaling = keys.take_mapping("rope_scaling")
     parameters = keys.take_mapping("rope_parameters")
     if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
-        raise Refused("config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one rope_theta and rope_scaling")
+        raise Refused(
+            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one rope_theta and"
+            " rope_scaling"
+        )
     for where, source in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         inner = (source or {}).get("rope_theta")
         if inner is None:
@@ -24,7 +27,9 @@ def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
         theta = inner
     forms = [form for form in (_scaling(scaling), _scaling(parameters)) if form is not None]
     if len(forms) == 2 and forms[0] != forms[1]:
-        raise Refused("config.json: rope_scaling and rope_parameters describe different scalings; keep the one that was trained")
+        raise Refused(
+            "config.json: rope_scaling and rope_parameters describe different scalings; keep the one that was trained"
+        )
     if theta is None:
         keys.say("note", "rope_theta", "config has no rope_theta; every loader then uses 10000, and it is written so")
     return Rope(10000.0 if theta is None else theta, forms[0] if forms else None, is_mla)

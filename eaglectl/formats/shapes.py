@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.drafter import Target
 from eaglectl.drafter.tensors import LAYER, NORM, Dimensions, is_quantised_part
 from eaglectl.errors import Refused
@@ -35,15 +34,25 @@ def plain_shapes(names: Names) -> Shapes:
     """Shapes of all tensors whose stored shape is their real one."""
     tables = {**names.plain, **names.fused, **names.absorbed}
     packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
-    four_bit = {name for name, t in tables.items() if t.dtype in ("U8", "I8", "F4") and f"{name}_scale" in tables and name.endswith(".weight") and t.dtype != "I8"}
-    kept = {n: t.shape for n, t in tables.items() if not is_quantised_part(n) and n.rpartition(".")[0] not in packed and n not in four_bit}
+    four_bit = {
+        name
+        for name, t in tables.items()
+        if t.dtype in ("U8", "I8", "F4") and f"{name}_scale" in tables and name.endswith(".weight") and t.dtype != "I8"
+    }
+    kept = {
+        n: t.shape
+        for n, t in tables.items()
+        if not is_quantised_part(n) and n.rpartition(".")[0] not in packed and n not in four_bit
+    }
     return Shapes(kept)
 
 
 def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
     """All dimensions of a drafter. Raises Refused for what neither shapes nor config tell, or where they cannot be reconciled."""
     shapes = plain_shapes(names)
-    hidden = _agree(keys, "hidden_size", shapes.first(("norm.weight", 0), ("layers.0.input_layernorm.weight", 0), ("fc.weight", 0)))
+    hidden = _agree(
+        keys, "hidden_size", shapes.first(("norm.weight", 0), ("layers.0.input_layernorm.weight", 0), ("fc.weight", 0))
+    )
     layers = len({int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))})
     _agree(keys, "num_hidden_layers", layers, always=True)
     aux, target_hidden = _aux(shapes, keys, hidden, target)
@@ -53,14 +62,28 @@ def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
     if draft_rows is None:
         draft_rows = stated or vocab
     elif stated is not None and stated != draft_rows:
-        keys.say("warning", "draft_vocab_size", f"config says draft_vocab_size: {stated}, and lm_head and d2t have {draft_rows} rows; the tensors are believed")
-    mlp = shapes.first(("layers.0.mlp.gate_proj.weight", 0), ("layers.0.mlp.up_proj.weight", 0), ("layers.0.mlp.down_proj.weight", 1))
+        keys.say(
+            "warning",
+            "draft_vocab_size",
+            f"config says draft_vocab_size: {stated}, and lm_head and d2t have {draft_rows} rows; the tensors are"
+            " believed",
+        )
+    mlp = shapes.first(
+        ("layers.0.mlp.gate_proj.weight", 0), ("layers.0.mlp.up_proj.weight", 0), ("layers.0.mlp.down_proj.weight", 1)
+    )
     fused_mlp = shapes.axis("layers.0.mlp.gate_up_proj.weight", 0)
-    wide = "intermediate_size_mlp" if keys.at("intermediate_size_mlp") is not MISSING and keys.config.get("model_type") == "llama4_text" else "intermediate_size"
+    wide = (
+        "intermediate_size_mlp"
+        if keys.at("intermediate_size_mlp") is not MISSING and keys.config.get("model_type") == "llama4_text"
+        else "intermediate_size"
+    )
     intermediate = _agree(keys, wide, mlp or (fused_mlp // 2 if fused_mlp else None))
     keys.taken.add("intermediate_size")
     keys.taken.add("intermediate_size_mlp")
-    is_mla = any("kv_a_" in name or "w_kc" in name or "fused_qkv_a" in name for name in shapes.of) or keys.config.get("kv_lora_rank") is not None
+    is_mla = (
+        any("kv_a_" in name or "w_kc" in name or "fused_qkv_a" in name for name in shapes.of)
+        or keys.config.get("kv_lora_rank") is not None
+    )
     attention = _mla(shapes, keys) if is_mla else _heads(shapes, keys, hidden)
     return Dimensions(
         hidden=hidden, target_hidden=target_hidden, aux=aux, vocab=vocab, draft_vocab=draft_rows, intermediate=intermediate,
@@ -75,7 +98,9 @@ def _agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) 
             raise Refused(f"config.json has no {key}, and no tensor gives it; add it to config.json")
         return stated
     if stated is not None and stated != measured:
-        keys.say("warning", key, f"config says {key}: {stated}, and the tensors say {measured}; the tensors are believed")
+        keys.say(
+            "warning", key, f"config says {key}: {stated}, and the tensors say {measured}; the tensors are believed"
+        )
     elif stated is None and always:
         keys.say("note", key, f"config has no {key}; the tensors say {measured}")
     return measured
@@ -89,43 +114,83 @@ def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, 
     width = shapes.axis("fc_norm.0.weight", 0) or stated or target.hidden or hidden
     total = shapes.first(("fc.weight", 1), ("input_norm.weight", 0))
     if stated is not None and count and stated != width:
-        keys.say("warning", "target_hidden_size", f"config says target_hidden_size: {stated}, and fc_norm.0 is {width} wide; the tensor is believed")
+        keys.say(
+            "warning",
+            "target_hidden_size",
+            f"config says target_hidden_size: {stated}, and fc_norm.0 is {width} wide; the tensor is believed",
+        )
     if total is None:
         raise Refused("fc.weight is missing; an EAGLE-3 drafter mixes its aux states with it")
     if uses is False:
-        keys.say("problem", "use_aux_hidden_state", "config says eagle_config.use_aux_hidden_state: false, and the file has fc.weight; engines would skip it: remove one of them")
+        keys.say(
+            "problem",
+            "use_aux_hidden_state",
+            "config says eagle_config.use_aux_hidden_state: false, and the file has fc.weight; engines would skip it:"
+            " remove one of them",
+        )
     if total % width or (count and total != count * width):
-        wanted = f"{count} aux layers of width {width} need [{hidden}, {count * width}]" if count else f"its second axis must be a multiple of the target's width {width}"
+        wanted = (
+            f"{count} aux layers of width {width} need [{hidden}, {count * width}]"
+            if count
+            else f"its second axis must be a multiple of the target's width {width}"
+        )
         raise Refused(f"fc.weight is [{hidden}, {total}]; {wanted}; state target_hidden_size, or pass --target")
     number = total // width
     named = keys.take_int("num_aux_hidden_states")
     if named is not None and named != number:
-        keys.say("warning", "num_aux_hidden_states", f"config says num_aux_hidden_states: {named}, and fc.weight [{hidden}, {total}] takes {number} of width {width}; the tensor is believed")
+        keys.say(
+            "warning",
+            "num_aux_hidden_states",
+            f"config says num_aux_hidden_states: {named}, and fc.weight [{hidden}, {total}] takes {number} of width"
+            f" {width}; the tensor is believed",
+        )
     return number, width
 
 
 def _heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
     """Heads of GQA, MHA or MQA: q_proj [heads*head_dim, input], k_proj [kv_heads*head_dim, input], q_norm [head_dim]."""
-    heads, kv_stated, dim_stated = (keys.take_int(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    heads, kv_stated, dim_stated = (
+        keys.take_int(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")
+    )
     if heads is None:
-        raise Refused("config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to config.json")
+        raise Refused(
+            "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to config.json"
+        )
     query = shapes.first(("layers.0.self_attn.q_proj.weight", 0), ("layers.0.self_attn.o_proj.weight", 1))
     key = shapes.first(("layers.0.self_attn.k_proj.weight", 0), ("layers.0.self_attn.v_proj.weight", 0))
     fused = shapes.axis("layers.0.self_attn.qkv_proj.weight", 0)
-    head_dim = shapes.axis("layers.0.self_attn.q_norm.weight", 0) or (_whole("q_proj", query, heads, "num_attention_heads") if query else None)
+    head_dim = shapes.axis("layers.0.self_attn.q_norm.weight", 0) or (
+        _whole("q_proj", query, heads, "num_attention_heads") if query else None
+    )
     if head_dim is None:
         kv = kv_stated or heads
-        head_dim = _whole("qkv_proj", fused, heads + 2 * kv, "num_attention_heads + 2 num_key_value_heads") if fused else dim_stated
+        head_dim = (
+            _whole("qkv_proj", fused, heads + 2 * kv, "num_attention_heads + 2 num_key_value_heads")
+            if fused
+            else dim_stated
+        )
     if head_dim is None:
         raise Refused("config.json has no head_dim, and no attention weight gives it; add it to config.json")
     if query and query != heads * head_dim:
-        raise Refused(f"layers.0.self_attn.q_proj has {query} rows; {heads} heads of {head_dim} need {heads * head_dim}; correct num_attention_heads")
+        raise Refused(
+            f"layers.0.self_attn.q_proj has {query} rows; {heads} heads of {head_dim} need {heads * head_dim}; correct"
+            " num_attention_heads"
+        )
     if (dim_stated or hidden / heads) != head_dim:
-        found = f"config says head_dim: {dim_stated}" if dim_stated else f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+        found = (
+            f"config says head_dim: {dim_stated}"
+            if dim_stated
+            else f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+        )
         keys.say("warning", "head_dim", f"{found}, and the tensors say {head_dim}; the tensors are believed")
     kv_heads = _whole("k_proj", key, head_dim, "head_dim") if key else (kv_stated or heads)
     if (kv_stated or heads) != kv_heads:
-        keys.say("warning", "num_key_value_heads", f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are believed")
+        keys.say(
+            "warning",
+            "num_key_value_heads",
+            f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
+            " believed",
+        )
     if kv_heads > heads or heads % kv_heads:
         raise Refused(f"{heads} query heads cannot share {kv_heads} key heads evenly; correct num_attention_heads")
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
@@ -145,14 +210,28 @@ def _mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
     heads = size("num_attention_heads", absorbed_heads)
     keys.taken.update(("num_key_value_heads", "head_dim", "qk_head_dim"))
     kv_rank = size("kv_lora_rank", shapes.first((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1)))
-    if not shapes.first((layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0)) and shapes.axis(layer + "q_proj.weight", 0):
-        raise Refused("an MLA drafter with q_proj and no q_a_proj/q_b_proj (q_lora_rank: null): neither vLLM nor SGLang can load one")
-    q_rank = size("q_lora_rank", shapes.first((layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0), (layer + "q_b_proj.weight", 1)))
+    if not shapes.first((layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0)) and shapes.axis(
+        layer + "q_proj.weight", 0
+    ):
+        raise Refused(
+            "an MLA drafter with q_proj and no q_a_proj/q_b_proj (q_lora_rank: null): neither vLLM nor SGLang can"
+            " load one"
+        )
+    q_rank = size(
+        "q_lora_rank",
+        shapes.first(
+            (layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0), (layer + "q_b_proj.weight", 1)
+        ),
+    )
     fused = shapes.first((layer + "fused_qkv_a_proj.weight", 0), (layer + "fused_qkv_a_proj_with_mqa.weight", 0))
     latent = shapes.axis(layer + "kv_a_proj_with_mqa.weight", 0) or minus(fused, q_rank)
     rope = size("qk_rope_head_dim", minus(latent, kv_rank))
-    nope = size("qk_nope_head_dim", shapes.axis(layer + "w_kc", 1) or _per_head(shapes, layer + "q_b_proj.weight", heads, rope))
-    value = size("v_head_dim", shapes.axis(layer + "w_vc", 2) or _per_head(shapes, layer + "kv_b_proj.weight", heads, nope))
+    nope = size(
+        "qk_nope_head_dim", shapes.axis(layer + "w_kc", 1) or _per_head(shapes, layer + "q_b_proj.weight", heads, rope)
+    )
+    value = size(
+        "v_head_dim", shapes.axis(layer + "w_vc", 2) or _per_head(shapes, layer + "kv_b_proj.weight", heads, nope)
+    )
     return {
         "heads": heads, "kv_heads": heads, "q_lora_rank": q_rank, "kv_lora_rank": kv_rank,
         "qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": value,

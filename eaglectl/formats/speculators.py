@@ -18,11 +18,20 @@ _EXPRESSES = ALWAYS | {
     Feature.QUANTISED,
 }  # fmt: skip
 
-_RETIRES = ("speculators_model_type", "speculators_version", "speculators_config", "auto_map", "embed_requires_grad", "has_no_defaults_at_init")
+_RETIRES = (
+    "speculators_model_type",
+    "speculators_version",
+    "speculators_config",
+    "auto_map",
+    "embed_requires_grad",
+    "has_no_defaults_at_init",
+)
 
 
 def _kind(sighting: Sighting, kind: str) -> str | None:
-    return f"config has speculators_model_type: {kind}" if sighting.config.get("speculators_model_type") == kind else None
+    return (
+        f"config has speculators_model_type: {kind}" if sighting.config.get("speculators_model_type") == kind else None
+    )
 
 
 def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,7 +19,10 @@ FUSED: Mapping[str, tuple[str, ...]] = {
 
 # tensors that belong to no drafter, and why leaving them behind loses nothing
 STRAYS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)"), "a rotary table that engines compute from the config"),
+    (
+        re.compile(r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)"),
+        "a rotary table that engines compute from the config",
+    ),
     (re.compile(r"verifier_(norm|lm_head)\.weight"), "the target's own weight, kept by the trainer for its loss"),
 )
 
@@ -44,7 +47,11 @@ def read_names(stored: Mapping[str, StoredTensor]) -> Names:
     strays: dict[str, str] = {}
     unknown: list[str] = []
     clashes: list[tuple[str, str, str]] = []
-    own_norm = {int(m[1]) for name in stored if (m := LAYER.fullmatch(canonical_name(name))) and m[2] == "input_layernorm.weight"}
+    own_norm = {
+        int(m[1])
+        for name in stored
+        if (m := LAYER.fullmatch(canonical_name(name))) and m[2] == "input_layernorm.weight"
+    }
     for name, tensor in stored.items():
         if reason := stray_reason(name):
             strays[name] = reason
@@ -52,7 +59,9 @@ def read_names(stored: Mapping[str, StoredTensor]) -> Names:
         canonical = canonical_name(name)
         layer = LAYER.fullmatch(canonical)
         if layer and int(layer[1]) > 0 and layer[2] == "hidden_norm.weight" and int(layer[1]) not in own_norm:
-            canonical = f"layers.{layer[1]}.input_layernorm.weight"  # SGLang, TensorRT-LLM and ModelOpt's Deep heads say hidden_norm
+            canonical = (  # SGLang, TensorRT-LLM and ModelOpt's Deep heads say hidden_norm
+                f"layers.{layer[1]}.input_layernorm.weight"
+            )
         table = _table(canonical, plain, fused, absorbed)
         if table is None:
             unknown.append(name)

@@ -1,12 +1,12 @@
 """TorchSpec (Llama and MLA) and the Kimi heads that lightseekorg published from it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from eaglectl.drafter.drafter import Feature, Note
-from eaglectl.formats.format import ALWAYS, Answers, Format, Layout, Sighting, rope_doubt
+from eaglectl.formats.format import ALWAYS, Answers, Family, Format, Layout, Sighting, rope_doubt
 
 _EXPRESSES = ALWAYS | {Feature.MLA, Feature.AUX_COUNT, Feature.AUX_LAYERS, Feature.FC_NORM, Feature.NORM_OUTPUT}
-_ARCHITECTURES = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}
+_ARCHITECTURES: Mapping[Family, str] = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}
 
 
 def _torchspec(sighting: Sighting) -> str | None:
@@ -18,7 +18,11 @@ def _torchspec(sighting: Sighting) -> str | None:
 def _for_vllm(sighting: Sighting) -> str | None:
     """Its `--vllm` export of a Kimi head, which adds one to the ids (tools/convert_to_hf.py)."""
     marks = _torchspec(sighting)
-    return f"{marks}, names and model_type of its --vllm export" if marks and not sighting.has("midlayer.") and sighting.config.get("model_type") == "kimi_k2" else None
+    return (
+        f"{marks}, names and model_type of its --vllm export"
+        if marks and not sighting.has("midlayer.") and sighting.config.get("model_type") == "kimi_k2"
+        else None
+    )
 
 
 def _lightseekorg(sighting: Sighting) -> str | None:
@@ -50,6 +54,10 @@ TORCHSPEC_VLLM = Format(
 )  # fmt: skip
 
 LIGHTSEEKORG = Format(
-    "lightseekorg", "lightseekorg (TorchSpec, Kimi MLA)", _lightseekorg, aux_convention="boundary", doubts=_rope,
+    "lightseekorg",
+    "lightseekorg (TorchSpec, Kimi MLA)",
+    _lightseekorg,
+    aux_convention="boundary",
+    doubts=_rope,
     layout=Layout(_ARCHITECTURES, {"llama": "llama", "mla": "kimi_k2"}, _EXPRESSES, nested_ids="boundary"),
 )

@@ -27,7 +27,9 @@ def written_name(canonical: str, layout: Layout) -> str:
     return name if name.startswith(UNPREFIXED) else layout.prefix + name
 
 
-def write_config(drafter: Drafter, layout: Layout, family: Family, nested_ids: Sequence[int] | None, dtypes: Sequence[str]) -> dict[str, Any]:
+def write_config(
+    drafter: Drafter, layout: Layout, family: Family, nested_ids: Sequence[int] | None, dtypes: Sequence[str]
+) -> dict[str, Any]:
     """config.json of `drafter` in `layout`; `nested_ids` are the ids for eagle_config, already in that layout's convention."""
     config: dict[str, Any] = {"architectures": [layout.architectures[family]], **layout.extra}
     decoder = {"model_type": layout.model_types[family], **_decoder(drafter)}
@@ -35,14 +37,26 @@ def write_config(drafter: Drafter, layout: Layout, family: Family, nested_ids: S
     aux = _aux(drafter, layout, nested_ids)
     carried = dict(drafter.carried)
     nested = {**layout.extra.get("eagle_config", {}), **carried.pop("eagle_config", {}), **aux.pop("eagle_config", {})}
-    vocabulary = {"draft_vocab_size": drafter.dims.draft_vocab, "target_hidden_size": drafter.dims.target_hidden, "tie_word_embeddings": False}
+    vocabulary: dict[str, Any] = {
+        "draft_vocab_size": drafter.dims.draft_vocab,
+        "target_hidden_size": drafter.dims.target_hidden,
+        "tie_word_embeddings": False,
+    }
     if dtype := next((TORCH_DTYPES[d] for d in dtypes if d in TORCH_DTYPES), None):
-        vocabulary["torch_dtype"] = dtype  # type: ignore[assignment]
+        vocabulary["torch_dtype"] = dtype
     if layout.is_nested_config:
         decoder |= {key: carried.pop(key) for key in LAYER_KEYS if key in carried}
         if drafter.dims.aux != 3:
-            decoder["num_aux_hidden_states"] = drafter.dims.aux  # the only place from which vLLM's reader keeps it (vllm#54526)
-        config |= {"transformer_layer_config": decoder, **vocabulary, **flags, **aux, "speculators_config": _speculators_config(drafter)}
+            decoder["num_aux_hidden_states"] = (
+                drafter.dims.aux
+            )  # the only place from which vLLM's reader keeps it (vllm#54526)
+        config |= {
+            "transformer_layer_config": decoder,
+            **vocabulary,
+            **flags,
+            **aux,
+            "speculators_config": _speculators_config(drafter),
+        }
     else:
         config |= {**decoder, **vocabulary, **flags, **aux}
     config.pop("eagle_config", None)
@@ -62,7 +76,10 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
     }  # fmt: skip
     if dims.attention == "MLA":
         # no head_dim: transformers maps that key onto another in DeepseekV2Config
-        config |= {key: getattr(dims, key) for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+        config |= {
+            key: getattr(dims, key)
+            for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        }
     else:
         config["head_dim"] = dims.head_dim
     return config | {**drafter.settings, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
@@ -95,5 +112,10 @@ def _aux(drafter: Drafter, layout: Layout, nested_ids: Sequence[int] | None) -> 
 
 def _speculators_config(drafter: Drafter) -> Mapping[str, Any]:
     proposal = {"proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1, "accept_tolerance": 0.0}
-    verifier = {"name_or_path": drafter.target.name, "architectures": []}
-    return {"algorithm": drafter.kind, "default_proposal_method": "greedy", "proposal_methods": [proposal], "verifier": verifier}
+    verifier: dict[str, Any] = {"name_or_path": drafter.target.name, "architectures": []}
+    return {
+        "algorithm": drafter.kind,
+        "default_proposal_method": "greedy",
+        "proposal_methods": [proposal],
+        "verifier": verifier,
+    }

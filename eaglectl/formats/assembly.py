@@ -1,0 +1,167 @@
+"""Putting canonical tensors together from what the file has: splitting, pairing, and checking that all are there."""
+
+from collections.abc import Iterator, Mapping
+
+from eaglectl.checkpoint.header import StoredTensor
+from eaglectl.drafter.drafter import Note
+from eaglectl.drafter.tensors import LAYER, NORM, Absorbed, Dimensions, Segment, Tensor, expected_shape
+from eaglectl.errors import Refused
+from eaglectl.formats.keys import Keys
+from eaglectl.formats.spelling import Names, split_fused
+
+
+def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
+    """Canonical tensors with their bytes' places; fused ones split by rows, absorbed halves paired."""
+    found = {name: Tensor(name, t.dtype, t.shape, (Segment(t.name, 0, t.nbytes),)) for name, t in names.plain.items()}
+    for name, stored in names.fused.items():
+        for part in _split(name, stored, dims):
+            if part.name in found:
+                raise Refused(f"{stored.name} holds {part.name}, which the file also has on its own; keep one")
+            found[part.name] = part
+    layers = {name.rpartition(".")[0] for name in names.absorbed}
+    for prefix in sorted(layers):
+        pair = names.absorbed.get(f"{prefix}.w_kc"), names.absorbed.get(f"{prefix}.w_vc")
+        if pair[0] is None or pair[1] is None:
+            raise Refused(f"{prefix} has one of w_kc and w_vc; kv_b_proj needs both")
+        name = f"{prefix}.kv_b_proj.weight"
+        heads, rank = dims.heads, dims.kv_lora_rank
+        for half, needed in (
+            (pair[0], (heads, dims.qk_nope_head_dim, rank)),
+            (pair[1], (heads, rank, dims.v_head_dim)),
+        ):
+            if half.shape != needed:
+                raise Refused(f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}")
+        shape = expected_shape(name, dims)
+        assert shape is not None
+        found[name] = Tensor(name, pair[0].dtype, shape, Absorbed(pair[0].name, pair[1].name))
+    return found
+
+
+def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
+    parts = split_fused(name)
+    assert parts is not None
+    row = 0
+    for part in parts[0]:
+        shape = expected_shape(part, dims)
+        assert shape is not None
+        rows = shape[0]
+        yield Tensor(
+            part,
+            stored.dtype,
+            (rows, *stored.shape[1:]),
+            (Segment(stored.name, row * stored.row_bytes, (row + rows) * stored.row_bytes),),
+        )
+        row += rows
+    if stored.shape[0] != row:
+        raise Refused(
+            f"{stored.name} has {stored.shape[0]} rows; {' + '.join(p.split('.')[-2] for p in parts[0])} of this"
+            f" drafter are {row}"
+        )
+
+
+def check_layers(names: Names) -> None:
+    """Raise Refused unless layers and fc_norm count from 0 without gaps."""
+    indices = sorted(
+        {int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))}
+    )
+    if indices != list(range(len(indices))):
+        raise Refused(f"the file has layers {indices}; they must count from 0 without gaps")
+    norms = sorted(int(m[1]) for name in names.plain if (m := NORM.fullmatch(name)))
+    if norms != list(range(len(norms))):
+        raise Refused(f"the file has fc_norm {norms}; they must count from 0 without gaps")
+
+
+def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
+    """Raise Refused where a tensor is not the product of dimensions that it should be."""
+    for name, tensor in tensors.items():
+        shape = expected_shape(name, dims)
+        is_packed = is_quantised and tensor.dtype in ("U8", "I8", "I32", "F4") and name.endswith(".weight")
+        if shape is None or shape == tensor.shape or is_packed:
+            continue
+        raise Refused(
+            f"{tensor.stored[0]} is {list(tensor.shape)}; this drafter's other shapes and config.json need"
+            f" {list(shape)}; one of them is wrong"
+        )
+
+
+def complete_head(keys: Keys, tensors: dict[str, Tensor], dims: Dimensions) -> dict[str, Tensor]:
+    """The tensors with a head for a drafter tied to its own embedding. Raises Refused where a reduced vocabulary has none."""
+    is_tied = keys.take_bool("tie_word_embeddings")
+    if "lm_head.weight" in tensors:
+        if is_tied:
+            keys.say(
+                "warning",
+                "tie_word_embeddings",
+                "config says true and the file has its own lm_head; SGLang would use the embedding instead: false is"
+                " written",
+            )
+        return tensors
+    if dims.draft_vocab != dims.vocab:
+        raise Refused(
+            f"lm_head.weight is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
+            " would truncate the target's head: restore it from the trainer"
+        )
+    embedding = tensors.get("embed_tokens.weight")
+    if is_tied and embedding:
+        keys.say(
+            "note",
+            "tie_word_embeddings",
+            "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a copy of it",
+        )
+        return {
+            **tensors,
+            "lm_head.weight": Tensor("lm_head.weight", embedding.dtype, embedding.shape, embedding.origin),
+        }
+    keys.say("note", "lm_head", "no lm_head: engines use the target's")
+    return tensors
+
+
+def note_names(
+    keys: Keys, names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
+) -> None:
+    """Note what is missing and what has no place."""
+    needed = _required(dims)
+    for name in sorted(needed - set(tensors)):
+        if not any(other.startswith(name.removesuffix("weight")) for other in tensors):
+            keys.notes.append(
+                Note(
+                    "problem",
+                    name,
+                    f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it from"
+                    " the trainer",
+                )
+            )
+    if dims.hidden != dims.target_hidden and "embed_tokens.weight" not in tensors:
+        keys.say(
+            "problem",
+            "embed_tokens",
+            f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
+            " embed_tokens; restore it from the trainer",
+        )
+    if dims.draft_vocab != dims.vocab and not {"d2t", "t2d"} & set(tensors) and not has_token_list:
+        keys.say(
+            "problem",
+            "d2t",
+            f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines would"
+            f" propose the first {dims.draft_vocab}: restore it from the trainer",
+        )
+    for name in names.unknown:
+        keys.say(
+            "problem", name, f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind"
+        )
+
+
+def _required(dims: Dimensions) -> set[str]:
+    norms = (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "self_attn.o_proj",
+    )
+    mla = ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
+    parts = mla if dims.attention == "MLA" else ("q_proj", "k_proj", "v_proj")
+    layer = {*norms, *(f"self_attn.{part}" for part in parts)}
+    names = {f"layers.{i}.{part}.weight" for i in range(dims.layers) for part in layer}
+    return names | {"layers.0.hidden_norm.weight", "fc.weight", "norm.weight"}

@@ -1,0 +1,42 @@
+"""Small wordings that several reports share."""
+
+from collections.abc import Sequence
+
+from packaging.version import Version
+
+from eaglectl.drafter.boundaries import AuxLayers
+from eaglectl.engines.engine import Verdict
+
+
+def size(nbytes: int) -> str:
+    """Bytes in decimal units, as disks and the Hub count them."""
+    amount, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 1000 or unit == "TB":
+            break
+        amount /= 1000
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.2f} {unit}"
+
+
+def layers(boundaries: Sequence[int] | None, *, is_default: bool) -> str:
+    """Boundaries as people read them."""
+    if boundaries is not None:
+        return ", ".join(map(str, boundaries))
+    return "2, n//2, n-3" if is_default else "unknown"
+
+
+def trained_layers(aux: AuxLayers) -> str:
+    """The trained aux layers and what that rests on."""
+    return f"{layers(aux.boundaries, is_default=aux.is_default)} ({aux.how})"
+
+
+def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:
+    """Consecutive releases of one outcome as ranges of `known`: "0.22.0 - 0.33.0"."""
+    position = {release: index for index, release in enumerate(known)}
+    runs: list[list[str]] = []
+    for release in sorted((verdict.release for verdict in verdicts), key=Version):
+        if runs and position[release] == position[runs[-1][-1]] + 1:
+            runs[-1].append(release)
+        else:
+            runs.append([release])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} - {run[-1]}" for run in runs)
