@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, Checkpoint, pickl
 from eaglectl.checkpoint.source import FolderSource, Source, open_source
 from eaglectl.conversion.plan import Plan
 from eaglectl.conversion.planning import Wish, make_plan
-from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
 from eaglectl.engines.engine import Reading, Verdict, aux_readings
 from eaglectl.errors import Unreadable, Usage
@@ -108,6 +108,7 @@ def convert(
         plan = make_plan(checkpoint, drafter, wish, answers, selected)
         where = where or Path(f"{original.label}-eagle{plan.drafter.version}")
         check_apart(where, original.root)
+        plan = replace(plan, notes=(*plan.notes, *_judged(plan, wish)))
         if planned:
             planned(plan)
         if dry_run:
@@ -155,6 +156,25 @@ def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics:
         raise Usage(f"--aux-convention {aux_convention}: boundary or output was expected")
     convention: Any = aux_convention
     return Answers(layers, convention, pairs)
+
+
+def _judged(plan: Plan, wish: Wish) -> Iterator[Note]:
+    """A warning for every engine asked for (vLLM's newest release by default) that would not run the output as trained."""
+    asked = wish.engines or (
+        ("sglang",) if plan.layout == "sglang" else ("vllm",) if plan.layout in ("vllm", "speculators") else ()
+    )
+    flatten = by_name(plan.layout).flatten
+    flat = flatten(plan.config) if flatten else plan.config
+    settled = replace(plan.drafter, notes=(), unknown=())
+    names = tuple(step.name for step in plan.steps)
+    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for text in asked:
+        for verdict in verdicts(settled, plan.config, flat, names, parse_engine(text)):
+            if verdict.outcome != "as trained":
+                groups.setdefault((verdict.engine, verdict.outcome, verdict.reasons), []).append(verdict.release)
+    for (engine, outcome, reasons), releases in groups.items():
+        span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+        yield Note("warning", f"{engine} {span}", f"{engine} {span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 
 @contextmanager

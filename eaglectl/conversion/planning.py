@@ -42,11 +42,12 @@ def make_plan(
     checkpoint: Checkpoint, drafter: Drafter, wish: Wish, answers: Answers, selected: Sequence[int] | None = None
 ) -> Plan:
     """The plan that fulfils `wish`. Raises Usage for what must be asked, Refused for what cannot be."""
-    drafter = _without(drafter, wish.drop)
     format = _format(wish.layout)
     layout = format.layout
     assert layout is not None
+    drafter = _without(drafter, wish.drop)
     _settle(drafter)
+    drafter, zero_biases = _without_zero_biases(checkpoint, drafter, layout)
     _check_version(drafter, wish)
     _check_expressible(drafter, format, layout)
     vocabulary = draft_vocabulary(checkpoint, drafter, answers, selected)
@@ -60,6 +61,14 @@ def make_plan(
     config = write_config(
         drafter, layout, family, nested, [step.dtype for step in steps if step.dtype not in ("I64", "BOOL")]
     )
+    if layout.is_nested_config and "embed_tokens.weight" not in drafter.tensors:
+        notes.append(
+            Note(
+                "note",
+                "embed_tokens",
+                "speculators' own trainer wants embed_tokens in the file; vLLM serves without it",
+            )
+        )
     if not drafter.has_reduced_vocabulary and "d2t" in drafter.tensors:
         notes.append(
             Note(
@@ -75,7 +84,7 @@ def make_plan(
     copied, left_files = _files(checkpoint)
     return Plan(
         checkpoint.source.label, drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
-        tuple(_left_tensors(checkpoint, drafter, steps, wish.drop)), left_files, copied, tuple(notes),
+        tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes),
     )  # fmt: skip
 
 
@@ -86,15 +95,39 @@ def _format(name: str) -> Format:
 
 
 def _without(drafter: Drafter, drop: tuple[str, ...]) -> Drafter:
-    """The drafter with the named unknown tensors accepted as lost; only those may be dropped by name."""
-    known = set(drafter.unknown) | {note.about for note in drafter.notes if note.level == "problem"}
+    """The drafter without the tensors named: unknown ones, and those that a drafter can be without."""
+    optional = {t.stored[0]: name for name, t in drafter.tensors.items() if _is_optional(name, drafter)}
     for name in drop:
-        if name not in known:
+        if name not in drafter.unknown and name not in optional:
+            droppable = ", ".join(sorted((*drafter.unknown, *optional))) or "nothing"
             raise Usage(
-                f"--drop {name}: no tensor of that name is in the way; droppable here:"
-                f" {', '.join(sorted(drafter.unknown)) or 'none'}"
+                f"--drop {name}: no drafter works without it, or the file has no such tensor; droppable here:"
+                f" {droppable}"
             )
-    return replace(drafter, notes=tuple(note for note in drafter.notes if note.about not in drop))
+    gone = {optional.get(name) for name in drop}
+    return replace(
+        drafter,
+        tensors={name: tensor for name, tensor in drafter.tensors.items() if name not in gone},
+        notes=tuple(note for note in drafter.notes if note.about not in drop),
+    )
+
+
+def _is_optional(name: str, drafter: Drafter) -> bool:
+    is_shared = name == "embed_tokens.weight" and drafter.dims.hidden == drafter.dims.target_hidden
+    return is_shared or name in ("mask_hidden", "t2d") or name.endswith(".bias")
+
+
+def _without_zero_biases(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> tuple[Drafter, Mapping[str, str]]:
+    """The drafter without biases that are all zero, for a layout that has none (formats.md, C32)."""
+    lacks = {Feature.ATTENTION_BIAS, Feature.MLP_BIAS, Feature.FC_BIAS} & drafter.features() - layout.expresses
+    biases = [name for name in drafter.tensors if name.endswith(".bias")] if lacks else []
+    zeros = [
+        name for name in biases if not any(any(checkpoint.read(stored)) for stored in drafter.tensors[name].stored)
+    ]
+    if len(zeros) != len(biases):
+        return drafter, {}
+    left = {drafter.tensors[name].stored[0]: "all zeros, and this layout has no biases" for name in zeros}
+    return replace(drafter, tensors={name: t for name, t in drafter.tensors.items() if name not in zeros}), left
 
 
 def _settle(drafter: Drafter) -> None:
@@ -183,7 +216,7 @@ def _with_answers(drafter: Drafter, answers: Answers) -> Drafter:
 
 
 def _left_tensors(
-    checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], drop: tuple[str, ...]
+    checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], reasons: Mapping[str, str]
 ) -> Iterable[Left]:
     used = {name for step in steps for name in step.origin}
     for name in checkpoint.tensors:
@@ -191,8 +224,8 @@ def _left_tensors(
             continue
         if name in drafter.strays:
             yield Left(name, drafter.strays[name])
-        elif name in drop:
-            yield Left(name, "dropped as asked by --drop")
+        elif name in reasons:
+            yield Left(name, reasons[name])
         elif name.removeprefix("model.") in ("d2t", "t2d"):
             yield Left(name, "the identity map of a full vocabulary, which says nothing")
         else:

@@ -1,6 +1,6 @@
 """The tensors of a plan: which bytes go where, in a layout's names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import Cast, Derived, Step, Way
@@ -70,6 +70,7 @@ def tensor_steps(
             way = _permute_rows(tensor, vocabulary)
         steps.append(_step(name, tensor, layout, way, dtype))
     steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
+    steps.extend(_missing_biases(drafter, layout, dtype))
     place = {
         name: index
         for index, name in enumerate(
@@ -128,14 +129,35 @@ def _vocabulary_steps(
     return steps
 
 
+def _missing_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
+    """Zero biases beside real ones: vLLM makes q, k, v and o biases (and all three MLP ones) or none (llama.py:268, 305)."""
+    names = drafter.tensors
+    for module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", *MLP):
+        part = "self_attn." if module.startswith("self_attn") else "mlp."
+        if not any(part in name and name.endswith(".bias") for name in names):
+            continue
+        for layer in range(drafter.dims.layers):
+            name = f"layers.{layer}.{module}.bias"
+            weight = names.get(f"layers.{layer}.{module}.weight")
+            if name in names or weight is None or weight.dtype not in FLOATS:
+                continue
+            written = dtype or weight.dtype
+            data = bytes(weight.shape[0] * ITEM[written])
+            way = Derived(data, "zeros: engines build all biases of a block or none")
+            yield Step(written_name(name, layout), written, weight.shape[:1], len(data), way, ())
+
+
+MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
 def _reorder_columns(tensor: Tensor, drafter: Drafter) -> tuple[Segment, ...]:
     """fc's column blocks in the order of ascending boundaries; a boundary listed twice would need its blocks added."""
     order, origin = _single_places(drafter), tensor.origin
     assert isinstance(origin, tuple) and len(origin) == 1
     row = (origin[0].stop - origin[0].start) // tensor.shape[0]
-    block = row // drafter.dims.aux
+    block, base = row // drafter.dims.aux, origin[0].start
     return tuple(
-        Segment(origin[0].stored, r * row + i * block, r * row + (i + 1) * block)
+        Segment(origin[0].stored, base + r * row + i * block, base + r * row + (i + 1) * block)
         for r in range(tensor.shape[0])
         for i in order
     )

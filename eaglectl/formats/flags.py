@@ -91,7 +91,6 @@ def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: Family) -> 
             keys.say("note", key, f"config has no {key}; its class then means {defaults[key]}, and it is written so")
     for key, part in (("attention_bias", ".self_attn."), ("mlp_bias", ".mlp.")):
         stated, has = keys.take_bool(key), any(part in name and name.endswith(".bias") for name in tensors)
-        settings[key] = has
         if stated and not has:
             keys.say(
                 "warning",

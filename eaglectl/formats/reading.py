@@ -56,6 +56,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     rope = read_rope(keys, is_mla=dims.attention == "MLA")
     settings = read_settings(keys, tensors, family_of(tensors, dims))
     keys.notes.extend(format.doubts(sighting, answers))
+    _compare_target(keys, dims, target)
     tensors = complete_head(keys, tensors, dims)
     note_names(
         keys, names, tensors, dims, has_token_list=any(name in VOCABULARY_PICKLES for name in checkpoint.source.names())
@@ -100,6 +101,24 @@ def _check_answers(answers: Answers) -> None:
         if value not in SEMANTICS.get(key, ()):
             known = "; ".join(f"{name}={'|'.join(values)}" for name, values in SEMANTICS.items())
             raise Usage(f"--source-semantics {key}={value} is not known; these are: {known}")
+
+
+def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
+    if target.hidden is not None and target.hidden != dims.target_hidden:
+        keys.say(
+            "problem",
+            "target",
+            f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it belongs to"
+            " another target",
+        )
+    if target.vocab is not None and target.vocab != dims.vocab:
+        level = "problem" if target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab else "warning"
+        keys.say(
+            level,
+            "target",
+            f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it belongs to"
+            " this target",
+        )
 
 
 def _known_target(keys: Keys, format: Format, target: Target) -> Target:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.formats.format import Family, Layout
 
@@ -82,7 +82,9 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
         }
     else:
         config["head_dim"] = dims.head_dim
-    return config | {**drafter.settings, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
+    features = drafter.features()
+    biases = {"attention_bias": Feature.ATTENTION_BIAS in features, "mlp_bias": Feature.MLP_BIAS in features}
+    return config | {**drafter.settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
 
 
 def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
