@@ -9,6 +9,7 @@ import io
 import pickle
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,12 +150,11 @@ def _load(source: Source, name: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).split("\n")[0]
         raise Unreadable(
-            f"{name} holds more than tensors and was not loaded ({reason[:120]}); save its state_dict alone"
+            f"{name} holds more than tensors and was not loaded ({_first_line(error)}); save its state_dict alone"
         ) from None
     except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise Unreadable(f"{name} is not a torch file, or is truncated ({str(error).splitlines()[0][:120]})") from None
+        raise Unreadable(f"{name} is not a torch file, or is truncated ({_first_line(error)})") from None
 
 
 class _MetadataUnpickler(pickle.Unpickler):
@@ -201,13 +201,20 @@ def _distributed(source: Source, table: str) -> dict[str, "torch.Tensor"]:
     if folder is None or not wanted:
         raise Unreadable(f"{source.label}: the torch distributed checkpoint holds no model tensors")
     try:
-        dcp.load(wanted, storage_reader=Reader(folder.parent), no_dist=True)
+        with warnings.catch_warnings():
+            # no_dist is meant: torch says so each time
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load(wanted, storage_reader=Reader(folder.parent), no_dist=True)
     except Exception as error:
         raise Unreadable(
             f"{source.label}: the torch distributed checkpoint cannot be read ({type(error).__name__}:"
-            f" {str(error).splitlines()[0][:120]})"
+            f" {_first_line(error)})"
         ) from None
     return wanted
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 def _drafter_name(name: str) -> str:

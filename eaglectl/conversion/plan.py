@@ -29,7 +29,7 @@ Way = tuple[Segment, ...] | Derived | Absorbed | Cast
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tensor of the output and the way its bytes come there."""
+    """One tensor of the output and the way its bytes come there; `is_whole`: it is one stored tensor, all of it."""
 
     name: str
     dtype: str
@@ -37,6 +37,7 @@ class Step:
     nbytes: int
     way: Way
     origin: tuple[str, ...]
+    is_whole: bool = False
 
     @property
     def action(self) -> str:
@@ -48,7 +49,7 @@ class Step:
                 return "rearranged"
             case Cast():
                 return "cast"
-            case (segment,) if segment.stop - segment.start == self.nbytes and segment.start == 0:
+            case (segment,) if self.is_whole:
                 return "kept" if self.name == segment.stored else "renamed"
             case (_,):
                 return "split"

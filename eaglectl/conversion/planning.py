@@ -7,6 +7,7 @@ from typing import Any
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import KeyChange, Left, Plan, Step
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
+from eaglectl.drafter.boundaries import may_be_default
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.engines.engine import sglang_ids
@@ -156,6 +157,12 @@ def _check_version(drafter: Drafter, wish: Wish) -> None:
 def _check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
     lacking = sorted(drafter.features() - layout.expresses)
     family = family_of(drafter.tensors, drafter.dims)
+    boundaries = drafter.aux.boundaries
+    if lacking == [Feature.AUX_LAYERS] and drafter.target.depth is None and boundaries and may_be_default(boundaries):
+        raise Usage(
+            f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's default; pass"
+            " --target to show that they are"
+        )
     if lacking:
         why = "; ".join(f"{feature}: {CANNOT[feature]}" if feature in CANNOT else str(feature) for feature in lacking)
         raise Refused(f"{format.title} cannot express this drafter ({why}); write it --for vllm")

@@ -68,7 +68,7 @@ def tensor_steps(
             way = _reorder_norms(name, drafter)
         elif name == "lm_head.weight" and not drafter.has_reduced_vocabulary and not vocabulary.is_identity:
             way = _permute_rows(tensor, vocabulary)
-        steps.append(_step(name, tensor, layout, way, dtype))
+        steps.append(_step(checkpoint, name, tensor, layout, way, dtype))
     steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
     steps.extend(_missing_biases(drafter, layout, dtype))
     place = {
@@ -82,7 +82,7 @@ def tensor_steps(
     )
 
 
-def _step(name: str, tensor: Tensor, layout: Layout, way: Way, dtype: str | None) -> Step:
+def _step(checkpoint: Checkpoint, name: str, tensor: Tensor, layout: Layout, way: Way, dtype: str | None) -> Step:
     nbytes = _size(way)
     written = tensor.dtype
     if dtype and tensor.dtype in FLOATS and dtype != tensor.dtype:
@@ -95,7 +95,9 @@ def _step(name: str, tensor: Tensor, layout: Layout, way: Way, dtype: str | None
         nbytes = ITEM[tensor.dtype]
         for size in tensor.shape:
             nbytes *= size
-    return Step(written_name(name, layout), written, tensor.shape, nbytes, way, tensor.stored)
+    is_whole = isinstance(way, tuple) and way == (Segment(way[0].stored, 0, checkpoint.tensors[way[0].stored].nbytes),)
+    origin = tuple(dict.fromkeys(s.stored for s in way)) if isinstance(way, tuple) else tensor.stored
+    return Step(written_name(name, layout), written, tensor.shape, nbytes, way, origin, is_whole)
 
 
 def _size(way: Way) -> int:
@@ -121,7 +123,7 @@ def _vocabulary_steps(
     for name, (dtype, data, size) in wanted.items():
         tensor = drafter.tensors.get(name)
         if tensor and tensor.dtype == dtype and checkpoint.read(tensor.stored[0]) == data:
-            steps.append(Step(name, dtype, tensor.shape, len(data), tensor.origin, tensor.stored))
+            steps.append(Step(name, dtype, tensor.shape, len(data), tensor.origin, tensor.stored, True))
         else:
             steps.append(
                 Step(name, dtype, (size,), len(data), Derived(data, vocabulary.how), tensor.stored if tensor else ())

@@ -1,0 +1,136 @@
+"""What every producer fixture is, as its README says; the tests hold eaglectl to it."""
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eaglectl.formats.format import Answers
+from tests.conftest import FIXTURES
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fixture: the answers it needs, and what must come out."""
+
+    path: str
+    producer: str
+    version: str = "3"
+    attention: str = "GQA"
+    layers: int = 1
+    aux: int = 3
+    boundaries: tuple[int, ...] | None = None
+    draft_vocab: int = 96
+    answers: dict[str, str] = field(default_factory=dict)
+    aux_convention: str | None = None
+    is_pickled: bool = False
+    back: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return FIXTURES / "producers" / self.path
+
+    def answered(self) -> Answers:
+        return Answers(aux_convention=self.aux_convention, semantics=self.answers)  # type: ignore[arg-type]
+
+
+STORED = {"rope": "stored"}
+DEFAULT = (2, 4, 5)
+
+CASES: tuple[Case, ...] = (
+    Case("eagle/bin", "eagle", is_pickled=True),
+    Case("eagle/safetensors", "eagle"),
+    Case("eagle/wide-target", "eagle", is_pickled=True),
+    Case("eagle/vicuna", "eagle", attention="MHA", draft_vocab=256, is_pickled=True),
+    Case("nebius/truncated", "nebius"),
+    Case("specforge/gqa", "specforge"),
+    Case("specforge/gqa-sglang", "specforge"),
+    Case("specforge/gqa-full-vocab", "specforge", draft_vocab=256),
+    Case("specforge/gqa-ids", "specforge", boundaries=(2, 4, 6), aux_convention="output"),
+    Case("specforge/gqa-llama3-rope", "specforge"),
+    Case("specforge/eagle3.1", "specforge", version="3.1", answers={"specforge": "post-879"}),
+    Case("specforge/peagle", "native", layers=2, back="vllm"),
+    Case("torchspec/llama", "torchspec", draft_vocab=256),
+    Case("torchspec/llama-vllm", "torchspec", draft_vocab=256, back="lightseekorg"),
+    Case("torchspec/mla", "torchspec", attention="MLA", boundaries=DEFAULT, draft_vocab=256, answers=STORED),
+    Case("torchspec/mla-deepseek-v3", "torchspec", attention="MLA", draft_vocab=256, answers=STORED),
+    Case("torchspec/dcp", "torchspec", draft_vocab=256, is_pickled=True, back="torchspec"),
+    Case("torchspec/dcp-2ranks", "torchspec", is_pickled=True, back="torchspec"),
+    Case("lightseekorg/mla", "torchspec-vllm", attention="MLA", boundaries=(2, 4, 6), draft_vocab=256, answers=STORED),
+    Case("lightseekorg/mla-eagle3.1", "lightseekorg", "3.1", "MLA", boundaries=(2, 4, 6), draft_vocab=256),
+    Case("angelslim/gqa", "angelslim", answers=STORED),
+    Case("angelslim/cosyvoice", "angelslim", draft_vocab=256, answers=STORED),
+    Case("automodel/gqa", "automodel", boundaries=DEFAULT),
+    Case("automodel/eagle3.1", "automodel", version="3.1", boundaries=DEFAULT),
+    Case("automodel/sidecar", "automodel", boundaries=DEFAULT, is_pickled=True),
+    Case("modelopt/hf", "modelopt", boundaries=DEFAULT),
+    Case("modelopt/hf-full-vocab", "modelopt", boundaries=DEFAULT, draft_vocab=256),
+    Case("modelopt/hf-ids", "modelopt", boundaries=(3, 5, 7)),
+    Case("modelopt/hf-ids-unsorted", "modelopt", boundaries=(1, 3, 7)),
+    Case("modelopt/hf-four-aux", "modelopt", aux=4, boundaries=(2, 4, 5, 7)),
+    Case("modelopt/hf-two-layers", "modelopt", layers=2, boundaries=DEFAULT),
+    Case("modelopt/hf-mla", "modelopt", attention="MLA", boundaries=DEFAULT),
+    Case("modelopt/hf-fp8", "modelopt", boundaries=DEFAULT),
+    Case("modelopt/hf-fp8-kv", "modelopt", boundaries=DEFAULT),
+    Case("modelopt-megatron/deep", "modelopt-megatron", layers=2, boundaries=DEFAULT, draft_vocab=256),
+    Case("modelopt-megatron/deep-unsorted-ids", "modelopt-megatron", layers=2, boundaries=(2, 8, 13), draft_vocab=256),
+    Case("speculators/default", "speculators", version="3.1-joint", boundaries=DEFAULT),
+    Case("speculators/plain", "speculators", boundaries=DEFAULT),
+    Case("speculators/residual", "speculators", boundaries=DEFAULT),
+    Case("speculators/eagle3.1", "speculators", version="3.1", boundaries=DEFAULT),
+    Case("speculators/qwen3", "speculators", boundaries=DEFAULT),
+    Case("speculators/two-layers", "speculators", layers=2, boundaries=DEFAULT),
+    Case("speculators/four-aux", "speculators", aux=4, boundaries=(1, 3, 5, 7)),
+    Case("speculators/full-vocab", "speculators", boundaries=DEFAULT, draft_vocab=256),
+    Case("speculators/peagle", "peagle", boundaries=DEFAULT),
+    Case("speculators/peagle-llama", "peagle", boundaries=DEFAULT),
+    Case("vllm/native", "vllm", boundaries=DEFAULT),
+    Case("vllm/sharded", "vllm", boundaries=DEFAULT),
+    Case("vllm/fused", "vllm", boundaries=DEFAULT),
+    Case("vllm/mla", "vllm", attention="MLA", boundaries=DEFAULT),
+    Case("vllm/mla-fused", "vllm", attention="MLA", boundaries=DEFAULT),
+    Case("vllm/bias", "vllm", boundaries=DEFAULT),
+    Case("vllm/mqa", "vllm", attention="MQA", boundaries=DEFAULT),
+    Case("vllm/mha", "vllm", attention="MHA", boundaries=DEFAULT),
+    Case("sglang/aux-norm", "sglang", version="3.1", boundaries=DEFAULT),
+    Case("sglang/two-layers", "native", layers=2, boundaries=DEFAULT, aux_convention="output", back="sglang"),
+    Case("sglang/mla-absorbed", "sglang-mla", attention="MLA", boundaries=DEFAULT, aux_convention="output", back="sglang"),
+)  # fmt: skip
+
+# fixtures that are refused, and a word of the reason
+REFUSED = {
+    "automodel/mla": "mscale",
+    "modelopt/hf-no-aux": "use_aux_hidden_state",
+    "modelopt-megatron/no-d2t": "d2t is missing",
+    "torchspec/pruned": "pruning fault",
+    "specforge/norm-output-false": "pull request 879",
+}
+
+
+def stored_tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Every safetensors tensor of a folder as (dtype, shape, bytes), read without eaglectl."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        raw = path.read_bytes()
+        (length,) = struct.unpack("<Q", raw[:8])
+        header: dict[str, Any] = json.loads(raw[8 : 8 + length])
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            start, stop = entry["data_offsets"]
+            found[name] = (entry["dtype"], tuple(entry["shape"]), raw[8 + length + start : 8 + length + stop])
+    return found
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every tensor of a folder, with dtype and shape."""
+    return {
+        name: hashlib.sha256(f"{dtype}{shape}".encode() + data).hexdigest()
+        for name, (dtype, shape, data) in stored_tensors(folder).items()
+    }
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
