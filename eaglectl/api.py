@@ -3,44 +3,21 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, Checkpoint, pickle_files, read_checkpoint, read_config
+from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, pickle_files, read_checkpoint, read_config
 from eaglectl.checkpoint.source import FolderSource, Source, open_source
-from eaglectl.conversion.plan import Plan
-from eaglectl.conversion.planning import Wish, make_plan
+from eaglectl.conversion.plan import Plan, Wish
 from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
-from eaglectl.engines.engine import Reading, Verdict, aux_readings
+from eaglectl.engines.engine import Verdict, aux_readings
 from eaglectl.errors import Unreadable, Usage
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter, read_target
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What `inspect` found."""
-
-    source: str
-    drafter: Drafter
-    checkpoint: Checkpoint
-    readings: tuple[Reading, ...]
-    verdicts: tuple[Verdict, ...]
-    asked: tuple[Verdict, ...]
-    commands: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What `convert` did, or with `dry_run` would do; `out` is None when nothing was written."""
-
-    plan: Plan
-    out: Path | None
-    pickles: tuple[str, ...]
-    seconds: float
+from eaglectl.reports.findings import Conversion, Inspection
 
 
 def inspect(
@@ -89,6 +66,7 @@ def convert(
     import time
 
     from eaglectl.checkpoint.writer import check_apart
+    from eaglectl.conversion.planning import make_plan
     from eaglectl.conversion.writing import Writing, write_plan
 
     start = time.perf_counter()

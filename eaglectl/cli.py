@@ -167,7 +167,7 @@ def convert_command(
 ) -> None:
     """Rewrite a drafter in another layout. Bytes move and nothing else: each tensor keeps its values unless a step is named."""
     from eaglectl import api
-    from eaglectl.conversion.planning import Wish
+    from eaglectl.conversion.plan import Wish
 
     face: Face = context.obj
     if to not in (None, "3", "3.1"):
@@ -201,7 +201,7 @@ def demo_command(context: typer.Context) -> None:
     """Run the main job on the fixtures of a checkout, end to end."""
     from eaglectl.demo import run_demo
 
-    run_demo(context.obj.console())
+    run_demo(context.obj.console(), run)
 
 
 class _Progress:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,8 @@ STEPS: tuple[tuple[str, tuple[str, ...], int], ...] = (
 )  # fmt: skip
 
 
-def run_demo(console: "Console") -> None:
-    """Run every step in the fixtures folder. Raises Unreadable outside a checkout, EaglectlError where a step ends otherwise than it should."""
-    from eaglectl.cli import run
-
+def run_demo(console: "Console", run: Callable[[list[str]], int]) -> None:
+    """Run every step in the fixtures folder with `run`. Raises Unreadable outside a checkout, EaglectlError where a step ends otherwise than it should."""
     if not FIXTURES.is_dir():
         raise Unreadable("the demo needs the fixtures of a checkout; clone the repository and run `make demo`")
     with tempfile.TemporaryDirectory() as out, _inside(FIXTURES):

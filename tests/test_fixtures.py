@@ -5,7 +5,7 @@ import pytest
 import eaglectl
 from eaglectl.api import Inspection
 from eaglectl.cli import run
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import Unreadable, Usage
 from tests.cases import CASES, REFUSED, Case
 from tests.conftest import FIXTURES
 
@@ -19,7 +19,14 @@ def inspected(case: Case) -> Inspection:
 @pytest.mark.parametrize("case", READABLE, ids=lambda case: case.path)
 def test_a_fixture_is_recognised_as_its_producers(case: Case) -> None:
     drafter = inspected(case).drafter
-    seen = drafter.producer, drafter.version, drafter.dims.attention, drafter.dims.layers, drafter.dims.aux, drafter.dims.draft_vocab
+    seen = (
+        drafter.producer,
+        drafter.version,
+        drafter.dims.attention,
+        drafter.dims.layers,
+        drafter.dims.aux,
+        drafter.dims.draft_vocab,
+    )
     assert seen == (case.producer, case.version, case.attention, case.layers, case.aux, case.draft_vocab)
 
 
@@ -37,7 +44,9 @@ def test_nothing_in_a_good_fixture_is_unknown(case: Case) -> None:
     assert drafter.told("problem") == () and drafter.told("question") == ()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.is_pickled and "sidecar" not in case.path], ids=lambda case: case.path)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.is_pickled and "sidecar" not in case.path], ids=lambda case: case.path
+)
 def test_inspect_does_not_open_pickles_and_says_what_to_run(case: Case) -> None:
     with pytest.raises(Unreadable, match="eaglectl convert"):
         inspected(case)
@@ -51,11 +60,15 @@ def test_a_fixture_that_cannot_be_served_is_refused(path: str, word: str, capsys
 
 
 def test_every_fixture_folder_is_in_the_table() -> None:
-    folders = {f"{path.parent.parent.name}/{path.parent.name}" for path in (FIXTURES / "producers").glob("*/*/config.json")}
+    folders = {
+        f"{path.parent.parent.name}/{path.parent.name}" for path in (FIXTURES / "producers").glob("*/*/config.json")
+    }
     assert folders == {case.path for case in CASES} | set(REFUSED)
 
 
-@pytest.mark.parametrize("path", ["torchspec/mla", "angelslim/gqa", "specforge/eagle3.1", "sglang/mla-absorbed", "specforge/gqa-ids"])
+@pytest.mark.parametrize(
+    "path", ["torchspec/mla", "angelslim/gqa", "specforge/eagle3.1", "sglang/mla-absorbed", "specforge/gqa-ids"]
+)
 def test_what_the_file_cannot_say_is_asked_and_not_guessed(path: str) -> None:
     with pytest.raises(Usage, match="pass --"):
         eaglectl.convert(str(FIXTURES / "producers" / path), dry_run=True)
@@ -66,6 +79,8 @@ def test_specforge_before_879_is_eagle_3_with_aux_norms() -> None:
 
     answers = Answers(semantics={"specforge": "pre-879"})
     done = eaglectl.convert(str(FIXTURES / "producers/specforge/eagle3.1"), dry_run=True, answers=answers)
-    assert (done.plan.drafter.version, done.plan.config["norm_output"], done.plan.config["fc_norm"]) == ("3", False, True)
-
-
+    assert (done.plan.drafter.version, done.plan.config["norm_output"], done.plan.config["fc_norm"]) == (
+        "3",
+        False,
+        True,
+    )

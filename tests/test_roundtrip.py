@@ -8,14 +8,21 @@ import pytest
 from safetensors import safe_open
 
 import eaglectl
-from eaglectl.conversion.planning import Wish
+from eaglectl.conversion.plan import Wish
 from eaglectl.drafter.boundaries import default_boundaries
 from eaglectl.formats.catalogue import WRITABLE
 from eaglectl.formats.spelling import canonical_name
 from tests.cases import CASES, Case, digests, file_digests
 
 # strays are left behind, fused and absorbed tensors become the named ones, a lost d2t is written
-CHANGED_BY_DESIGN = ("eagle/bin", "vllm/fused", "vllm/mla-fused", "sglang/mla-absorbed", "sglang/aux-norm", "automodel/sidecar")
+CHANGED_BY_DESIGN = (
+    "eagle/bin",
+    "vllm/fused",
+    "vllm/mla-fused",
+    "sglang/mla-absorbed",
+    "sglang/aux-norm",
+    "automodel/sidecar",
+)
 
 
 def converted(source: Path, out: Path, case: Case, layout: str = "vllm", **options: object) -> Path:
@@ -34,7 +41,9 @@ def test_native_to_vllm_and_back_gives_the_same_tensors(case: Case, tmp_path: Pa
     assert back in WRITABLE
     target = tmp_path / "config.json"
     target.write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
-    native = converted(vllm, tmp_path / "native", case, back, target=str(target) if case.producer == "automodel" else None)
+    native = converted(
+        vllm, tmp_path / "native", case, back, target=str(target) if case.producer == "automodel" else None
+    )
     source = case.folder
     if case.is_pickled:  # a pickle's tensors are known once something else has written them
         source = converted(case.folder, tmp_path / "unpickled", case, back)
@@ -72,7 +81,12 @@ def test_every_output_opens_with_safetensors(case: Case, tmp_path: Path) -> None
 def test_the_output_is_read_back_as_the_same_drafter(case: Case, tmp_path: Path) -> None:
     found = eaglectl.inspect(str(converted(case.folder, tmp_path / "out", case)), engines=["vllm"])
     drafter = found.drafter
-    assert (drafter.producer, drafter.version, drafter.dims.attention, drafter.dims.layers) == ("vllm", case.version, case.attention, case.layers)
+    assert (drafter.producer, drafter.version, drafter.dims.attention, drafter.dims.layers) == (
+        "vllm",
+        case.version,
+        case.attention,
+        case.layers,
+    )
     assert drafter.aux.boundaries == case.boundaries and drafter.dims.aux == case.aux
     assert drafter.told("problem") == () and drafter.told("question") == ()
     assert found.asked[0].outcome == "as trained", found.asked[0].reasons
@@ -118,7 +132,9 @@ def test_linking_shares_the_file_when_nothing_is_renamed(tmp_path: Path) -> None
 
 def test_the_default_of_a_given_target_is_written_out(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
-    (tmp_path / "target" / "config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama", "hidden_size": 32, "vocab_size": 256}')
+    (tmp_path / "target" / "config.json").write_text(
+        '{"num_hidden_layers": 8, "model_type": "llama", "hidden_size": 32, "vocab_size": 256}'
+    )
     case = next(case for case in CASES if case.path == "specforge/gqa")
     done = eaglectl.convert(str(case.folder), tmp_path / "out", target=str(tmp_path / "target"))
     assert done.plan.config["eagle_aux_hidden_state_layer_ids"] == list(default_boundaries(8)) == [2, 4, 5]

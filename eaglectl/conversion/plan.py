@@ -93,3 +93,14 @@ class Plan:
     def nbytes(self) -> int:
         """Bytes of tensor data in the output."""
         return sum(step.nbytes for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user wants written: layout, version (None: as it is), engine names, dtype, tensors that may be dropped."""
+
+    layout: str = "vllm"
+    version: str | None = None
+    engines: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    dtype: str | None = None

@@ -1,11 +1,11 @@
 """Making a plan: may the layout express this drafter, what is still to be asked, what is left behind."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.conversion.plan import KeyChange, Left, Plan, Step
+from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.drafter.boundaries import may_be_default
 from eaglectl.drafter.drafter import Drafter, Feature, Note
@@ -26,17 +26,6 @@ CANNOT: Mapping[Feature, str] = {
     Feature.PARALLEL: "its mask_hidden has no place there",
     Feature.QK_NORM: "its q/k norms have no place there",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user wants written: layout, version (None: as it is), engine names, dtype, tensors that may be dropped."""
-
-    layout: str = "vllm"
-    version: str | None = None
-    engines: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    dtype: str | None = None
 
 
 def make_plan(

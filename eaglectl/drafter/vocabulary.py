@@ -87,7 +87,9 @@ def read_vocabulary(
     fits = [
         (kind, targets)
         for kind, targets in (("offset", as_offset), ("absolute", d2t))
-        if _is_valid(targets, vocab) and (used is None or np.array_equal(np.sort(targets), used))
+        if _is_valid(targets, vocab)
+        and (used is None or np.array_equal(np.sort(targets), used))
+        and (used is not None or kind == "offset" or bool((np.diff(targets) > 0).all()))
     ]
     if answer is not None:
         fits = [(kind, targets) for kind, targets in fits if kind == answer]

@@ -1,6 +1,6 @@
 """Putting canonical tensors together from what the file has: splitting, pairing, and checking that all are there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.drafter import Note
@@ -84,7 +84,9 @@ def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantise
         )
 
 
-def complete_head(keys: Keys, tensors: dict[str, Tensor], dims: Dimensions) -> dict[str, Tensor]:
+def complete_head(
+    keys: Keys, tensors: dict[str, Tensor], dims: Dimensions, unknown: Sequence[str]
+) -> dict[str, Tensor]:
     """The tensors with a head for a drafter tied to its own embedding. Raises Refused where a reduced vocabulary has none."""
     is_tied = keys.take_bool("tie_word_embeddings")
     if "lm_head.weight" in tensors:
@@ -97,9 +99,10 @@ def complete_head(keys: Keys, tensors: dict[str, Tensor], dims: Dimensions) -> d
             )
         return tensors
     if dims.draft_vocab != dims.vocab:
+        found = f" (is it {', '.join(unknown)}, misspelt?)" if unknown else ""
         raise Refused(
-            f"lm_head.weight is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
-            " would truncate the target's head: restore it from the trainer"
+            f"lm_head.weight is missing{found} and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens;"
+            " engines would truncate the target's head: restore it from the trainer"
         )
     embedding = tensors.get("embed_tokens.weight")
     if is_tied and embedding:

@@ -57,7 +57,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     settings = read_settings(keys, tensors, family_of(tensors, dims))
     keys.notes.extend(format.doubts(sighting, answers))
     _compare_target(keys, dims, target)
-    tensors = complete_head(keys, tensors, dims)
+    tensors = complete_head(keys, tensors, dims, names.unknown)
     note_names(
         keys, names, tensors, dims, has_token_list=any(name in VOCABULARY_PICKLES for name in checkpoint.source.names())
     )

@@ -3,11 +3,11 @@
 from typing import Any
 
 import eaglectl
-from eaglectl.api import Conversion, Inspection
 from eaglectl.conversion.plan import Derived, Plan
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.errors import EaglectlError
+from eaglectl.reports.findings import Conversion, Inspection
 
 
 def inspection(found: Inspection) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from eaglectl.api import Conversion, Inspection
 from eaglectl.conversion.plan import KeyChange, Plan
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
+from eaglectl.reports.findings import Conversion, Inspection
 from eaglectl.reports.wording import layers, release_range, size, trained_layers
 
 STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
