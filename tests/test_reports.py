@@ -1,0 +1,141 @@
+"""What people and pipelines are shown: JSON by its schema, text that answers the questions, exit codes by the contract."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from eaglectl.cli import run
+from tests.cases import CASES, Case, file_digests
+from tests.conftest import FIXTURES
+
+SCHEMAS = FIXTURES.parent / "schemas"
+READABLE = [case for case in CASES if not case.is_pickled]
+
+
+def schema(name: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
+
+
+def arguments(case: Case) -> list[str]:
+    given = [text for key, value in case.answers.items() for text in ("--source-semantics", f"{key}={value}")]
+    return given + (["--aux-convention", case.aux_convention] if case.aux_convention else [])
+
+
+def printed(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:
+    code = run(list(given))
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.name)
+def test_a_schema_is_a_schema(path: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("case", READABLE, ids=lambda case: case.path)
+def test_inspect_json_keeps_its_schema(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, "inspect", str(case.folder), "--json", *arguments(case))
+    assert (code, err) == (0, "")
+    schema("inspect").validate(json.loads(out))
+
+
+@pytest.mark.parametrize("case", READABLE, ids=lambda case: case.path)
+def test_convert_json_and_provenance_keep_their_schemas(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out_folder = tmp_path / "out"
+    code, out, _ = printed(capsys, "convert", str(case.folder), "-o", str(out_folder), "--json", *arguments(case))
+    assert code == 0
+    schema("convert").validate(json.loads(out))
+    schema("provenance").validate(json.loads((out_folder / "eaglectl.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (["inspect", "nowhere/at/all"], 3),
+        (["inspect", "org/name"], 3),
+        (["convert", str(FIXTURES / "producers/specforge/eagle3.1")], 2),
+        (["convert", str(FIXTURES / "producers/torchspec/pruned")], 1),
+        (["convert", str(FIXTURES / "producers/vllm/native"), "--for", "nobody"], 2),
+        (["convert", str(FIXTURES / "producers/vllm/native"), "--to", "3.1"], 2),
+        (["convert", str(FIXTURES / "producers/vllm/native"), "--to", "4"], 2),
+        (["convert", str(FIXTURES / "producers/speculators/eagle3.1"), "--to", "3"], 1),
+        (["convert", str(FIXTURES / "producers/vllm/native"), "--drop", "norm.weight"], 2),
+        (["inspect", str(FIXTURES / "producers/vllm/native"), "--engine", "vllm>=99"], 2),
+        (["inspect", str(FIXTURES / "producers/vllm/native"), "--engine", "llamacpp==1"], 2),
+        (["inspect", str(FIXTURES / "producers/vllm/native"), "--aux-layers", "two"], 2),
+        (["inspect", str(FIXTURES / "producers/vllm/native"), "--aux-layers", "2,3"], 2),
+        (["inspect", str(FIXTURES / "producers/vllm/native"), "--source-semantics", "moon=full"], 2),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_sentence_and_one_document(given: list[str], code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen, out, err = printed(capsys, *given, "--json")
+    assert seen == code and err.startswith("eaglectl: ") and err.count("\n") == 1
+    document = json.loads(out)
+    schema("error").validate(document)
+    assert document["exit_code"] == code and document["message"] in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [[], ["bogus"], ["convert"], ["inspect", "a", "b"], ["inspect", "x", "--bogus"]])
+def test_wrong_calls_end_with_2(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, *given)
+    assert code == 2 and "Usage" in out + err and "Traceback" not in err
+
+
+def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = printed(capsys, "inspect", str(FIXTURES / "producers/speculators/eagle3.1"))
+    assert code == 0
+    assert "EAGLE-3.1 drafter from speculators" in out
+    assert "trained on boundaries 2, 4, 5" in out
+    assert "runs as trained" in out
+    assert "vllm serve example/tiny-llama --speculative-config" in out
+
+
+def test_a_screen_without_a_terminal_has_no_colours_and_no_padding(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = printed(capsys, "inspect", str(FIXTURES / "producers/vllm/native"), "--tensors")
+    assert "\x1b" not in out and not any(line.endswith(" ") for line in out.splitlines())
+
+
+def test_a_dry_run_prints_every_move_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = printed(capsys, "convert", str(FIXTURES / "producers/eagle/safetensors"), "--dry-run")
+    assert code == 0 and "midlayer.mlp.up_proj.weight" in out and "layers.0.mlp.up_proj.weight" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_name_is_in_the_current_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert printed(capsys, "convert", str(FIXTURES / "producers/speculators/eagle3.1"))[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["eagle3.1-eagle3.1"]
+
+
+def test_an_existing_out_needs_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = str(FIXTURES / "producers/vllm/native"), tmp_path / "out"
+    assert printed(capsys, "convert", source, "-o", str(out))[0] == 0
+    before = file_digests(out)
+    code, _, err = printed(capsys, "convert", source, "-o", str(out))
+    assert code == 2 and "--force" in err and file_digests(out) == before
+    assert printed(capsys, "convert", source, "-o", str(out), "--force")[0] == 0
+
+
+def test_published_files_hold_no_path_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    printed(capsys, "convert", str(FIXTURES / "producers/vllm/native"), "-o", str(out))
+    for path in out.iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes() and str(FIXTURES).encode() not in path.read_bytes()
+
+
+def test_the_demo_runs_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = printed(capsys, "demo")
+    assert code == 0 and out.count("exit code") == 7
+
+
+def test_python_callers_get_values() -> None:
+    import eaglectl
+
+    found: Any = eaglectl.inspect(str(FIXTURES / "producers/vllm/native"))
+    assert found.drafter.version == "3" and found.asked == ()
