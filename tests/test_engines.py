@@ -24,7 +24,9 @@ def test_every_fact_has_a_condition_and_every_condition_a_fact() -> None:
 
 def test_every_fact_concerns_some_known_release() -> None:
     for fact in vllm.data()["facts"]:
-        assert not fact["releases"] or any(release in SpecifierSet(fact["releases"]) for release in vllm.releases()), fact["id"]
+        assert not fact["releases"] or any(release in SpecifierSet(fact["releases"]) for release in vllm.releases()), (
+            fact["id"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,9 @@ def test_known_cases_come_out_as_measured(path: str, release: str, outcome: str,
 
 def test_mla_with_fc_norm_is_loaded_and_not_applied_by_0_22() -> None:
     seen = outcomes("lightseekorg/mla-eagle3.1")
-    assert "never applies" in " ".join(seen["vllm 0.22.1"][1]) and "never applies" not in " ".join(seen["vllm 0.23.0"][1])
+    assert "never applies" in " ".join(seen["vllm 0.22.1"][1]) and "never applies" not in " ".join(
+        seen["vllm 0.23.0"][1]
+    )
 
 
 def test_what_cannot_be_known_is_never_called_as_trained() -> None:
@@ -77,7 +81,15 @@ def test_what_cannot_be_known_is_never_called_as_trained() -> None:
     assert outcomes("specforge/gqa-ids")["vllm 0.33.0"][0] == "unknown"
 
 
-@pytest.mark.parametrize(("text", "releases"), [("vllm", ("0.33.0",)), ("vllm==0.32.0", ("0.32.0",)), ("vllm>=0.31", ("0.31.0", "0.32.0", "0.33.0")), ("sglang", ("0.5.23",))])
+@pytest.mark.parametrize(
+    ("text", "releases"),
+    [
+        ("vllm", ("0.33.0",)),
+        ("vllm==0.32.0", ("0.32.0",)),
+        ("vllm>=0.31", ("0.31.0", "0.32.0", "0.33.0")),
+        ("sglang", ("0.5.23",)),
+    ],
+)
 def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...]) -> None:
     assert parse_engine(text).releases == releases
 

@@ -43,7 +43,9 @@ def test_inspect_json_keeps_its_schema(case: Case, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("case", READABLE, ids=lambda case: case.path)
-def test_convert_json_and_provenance_keep_their_schemas(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_json_and_provenance_keep_their_schemas(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out_folder = tmp_path / "out"
     code, out, _ = printed(capsys, "convert", str(case.folder), "-o", str(out_folder), "--json", *arguments(case))
     assert code == 0
@@ -70,7 +72,9 @@ def test_convert_json_and_provenance_keep_their_schemas(case: Case, tmp_path: Pa
         (["inspect", str(FIXTURES / "producers/vllm/native"), "--source-semantics", "moon=full"], 2),
     ],
 )  # fmt: skip
-def test_an_error_is_one_sentence_and_one_document(given: list[str], code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_one_sentence_and_one_document(
+    given: list[str], code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     seen, out, err = printed(capsys, *given, "--json")
     assert seen == code and err.startswith("eaglectl: ") and err.count("\n") == 1
@@ -100,14 +104,18 @@ def test_a_screen_without_a_terminal_has_no_colours_and_no_padding(capsys: pytes
     assert "\x1b" not in out and not any(line.endswith(" ") for line in out.splitlines())
 
 
-def test_a_dry_run_prints_every_move_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_prints_every_move_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _ = printed(capsys, "convert", str(FIXTURES / "producers/eagle/safetensors"), "--dry-run")
     assert code == 0 and "midlayer.mlp.up_proj.weight" in out and "layers.0.mlp.up_proj.weight" in out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_default_name_is_in_the_current_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_name_is_in_the_current_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert printed(capsys, "convert", str(FIXTURES / "producers/speculators/eagle3.1"))[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["eagle3.1-eagle3.1"]

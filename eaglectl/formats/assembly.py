@@ -125,7 +125,8 @@ def note_names(
     """Note what is missing and what has no place."""
     needed = _required(dims)
     for name in sorted(needed - set(tensors)):
-        if not any(other.startswith(name.removesuffix("weight")) for other in tensors):
+        packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
+        if not packed & set(tensors):
             keys.notes.append(
                 Note(
                     "problem",

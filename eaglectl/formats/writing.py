@@ -63,8 +63,6 @@ def write_config(
     if nested:
         config["eagle_config"] = nested
     config |= {key: value for key, value in carried.items() if key not in config}
-    if drafter.quantisation and "quantization_config" not in config and not drafter.quantisation.get("producer"):
-        config["quantization_config"] = drafter.quantisation
     return config
 
 
