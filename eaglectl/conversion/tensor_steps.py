@@ -70,7 +70,7 @@ def tensor_steps(
             way = _permute_rows(tensor, vocabulary)
         steps.append(_step(checkpoint, name, tensor, layout, way, dtype))
     steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
-    steps.extend(_missing_biases(drafter, layout, dtype))
+    steps.extend(_output_biases(drafter, layout, dtype))
     place = {
         name: index
         for index, name in enumerate(
@@ -131,25 +131,23 @@ def _vocabulary_steps(
     return steps
 
 
-def _missing_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
-    """Zero biases beside real ones: vLLM makes q, k, v and o biases (and all three MLP ones) or none (llama.py:268, 305)."""
+def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
+    """Zero o_proj biases beside real q, k, v ones: vLLM builds all four or none, from uninitialised memory (llama.py:268)."""
     names = drafter.tensors
-    for module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", *MLP):
-        part = "self_attn." if module.startswith("self_attn") else "mlp."
-        if not any(part in name and name.endswith(".bias") for name in names):
+    for layer in range(drafter.dims.layers):
+        name, weight = f"layers.{layer}.self_attn.o_proj.bias", names.get(f"layers.{layer}.self_attn.o_proj.weight")
+        if f"layers.{layer}.self_attn.q_proj.bias" not in names or name in names or weight is None:
             continue
-        for layer in range(drafter.dims.layers):
-            name = f"layers.{layer}.{module}.bias"
-            weight = names.get(f"layers.{layer}.{module}.weight")
-            if name in names or weight is None or weight.dtype not in FLOATS:
-                continue
-            written = dtype or weight.dtype
-            data = bytes(weight.shape[0] * ITEM[written])
-            way = Derived(data, "zeros: engines build all biases of a block or none")
-            yield Step(written_name(name, layout), written, weight.shape[:1], len(data), way, ())
-
-
-MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+        written = dtype or names[f"layers.{layer}.self_attn.q_proj.bias"].dtype
+        data = bytes(weight.shape[0] * ITEM[written])
+        yield Step(
+            written_name(name, layout),
+            written,
+            weight.shape[:1],
+            len(data),
+            Derived(data, "zeros: no bias was trained"),
+            (),
+        )
 
 
 def _reorder_columns(tensor: Tensor, drafter: Drafter) -> tuple[Segment, ...]:

@@ -123,7 +123,7 @@ def note_names(
     keys: Keys, names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
 ) -> None:
     """Note what is missing and what has no place."""
-    needed = _required(dims)
+    needed = _required(dims, tensors)
     for name in sorted(needed - set(tensors)):
         packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
         if not packed & set(tensors):
@@ -155,17 +155,21 @@ def note_names(
         )
 
 
-def _required(dims: Dimensions) -> set[str]:
-    norms = (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "mlp.gate_proj",
-        "mlp.up_proj",
-        "mlp.down_proj",
-        "self_attn.o_proj",
-    )
-    mla = ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
-    parts = mla if dims.attention == "MLA" else ("q_proj", "k_proj", "v_proj")
-    layer = {*norms, *(f"self_attn.{part}" for part in parts)}
-    names = {f"layers.{i}.{part}.weight" for i in range(dims.layers) for part in layer}
+LAYER_PARTS = ("input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj")  # fmt: skip
+MLA_PARTS = ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
+# what is there in all layers once it is there in one; o_proj.bias may be absent beside the others (Qwen2's attention)
+TOGETHER = (
+    ("self_attn.q_norm.weight", "self_attn.k_norm.weight"),
+    ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    ("mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias"),
+)
+
+
+def _required(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
+    parts = MLA_PARTS if dims.attention == "MLA" else ("q_proj", "k_proj", "v_proj")
+    layer = {f"{part}.weight" for part in (*LAYER_PARTS, *(f"self_attn.{part}" for part in parts))}
+    for group in TOGETHER:
+        if any(name.endswith(group) for name in present):
+            layer.update(group)
+    names = {f"layers.{index}.{part}" for index in range(dims.layers) for part in layer}
     return names | {"layers.0.hidden_norm.weight", "fc.weight", "norm.weight"}
