@@ -16,9 +16,9 @@ FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 # what is shown, and the exit code that each step must have
 STEPS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("A drafter from ModelOpt: its ids are nested, which vLLM's V2 runner does not read", ("inspect", "producers/modelopt/hf-ids"), 0),
-    ("The same, rewritten with everything stated", ("convert", "producers/modelopt/hf-ids", "-o", "{out}/modelopt"), 0),
-    ("Now every engine reads the layers it was trained on", ("inspect", "{out}/modelopt"), 0),
+    ("A drafter from ModelOpt: its ids are nested, which vLLM's V2 runner does not read", ("inspect", "producers/modelopt/hf-ids", "--target", "target"), 0),
+    ("The same, rewritten with everything stated", ("convert", "producers/modelopt/hf-ids", "--target", "target", "-o", "{out}/modelopt"), 0),
+    ("Now vLLM and SGLang read the layers it was trained on", ("inspect", "{out}/modelopt", "--target", "target"), 0),
     ("An EAGLE-3.1 drafter from speculators, for SGLang", ("convert", "producers/speculators/eagle3.1", "--for", "sglang", "-o", "{out}/sglang"), 0),
     ("A SpecForge file that means two different networks: eaglectl asks", ("convert", "producers/specforge/eagle3.1", "-o", "{out}/asked"), 2),
     ("An answer, and the plan", ("convert", "producers/specforge/eagle3.1", "--source-semantics", "specforge=pre-879", "--dry-run"), 0),

@@ -1,5 +1,6 @@
 """Screens for people: what `inspect` found, what `convert` will do and did."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -245,10 +246,12 @@ def _print_commands(console: Console, found: Inspection) -> None:
             _indented(Text(f"eaglectl convert {found.commands['source']}{asks}", no_wrap=True, overflow="ignore")),
             soft_wrap=True,
         )
+    if "tensorrt-llm" in found.commands:
+        fit.append("tensorrt-llm")  # its layers are a serving setting, whatever the file says
     if fit:
         console.print(Text("\nServe", style="bold"))
         for engine in fit:
-            console.print(Text(f"  {found.commands[engine]}"), soft_wrap=True)
+            console.print(Text(f"  {engine:<13} {found.commands[engine]}"), soft_wrap=True)
 
 
 def _tensor_table(found: Inspection) -> RenderableType:
@@ -264,7 +267,7 @@ def _change(change: KeyChange) -> tuple[str, str, str]:
 
 
 def _value(value: object) -> str:
-    text = "-" if value is None else str(value)
+    text = "-" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
