@@ -57,13 +57,13 @@ def write_plan(
         files = {
             name: {"size": original.size(name), "sha256": digest} for name, digest in digests.result(originals).items()
         }
-        folder.write("eaglectl.json", [_json(provenance(plan, files))])
+        folder.write("eaglectl.json", [_json(provenance(plan, checkpoint, files))])
         folder.publish()
     return writing.out
 
 
-def provenance(plan: Plan, files: Mapping[str, Any]) -> dict[str, Any]:
-    """eaglectl.json: where the output came from. A sha256 of null means that the file was linked and not read."""
+def provenance(plan: Plan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:
+    """eaglectl.json: where the output came from, and `previous`, the source's own. A sha256 of null means that the file was linked and not read."""
     drafter = plan.drafter
     return {
         "schema": "eaglectl/provenance/1",
@@ -74,6 +74,7 @@ def provenance(plan: Plan, files: Mapping[str, Any]) -> dict[str, Any]:
             "evidence": drafter.evidence,
             "files": dict(files),
         },
+        "previous": checkpoint.sidecars.get("eaglectl.json"),
         "eagle": drafter.version,
         "layout": plan.layout,
         "boundaries": None if drafter.aux.boundaries is None else list(drafter.aux.boundaries),

@@ -98,8 +98,10 @@ class Drafter:
 
     @property
     def version(self) -> str:
-        """ "3", "3.1" (fc_norm + norm_output: the paper's) or "3.1-joint" (norm_before_fc + norm_output); "3+..." between."""
+        """ "3", "3.1" (fc_norm + norm_output: the paper's) or "3.1-joint" (norm_before_fc + norm_output); "3 or 3.1" where norm_output is unknown."""
         match self.norms:
+            case Norms(norm_output=None):
+                return "3 or 3.1"
             case Norms(fc_norm=True, norm_output=True):
                 return "3.1"
             case Norms(norm_before_fc=True, norm_output=True):
