@@ -1,6 +1,6 @@
 """Reading a config key by key: every spelling of a value, which one was used, and what was left untouched."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,30 +68,20 @@ class Keys:
 
     def take_bool(self, key: str) -> bool | None:
         """A boolean, None when absent; anything else is refused."""
-        value = self.take(key)
-        if value is MISSING:
-            return None
-        if not isinstance(value, bool):
-            raise Refused(f"config.json: {key} is {value!r}; true or false was expected")
-        return value
+        found: bool | None = self._checked(key, lambda value: isinstance(value, bool), "true or false")
+        return found
 
     def take_int(self, key: str) -> int | None:
         """A positive integer, None when absent; anything else is refused."""
-        value = self.take(key)
-        if value is MISSING:
-            return None
-        if type(value) is not int or value < 1:
-            raise Refused(f"config.json: {key} is {value!r}; a positive whole number was expected")
-        return value
+        found: int | None = self._checked(
+            key, lambda value: type(value) is int and value > 0, "a positive whole number"
+        )
+        return found
 
     def take_float(self, key: str) -> float | None:
         """A number, None when absent; anything else is refused."""
-        value = self.take(key)
-        if value is MISSING:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Refused(f"config.json: {key} is {value!r}; a number was expected")
-        return value
+        found: float | None = self._checked(key, lambda value: type(value) in (int, float), "a number")
+        return found
 
     def take_ids(self, key: str) -> tuple[int, ...] | None:
         """A list of layer ids, None when absent or empty (engines read an empty list as absent)."""
@@ -104,11 +94,15 @@ class Keys:
 
     def take_mapping(self, key: str) -> Mapping[str, Any] | None:
         """An object, None when absent."""
+        found: Mapping[str, Any] | None = self._checked(key, lambda value: isinstance(value, Mapping), "an object")
+        return found
+
+    def _checked(self, key: str, is_right: Callable[[Any], bool], what: str) -> Any:
         value = self.take(key)
         if value is MISSING:
             return None
-        if not isinstance(value, Mapping):
-            raise Refused(f"config.json: {key} is {value!r}; an object was expected")
+        if not is_right(value):
+            raise Refused(f"config.json: {key} is {value!r}; {what} was expected")
         return value
 
     def rest(self) -> dict[str, Any]:
