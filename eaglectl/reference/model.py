@@ -1,0 +1,163 @@
+"""The drafter's maths, in one readable place: EAGLE-3 and 3.1, Llama, Qwen3 and MLA attention, any number of layers.
+
+One step (formats.md, section 1; vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
+
+    g  = fc(cat(fc_norm_i(aux_i)))  or  fc(input_norm(cat(aux_i)))   first step; later the fed-back state
+    a  = cat(input_layernorm(e), hidden_norm(g))                     e: embedding of the next token
+    r  = hidden_norm(g) if norm_before_residual else g
+    y  = r + attention(a);  y = y + mlp(post_attention_layernorm(y))
+    logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
+
+from eaglectl.drafter.drafter import Norms, Rope
+from eaglectl.drafter.tensors import Dimensions
+from eaglectl.reference.rope import Rotary, mla_softmax_factor
+
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Cache:
+    """Keys and values of one layer: [batch, kv_heads, slots, dim]."""
+
+    keys: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+
+    def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append slots and return all of them."""
+        self.keys = keys if self.keys is None else torch.cat((self.keys, keys), 2)
+        self.values = values if self.values is None else torch.cat((self.values, values), 2)
+        return self.keys, self.values
+
+    def crop(self, slots: int) -> None:
+        """Forget all slots from `slots` on."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
+
+
+class DraftModel:
+    """A drafter as a function of canonical weights; it holds no state but them."""
+
+    def __init__(self, weights: Weights, dims: Dimensions, norms: Norms, rope: Rope, eps: float) -> None:
+        self.weights, self.dims, self.norms, self.eps = weights, dims, norms, eps
+        self.is_mla = dims.attention == "MLA"
+        rotated = dims.qk_rope_head_dim if self.is_mla else dims.head_dim
+        self.rotary = Rotary(rope, rotated, is_mla=self.is_mla, device=self.device)
+        query = dims.qk_nope_head_dim + dims.qk_rope_head_dim if self.is_mla else dims.head_dim
+        self.softmax_scale = query**-0.5 * (mla_softmax_factor(rope) if self.is_mla else 1.0)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.weights["fc.weight"].device
+
+    @property
+    def targets(self) -> torch.Tensor | None:
+        """Target token of each draft token, [draft_vocab] int64; None for a full vocabulary."""
+        d2t = self.weights.get("d2t")
+        return None if d2t is None else d2t + torch.arange(len(d2t), device=d2t.device)
+
+    def cache(self) -> list[Cache]:
+        """An empty cache for every layer."""
+        return [Cache() for _ in range(self.dims.layers)]
+
+    def fuse(self, aux: torch.Tensor) -> torch.Tensor:
+        """Aux states [..., aux*target_hidden] to the first g [..., hidden]."""
+        if "input_norm.weight" in self.weights:
+            aux = self._norm(aux, "input_norm")
+        if self.norms.fc_norm:
+            parts = aux.chunk(self.dims.aux, dim=-1)
+            aux = torch.cat([self._norm(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1)
+        return linear(aux, self.weights["fc.weight"], self.weights.get("fc.bias"))
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        state: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[Cache],
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """The residual stream after the last layer, [batch, time, hidden].
+
+        `embeddings` and `state` are [batch, time, hidden], `positions` [batch, time]; `mask` [batch, time, slots] is true
+        where a query may look at a cache slot, the new ones included.
+        """
+        for index, cache in enumerate(caches):
+            name = f"layers.{index}."
+            if index == 0:
+                normed = self._norm(state, name + "hidden_norm")
+                residual = normed if self.norms.norm_before_residual else state
+                inner = torch.cat((self._norm(embeddings, name + "input_layernorm"), normed), -1)
+            else:
+                residual = state
+                inner = self._norm(state, name + "input_layernorm")
+            attend = self._mla if self.is_mla else self._attention
+            state = residual + attend(inner, name + "self_attn.", positions, cache, mask)
+            state = state + self._mlp(self._norm(state, name + "post_attention_layernorm"), name + "mlp.")
+        return state
+
+    def feedback(self, state: torch.Tensor) -> torch.Tensor:
+        """What the next step takes as g."""
+        return self._norm(state, "norm") if self.norms.norm_output else state
+
+    def logits(self, state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        """Logits over the draft vocabulary; `head` is the drafter's lm_head or the target's."""
+        return linear(self._norm(state, "norm"), head)
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return scaled.to(x.dtype) * self.weights[f"{name}.weight"]
+
+    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+
+    def _mlp(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return self._linear(
+            silu(self._linear(x, name + "gate_proj")) * self._linear(x, name + "up_proj"), name + "down_proj"
+        )
+
+    def _attention(
+        self, x: torch.Tensor, name: str, positions: torch.Tensor, cache: Cache, mask: torch.Tensor
+    ) -> torch.Tensor:
+        dims = self.dims
+
+        def heads(part: str, count: int) -> torch.Tensor:
+            return self._linear(x, f"{name}{part}_proj").unflatten(-1, (count, dims.head_dim)).transpose(1, 2)
+
+        query, key, value = heads("q", dims.heads), heads("k", dims.kv_heads), heads("v", dims.kv_heads)
+        if f"{name}q_norm.weight" in self.weights:
+            query, key = self._norm(query, f"{name}q_norm"), self._norm(key, f"{name}k_norm")
+        query, key = self.rotary.rotate(query, positions), self.rotary.rotate(key, positions)
+        return self._attend(query, *cache.extend(key, value), mask, name)
+
+    def _mla(
+        self, x: torch.Tensor, name: str, positions: torch.Tensor, cache: Cache, mask: torch.Tensor
+    ) -> torch.Tensor:
+        dims = self.dims
+        nope, rope = dims.qk_nope_head_dim, dims.qk_rope_head_dim
+        query = self._linear(self._norm(self._linear(x, name + "q_a_proj"), name + "q_a_layernorm"), name + "q_b_proj")
+        query = query.unflatten(-1, (dims.heads, nope + rope)).transpose(1, 2)
+        latent, key_rope = self._linear(x, name + "kv_a_proj_with_mqa").split((dims.kv_lora_rank, rope), -1)
+        both = self._linear(self._norm(latent, name + "kv_a_layernorm"), name + "kv_b_proj")
+        both = both.unflatten(-1, (dims.heads, nope + dims.v_head_dim)).transpose(1, 2)
+        key, value = both.split((nope, dims.v_head_dim), -1)
+        key_rope = self.rotary.rotate(key_rope[:, None], positions).expand(-1, dims.heads, -1, -1)
+        query = torch.cat((query[..., :nope], self.rotary.rotate(query[..., nope:], positions)), -1)
+        return self._attend(query, *cache.extend(torch.cat((key, key_rope), -1), value), mask, name)
+
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, name: str
+    ) -> torch.Tensor:
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1:
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None], scale=self.softmax_scale)
+        return self._linear(mixed.transpose(1, 2).flatten(2), name + "o_proj")

@@ -1,0 +1,100 @@
+"""Rotary embedding as engines build it: default, linear, llama3 and yarn, split-half (neox) or interleaved pairs.
+
+Sources: transformers modeling_rope_utils.py (5.19), vLLM rotary_embedding/{base,linear_scaling_rope,llama3_rope,yarn_scaling_rope,
+deepseek_scaling_rope}.py (0.33.0).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from eaglectl.drafter.drafter import Rope
+from eaglectl.errors import Refused
+
+
+class Rotary:
+    """cos and sin of every position, computed on demand in float32."""
+
+    def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
+        self.frequencies, self.scale = _frequencies(rope, dim, is_mla=is_mla)
+        self.frequencies = self.frequencies.to(device)
+        self.is_interleaved = rope.is_interleaved
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate x [batch, heads, time, dim] at positions [batch, time]."""
+        angles = positions[:, None, :, None].float() * self.frequencies
+        cos, sin = torch.cos(angles) * self.scale, torch.sin(angles) * self.scale
+        one, two = (x[..., ::2], x[..., 1::2]) if self.is_interleaved else x.chunk(2, dim=-1)
+        one, two = one.float(), two.float()
+        pair = (one * cos - two * sin, two * cos + one * sin)
+        joined = torch.stack(pair, -1).flatten(-2) if self.is_interleaved else torch.cat(pair, -1)
+        return joined.to(x.dtype)
+
+
+def mla_softmax_factor(rope: Rope) -> float:
+    """What an MLA class multiplies the softmax scale by: mscale squared with yarn's mscale_all_dim (vLLM deepseek_v2.py:1129)."""
+    scaling = rope.scaling or {}
+    all_dim = float(scaling.get("mscale_all_dim") or 0.0)
+    return _mscale(float(scaling.get("factor", 1.0)), all_dim) ** 2 if all_dim else 1.0
+
+
+def _frequencies(rope: Rope, dim: int, *, is_mla: bool) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies [dim/2] and the factor on cos and sin."""
+    base = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    scaling = rope.scaling
+    match (scaling or {}).get("rope_type", "default"):
+        case "default" | "mrope":  # text positions are the same on all three axes of mrope
+            return base, 1.0
+        case "linear":
+            assert scaling is not None
+            return base / float(scaling["factor"]), 1.0
+        case "llama3":
+            assert scaling is not None
+            return _llama3(base, scaling), 1.0
+        case "yarn":
+            assert scaling is not None
+            return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling, is_mla=is_mla)
+        case kind:
+            raise Refused(f"rope_type {kind} has no reference here; default, linear, llama3 and yarn have")
+
+
+def _llama3(base: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
+    factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = float(scaling["original_max_position_embeddings"])
+    wavelength = 2 * math.pi / base
+    smooth = ((original / wavelength - low) / (high - low)).clamp(0, 1)
+    return torch.where(
+        wavelength > original / low,
+        base / factor,
+        torch.where(wavelength < original / high, base, (1 - smooth) * base / factor + smooth * base),
+    )
+
+
+def _yarn(base: torch.Tensor, theta: float, dim: int, scaling: Mapping[str, Any]) -> torch.Tensor:
+    original = float(scaling["original_max_position_embeddings"])
+
+    def place(rotations: float) -> float:
+        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(place(float(scaling.get("beta_fast") or 32))), 0)
+    high = min(math.ceil(place(float(scaling.get("beta_slow") or 1))), dim - 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return base / float(scaling["factor"]) * ramp + base * (1 - ramp)
+
+
+def _yarn_scale(scaling: Mapping[str, Any], *, is_mla: bool) -> float:
+    factor, mscale, all_dim = float(scaling["factor"]), scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if is_mla:
+        return _mscale(factor, float(mscale or 1)) / _mscale(factor, float(all_dim or 0))
+    stated = scaling.get("attention_factor")
+    if stated is not None:
+        return float(stated)
+    return (
+        _mscale(factor, float(mscale)) / _mscale(factor, float(all_dim)) if mscale and all_dim else _mscale(factor, 1.0)
+    )
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
