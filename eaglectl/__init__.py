@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["convert", "inspect"]
+__all__ = ["convert", "inspect", "smoke"]
 
 if TYPE_CHECKING:
-    from eaglectl.api import convert, inspect
+    from eaglectl.api import convert, inspect, smoke
 
 
 def __getattr__(name: str) -> Any:

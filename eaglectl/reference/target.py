@@ -91,6 +91,36 @@ def load_target(
     return TargetModel(model.eval(), boundaries)
 
 
+def tokenizer_of(path: Path) -> Any:
+    """The tokenizer in the target's folder. Raises Unreadable."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise Unreadable(f"the target {path.name} has no tokenizer that transformers loads: {lines[0][:200]}") from None
+
+
+def choose_device(asked: str) -> tuple[str, str]:
+    """Device and dtype for "auto", "cuda" or "cpu": bfloat16 on GPUs, float32 on CPUs. Raises Unreadable without a GPU."""
+    has_gpu = torch.cuda.is_available()
+    if asked == "cuda" and not has_gpu:
+        raise Unreadable(
+            "--device cuda: torch finds no GPU on this machine; use --device cpu, or run where there is one"
+        )
+    if asked == "cpu" or not has_gpu:
+        return "cpu", "float32"
+    return ("auto" if torch.cuda.device_count() > 1 else "cuda"), "bfloat16"
+
+
+def versions() -> str:
+    """torch and transformers, for reports."""
+    import transformers
+
+    return f"torch {torch.__version__}, transformers {transformers.__version__}"
+
+
 def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
     """The decoder's layers and its final norm, in any transformers architecture. Raises Refused where they are not found."""
     text = getattr(model.config, "get_text_config", lambda: model.config)()

@@ -8,6 +8,8 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.errors import EaglectlError
 from eaglectl.reports.findings import Conversion, Inspection
+from eaglectl.smoke.measurement import Estimate, Measurement
+from eaglectl.smoke.report import SmokeReport
 
 
 def inspection(found: Inspection) -> dict[str, Any]:
@@ -79,6 +81,41 @@ def drafter(value: Drafter) -> dict[str, Any]:
         "is_quantised": value.quantisation is not None,
         "notes": [_note(note) for note in value.notes],
     }  # fmt: skip
+
+
+def smoke(report: SmokeReport) -> dict[str, Any]:
+    """eaglectl/smoke/1."""
+    run, against = report.run, report.against
+    return {
+        **_head("smoke"),
+        "source": report.source,
+        "engine": {
+            "name": run.engine, "version": run.version, "device": run.device, "dtype": run.dtype, "proves": run.proves,
+            "resolved": dict(run.resolved), "differences": list(run.differences),
+        },
+        "verdict": report.verdict,
+        "failures": list(report.failures),
+        "notes": list(report.notes),
+        **_measurement(report.measured),
+        "sets": {name: _measurement(measured) for name, measured in report.by_set.items()},
+        "lossless": report.is_lossless,
+        "seconds": {"drafted": round(run.seconds, 3), "plain": round(run.plain_seconds, 3) if run.plain else None},
+        "k": report.k, "max_tokens": report.max_tokens, "seed": report.seed, "prompts_digest": report.prompts_digest,
+        "against": None if against is None else {"source": against.source, **_measurement(against.measured), "ratio": _estimate(against.ratio)},
+        "probes": {},
+    }  # fmt: skip
+
+
+def _measurement(found: Measurement) -> dict[str, Any]:
+    return {
+        "acceptance_length": found.length.value, "interval": [found.length.low, found.length.high],
+        "per_position": [_estimate(position) for position in found.per_position],
+        "drafts": found.drafts, "tokens": found.tokens, "prompts": found.prompts,
+    }  # fmt: skip
+
+
+def _estimate(found: Estimate) -> dict[str, Any]:
+    return {"value": found.value, "interval": [found.low, found.high]}
 
 
 def error(problem: EaglectlError) -> dict[str, Any]:

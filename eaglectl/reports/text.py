@@ -38,20 +38,20 @@ def print_inspection(console: Console, found: Inspection, *, has_tensors: bool) 
         (f"  ({drafter.evidence})", "dim"),
     )
     console.print(title)
-    console.print(_indented(_facts(found)))
+    console.print(indented(_facts(found)))
     console.print(
         Text("\nAux layers", style="bold"),
         Text(f"trained on boundaries {trained_layers(drafter.aux)}", style="dim"),
         sep="  ",
     )
-    console.print(_indented(_aux_table(found)))
+    console.print(indented(_aux_table(found)))
     console.print(Text("\nServed as it lies", style="bold"))
-    console.print(_indented(_verdict_table(found)))
+    console.print(indented(_verdict_table(found)))
     print_notes(console, drafter.notes)
     _print_commands(console, found)
     if has_tensors:
         console.print(Text("\nTensors", style="bold"))
-        console.print(_indented(_tensor_table(found)))
+        console.print(indented(_tensor_table(found)))
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -67,16 +67,16 @@ def print_plan(console: Console, plan: Plan) -> None:
     kept = len(plan.steps) - len(moved)
     console.print(Text(f"\nTensors: {len(plan.steps)}, {size(plan.nbytes)}; {kept} kept as they are", style="bold"))
     console.print(
-        _indented(_rows(("action", "from", "to"), [(s.action, _short(s.origin) or "config", s.name) for s in moved]))
+        indented(_rows(("action", "from", "to"), [(s.action, _short(s.origin) or "config", s.name) for s in moved]))
     )
     console.print(Text(f"\nconfig.json: {len(plan.changes)} keys change", style="bold"))
     console.print(
-        _indented(_rows(("key", "before", "after"), [_change(change) for change in plan.changes[:SHOWN_CHANGES]]))
+        indented(_rows(("key", "before", "after"), [_change(change) for change in plan.changes[:SHOWN_CHANGES]]))
     )
     lost = (*plan.left_tensors, *plan.left_files)
     if lost:
         console.print(Text("\nLeft behind", style="bold"))
-        console.print(_indented(_rows(("what", "why"), [(left.name, left.why) for left in lost])))
+        console.print(indented(_rows(("what", "why"), [(left.name, left.why) for left in lost])))
     print_notes(console, plan.notes)
 
 
@@ -120,7 +120,7 @@ def _facts(found: Inspection) -> RenderableType:
         ("weights", f"{_parameters(found):,} parameters, {size(found.checkpoint.nbytes)} in {len(found.checkpoint.weight_files)} file(s), {', '.join(drafter.dtypes)}"),
         ("quantised", "yes, passed through unchanged" if drafter.quantisation is not None else "no"),
     ]  # fmt: skip
-    return _pairs(rows)
+    return pairs(rows)
 
 
 def _attention(dims: Dimensions) -> str:
@@ -177,7 +177,7 @@ def _parameters(found: Inspection) -> int:
 
 
 def _aux_table(found: Inspection) -> RenderableType:
-    table = _table("engine", "ids it reads", "from", "boundaries", "as trained")
+    rows = table("engine", "ids it reads", "from", "boundaries", "as trained")
     for reading in found.readings:
         same = reading.same_as(found.drafter.aux)
         word = {
@@ -186,25 +186,25 @@ def _aux_table(found: Inspection) -> RenderableType:
             None: Text("unknown", style="yellow"),
         }[same]
         ids = ", ".join(map(str, reading.ids)) if reading.ids else "-"
-        table.add_row(reading.engine, ids, reading.key, layers(reading.boundaries, is_default=reading.is_default), word)
-    return table
+        rows.add_row(reading.engine, ids, reading.key, layers(reading.boundaries, is_default=reading.is_default), word)
+    return rows
 
 
 def _verdict_table(found: Inspection) -> RenderableType:
-    table = _table("engine", "releases", "outcome", "why")
+    rows = table("engine", "releases", "outcome", "why")
     if found.asked:
         for verdict in found.asked:
-            _add_verdict(table, verdict.engine, verdict.release, verdict)
-        return table
+            _add_verdict(rows, verdict.engine, verdict.release, verdict)
+        return rows
     of_vllm = [verdict for verdict in found.verdicts if verdict.engine == "vllm"]
     newest = of_vllm[-1]
     groups: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
     for verdict in reversed(of_vllm):
         groups.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
     for group in list(groups.values())[:3]:
-        _add_verdict(table, "vllm", release_range(group, vllm.releases()), group[0])
+        _add_verdict(rows, "vllm", release_range(group, vllm.releases()), group[0])
     if len(groups) > 3:
-        table.add_row(
+        rows.add_row(
             "vllm",
             "older",
             "",
@@ -216,12 +216,12 @@ def _verdict_table(found: Inspection) -> RenderableType:
         )
     for verdict in found.verdicts:
         if verdict.engine == "sglang":
-            _add_verdict(table, "sglang", verdict.release, verdict)
-    return table
+            _add_verdict(rows, "sglang", verdict.release, verdict)
+    return rows
 
 
-def _add_verdict(table: Table, engine: str, releases: str, verdict: Verdict) -> None:
-    table.add_row(
+def _add_verdict(rows: Table, engine: str, releases: str, verdict: Verdict) -> None:
+    rows.add_row(
         engine, releases, Text(WORDS[verdict.outcome], style=STYLES[verdict.outcome]), "; ".join(verdict.reasons)
     )
 
@@ -233,7 +233,7 @@ def print_notes(console: Console, notes: Sequence[Note]) -> None:
     console.print(Text("\nNotes", style="bold"))
     order = list(LEVELS)
     for note in sorted(notes, key=lambda note: order.index(note.level)):
-        console.print(_indented(_line((note.level, LEVELS[note.level]), note.text)))
+        console.print(indented(_line((note.level, LEVELS[note.level]), note.text)))
 
 
 def _print_commands(console: Console, found: Inspection) -> None:
@@ -243,7 +243,7 @@ def _print_commands(console: Console, found: Inspection) -> None:
         asks = " (answer the questions above with its options)" if found.drafter.told("question") else ""
         console.print(Text("\nNext", style="bold"))
         console.print(
-            _indented(Text(f"eaglectl convert {found.commands['source']}{asks}", no_wrap=True, overflow="ignore")),
+            indented(Text(f"eaglectl convert {found.commands['source']}{asks}", no_wrap=True, overflow="ignore")),
             soft_wrap=True,
         )
     if "tensorrt-llm" in found.commands:
@@ -255,11 +255,11 @@ def _print_commands(console: Console, found: Inspection) -> None:
 
 
 def _tensor_table(found: Inspection) -> RenderableType:
-    table = _table("tensor", "dtype", "shape", "bytes", "canonical")
+    rows = table("tensor", "dtype", "shape", "bytes", "canonical")
     names = {stored: name for name, tensor in found.drafter.tensors.items() for stored in tensor.stored}
     for name, tensor in found.checkpoint.tensors.items():
-        table.add_row(name, tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes), names.get(name, "-"))
-    return table
+        rows.add_row(name, tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes), names.get(name, "-"))
+    return rows
 
 
 def _change(change: KeyChange) -> tuple[str, str, str]:
@@ -275,7 +275,8 @@ def _short(names: Iterable[str]) -> str:
     return " + ".join(names)
 
 
-def _pairs(rows: Iterable[tuple[str, str]]) -> RenderableType:
+def pairs(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """Names and values, one a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -292,19 +293,21 @@ def _line(label: tuple[str, str], text: str) -> RenderableType:
     return grid
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
-    table = _table(*head)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def _rows(head: Sequence[str], cells: Iterable[Sequence[str]]) -> RenderableType:
+    rows = table(*head)
+    for row in cells:
+        rows.add_row(*(Text(cell) for cell in row))
+    return rows
 
 
-def _table(*head: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+def table(*head: str) -> Table:
+    """A table without lines."""
+    rows = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for title in head:
-        table.add_column(title, overflow="fold", no_wrap=title in ("engine", "ids it reads", "boundaries", "action"))
-    return table
+        rows.add_column(title, overflow="fold", no_wrap=title in ("engine", "ids it reads", "boundaries", "action"))
+    return rows
 
 
-def _indented(what: RenderableType) -> RenderableType:
+def indented(what: RenderableType) -> RenderableType:
+    """`what`, two columns in."""
     return Padding(Group(what), (0, 0, 0, 2))

