@@ -103,7 +103,7 @@ def convert(
 def smoke(
     source: str, target: str, *, engine: str = "auto", device: str = "auto", k: int = 3, prompts: str | Path | None = None, max_tokens: int = 64,
     temperature: float = 0.0, seed: int = 0, against: str | None = None, min_acceptance_length: float | None = None,
-    min_position_0: float | None = None, timeout: float = 600.0, answers: Answers | None = None,
+    min_position_0: float | None = None, timeout: float = 600.0, probe: str | None = None, answers: Answers | None = None,
     told: Callable[[int, int], None] | None = None,
 ) -> "SmokeReport":  # fmt: skip
     """Run a drafter against its target and measure acceptance; `engine` is auto, vllm, reference, or a server's URL.
@@ -143,7 +143,26 @@ def smoke(
             )
             run = _run(job, engine)
             reports.append(judge(open_source(one).label, job, run, min_acceptance_length, min_position_0))
-    return reports[0] if against is None else replace(reports[0], against=compare(*reports))
+    report = reports[0] if against is None else replace(reports[0], against=compare(*reports))
+    if probe is None:
+        return report
+    with _job(source, folder, answers or Answers(), "reference") as (drafter, path):
+        job = Job(path, drafter, folder, chosen, k, max_tokens, temperature, seed, device, timeout)
+        return _probed(report, job, probe)
+
+
+def _probed(report: "SmokeReport", job: "Job", probe: str) -> "SmokeReport":
+    from eaglectl.smoke.probe import probe_drift, probe_sensitivity
+    from eaglectl.smoke.reference_engine import run_reference
+    from eaglectl.smoke.report import with_readings
+
+    match probe:
+        case "sensitivity":
+            stated = report.run if report.run.engine == "reference" else run_reference(job)
+            return with_readings(report, probe_sensitivity(job, stated.results))
+        case "drift":
+            return replace(report, drifts=probe_drift(job))
+    raise Usage(f"--probe {probe}: sensitivity or drift was expected")
 
 
 def load_only(source: str, target: str, *, timeout: float = 600.0) -> Mapping[str, Any]:

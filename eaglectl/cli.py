@@ -222,6 +222,10 @@ def smoke_command(
         typer.Option("--min-position-0", help="Fail where the first drafted token is accepted less often."),
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds after which an engine is stopped.")] = 600.0,
+    probe: Annotated[
+        str | None,
+        typer.Option("--probe", help="sensitivity: other readings of the file; drift: other conditions, to depth 7."),
+    ] = None,
     is_load_only: Annotated[
         bool, typer.Option("--load-only", help="Only load the drafter in vLLM and list what the file does not fill.")
     ] = False,
@@ -243,7 +247,7 @@ def smoke_command(
     with _Progress(face, is_on=not (face.quiet or json_)) as progress:
         report = api.smoke(
             source, target, engine=engine, device=device, k=k, prompts=prompts, max_tokens=max_tokens, temperature=temperature, seed=seed,
-            against=against, min_acceptance_length=min_acceptance_length, min_position_0=min_position_0, timeout=timeout, answers=answers,
+            against=against, min_acceptance_length=min_acceptance_length, min_position_0=min_position_0, timeout=timeout, probe=probe, answers=answers,
             told=progress.prompts,
         )  # fmt: skip
     if json_:

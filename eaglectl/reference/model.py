@@ -46,6 +46,10 @@ class DraftModel:
 
     def __init__(self, weights: Weights, dims: Dimensions, norms: Norms, rope: Rope, eps: float) -> None:
         self.weights, self.dims, self.norms, self.eps = weights, dims, norms, eps
+        self.is_d2t_absolute = False
+        self.looked: list[torch.Tensor] | None = (
+            None  # a probe's list: attention of the last query, [batch, slots] a call
+        )
         self.is_mla = dims.attention == "MLA"
         rotated = dims.qk_rope_head_dim if self.is_mla else dims.head_dim
         self.rotary = Rotary(rope, rotated, is_mla=self.is_mla, device=self.device)
@@ -61,7 +65,15 @@ class DraftModel:
     def targets(self) -> torch.Tensor | None:
         """Target token of each draft token, [draft_vocab] int64; None for a full vocabulary."""
         d2t = self.weights.get("d2t")
-        return None if d2t is None else d2t + torch.arange(len(d2t), device=d2t.device)
+        if d2t is None or self.is_d2t_absolute:
+            return d2t
+        return d2t + torch.arange(len(d2t), device=d2t.device)
+
+    def read_d2t_as_absolute(self, vocab: int) -> bool:
+        """Take d2t for target ids instead of offsets, for a probe; False where they cannot be ids below `vocab`."""
+        d2t = self.weights.get("d2t")
+        self.is_d2t_absolute = d2t is not None and bool((d2t >= 0).all() and (d2t < vocab).all())
+        return self.is_d2t_absolute
 
     def cache(self) -> list[Cache]:
         """An empty cache for every layer."""
@@ -159,5 +171,9 @@ class DraftModel:
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        if self.looked is not None:
+            last = query[:, :, -1:].float() @ key.float().transpose(2, 3) * self.softmax_scale
+            last = last.masked_fill(~mask[:, None, -1:], float("-inf")).softmax(-1)
+            self.looked.append(last.mean(1)[:, 0])
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None], scale=self.softmax_scale)
         return self._linear(mixed.transpose(1, 2).flatten(2), name + "o_proj")

@@ -44,6 +44,10 @@ class Rows:
     valid: torch.Tensor
 
 
+# sees (depth, fed-back state [batch, 1, hidden], real slots [batch, slots]) of every drafted step
+Watcher = Callable[[int, torch.Tensor, torch.Tensor], None]
+
+
 class _Tally:
     """The tokens and counts of a batch; a sequence that is done is counted no further."""
 
@@ -88,8 +92,10 @@ class _Tally:
 class Speculation:
     """A target and, unless only plain decoding is wanted, its drafter; ready to generate."""
 
-    def __init__(self, target: TargetModel, drafter: DraftModel | None, settings: Settings) -> None:
-        self.target, self.drafter, self.settings = target, drafter, settings
+    def __init__(
+        self, target: TargetModel, drafter: DraftModel | None, settings: Settings, watcher: Watcher | None = None
+    ) -> None:
+        self.target, self.drafter, self.settings, self.watcher = target, drafter, settings, watcher
         self.random = torch.Generator().manual_seed(settings.seed)
 
     def run(self, prompts: Sequence[Sequence[int]], told: Callable[[int], None] | None = None) -> list[Generated]:
@@ -105,7 +111,7 @@ class Speculation:
         following = self._choose(logits[:, -1])
         lengths = positions[:, -1] + 1
         rows = Rows(aux, torch.cat((tokens[:, 1:], following[:, None]), 1), positions, known)
-        session = None if self.drafter is None else Drafting(self.drafter, self.target, self.settings.k)
+        session = None if self.drafter is None else Drafting(self.drafter, self.target, self.settings.k, self.watcher)
         self._tell(told, tally.add([[token] for token in following.tolist()]))
         while not tally.all_done():
             drafted = tokens[:, :0] if session is None else session.draft(rows)
@@ -153,10 +159,10 @@ class Speculation:
 
 
 class Drafting:
-    """The drafter's side of a batch: its caches, and which of their slots are real."""
+    """The drafter's side of a batch: its caches, and which of their slots are real; `watcher` sees every drafted step."""
 
-    def __init__(self, drafter: DraftModel, target: TargetModel, k: int) -> None:
-        self.drafter, self.k = drafter, k
+    def __init__(self, drafter: DraftModel, target: TargetModel, k: int, watcher: Watcher | None = None) -> None:
+        self.drafter, self.k, self.watcher = drafter, k, watcher
         self.embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
         self.head = drafter.weights.get("lm_head.weight", target.head)
         self.caches = drafter.cache()
@@ -171,11 +177,13 @@ class Drafting:
         batch = torch.arange(len(last), device=known.device)
         state, position = state[batch, last][:, None], rows.positions[batch, last][:, None]
         tokens = [self._token(state)]
-        for _ in range(self.k - 1):
+        self._show(0, state, known)
+        for depth in range(1, self.k):
             position = position + 1
             known = torch.cat((known, torch.ones_like(position).bool()), 1)
             state = self._forward(tokens[-1], self.drafter.feedback(state), position, known)
             tokens.append(self._token(state))
+            self._show(depth, state, known)
         for cache in self.caches:
             cache.crop(
                 self.known.shape[1]
@@ -192,6 +200,10 @@ class Drafting:
         mask = (known[:, None] & (places <= queries)) | (places == queries)
         embeddings = self.embedding[tokens.to(self.embedding.device)].to(state.device, state.dtype)
         return self.drafter.forward(embeddings, state, positions, self.caches, mask)
+
+    def _show(self, depth: int, state: torch.Tensor, known: torch.Tensor) -> None:
+        if self.watcher:
+            self.watcher(depth, self.drafter.feedback(state), known)
 
     def _token(self, state: torch.Tensor) -> torch.Tensor:
         choice = self.drafter.logits(state, self.head.to(state.device, state.dtype)).argmax(-1)

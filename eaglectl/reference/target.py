@@ -16,18 +16,27 @@ FINAL_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm", "norm_f", 
 class TargetModel:
     """A causal language model whose residual stream is recorded at `boundaries` on every forward pass."""
 
+    boundaries: tuple[int, ...]
+    seen: dict[int, torch.Tensor]
+
     def __init__(self, model: Any, boundaries: Sequence[int]) -> None:
         self.model = model
-        self.boundaries = tuple(boundaries)
-        self.seen: dict[int, torch.Tensor] = {}
-        layers, norm = decoder_parts(model)
-        self.depth = len(layers)
+        self.layers, self.norm = decoder_parts(model)
+        self.depth = len(self.layers)
+        self.cache: Any = None
+        self.hooks: list[Any] = []
+        self.watch(boundaries)
+
+    def watch(self, boundaries: Sequence[int]) -> None:
+        """Record these boundaries from now on, and no others. Raises Refused for one past the target's depth."""
+        for hook in self.hooks:
+            hook.remove()
+        self.boundaries, self.seen, self.hooks = tuple(boundaries), {}, []
         for boundary in self.boundaries:
             if boundary > self.depth:
                 raise Refused(f"boundary {boundary} is past the target's {self.depth} layers")
-            module = norm if boundary == self.depth else layers[boundary]
-            module.register_forward_pre_hook(self._recorder(boundary), with_kwargs=True)
-        self.cache: Any = None
+            module = self.norm if boundary == self.depth else self.layers[boundary]
+            self.hooks.append(module.register_forward_pre_hook(self._recorder(boundary), with_kwargs=True))
 
     @property
     def embedding(self) -> torch.Tensor:
@@ -76,7 +85,9 @@ def load_target(
 ) -> TargetModel:
     """The target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs). Raises Unreadable."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     placement = "auto" if device == "auto" else {"": device}
     try:
         model = AutoModelForCausalLM.from_pretrained(

@@ -102,7 +102,19 @@ def smoke(report: SmokeReport) -> dict[str, Any]:
         "seconds": {"drafted": round(run.seconds, 3), "plain": round(run.plain_seconds, 3) if run.plain else None},
         "k": report.k, "max_tokens": report.max_tokens, "seed": report.seed, "prompts_digest": report.prompts_digest,
         "against": None if against is None else {"source": against.source, **_measurement(against.measured), "ratio": _estimate(against.ratio)},
-        "probes": {},
+        "probes": {
+            "sensitivity": [
+                {"name": one.name, "option": one.option, "is_better": one.is_better, **_measurement(one.measured), "ratio": _estimate(one.ratio)}
+                for one in report.readings
+            ],
+            "drift": [
+                {
+                    "name": one.name, **_measurement(one.measured), "state_growth": list(one.state_growth),
+                    "attention_on_first": list(one.on_first), "attention_on_own": list(one.on_own),
+                }
+                for one in report.drifts
+            ],
+        },
     }  # fmt: skip
 
 

@@ -36,6 +36,10 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
                 f"  ratio {estimate(report.against.ratio)}; its length {estimate(report.against.measured.length)}",
             )
         )
+    if report.readings:
+        _print_readings(console, report)
+    if report.drifts:
+        _print_drifts(console, report)
     for text in report.failures:
         console.print(Text.assemble(("fail     ", "red"), text))
     for text in report.notes:
@@ -48,6 +52,37 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
                 style="dim",
             )
         )
+
+
+def _print_readings(console: Console, report: SmokeReport) -> None:
+    console.print(
+        Text("\nOther readings of the file", style="bold"),
+        Text("ratio to the stated one, on the same prompts", style="dim"),
+        sep="  ",
+    )
+    rows = table("reading", "length", "ratio", "better")
+    for one in report.readings:
+        word = Text("yes", style="red") if one.is_better else Text("no", style="green")
+        rows.add_row(one.name, estimate(one.measured.length), estimate(one.ratio), word)
+    console.print(indented(rows))
+
+
+def _print_drifts(console: Console, report: SmokeReport) -> None:
+    console.print(
+        Text("\nDrift by depth", style="bold"),
+        Text("accepted / RMS of the fed-back state / attention on the first token / on own drafts", style="dim"),
+        sep="  ",
+    )
+    depths = range(len(report.drifts[0].state_growth))
+    rows = table("condition", "length", *(f"depth {depth}" for depth in depths))
+    for one in report.drifts:
+        cells = [
+            f"{one.measured.per_position[d].value:.0%} / x{one.state_growth[d]:.2f} / {one.on_first[d]:.0%} /"
+            f" {one.on_own[d]:.0%}"
+            for d in depths
+        ]
+        rows.add_row(one.name, estimate(one.measured.length), *cells)
+    console.print(indented(rows))
 
 
 def estimate(found: Estimate) -> str:

@@ -1,10 +1,11 @@
 """From an engine's run to what smoke says: measurements, losslessness, and a verdict."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglectl.smoke.job import EngineRun, Job
 from eaglectl.smoke.measurement import Estimate, Measurement, measure, ratio, shortfalls
+from eaglectl.smoke.probe import Drift, Reading
 from eaglectl.smoke.prompts import digest
 
 
@@ -24,6 +25,8 @@ class SmokeReport:
     seed: int
     prompts_digest: str
     against: "Against | None" = None
+    readings: tuple[Reading, ...] = ()
+    drifts: tuple[Drift, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -59,6 +62,17 @@ def judge(source: str, job: Job, run: EngineRun, min_length: float | None, min_p
     return SmokeReport(
         source, run, measured, by_set, is_lossless, tuple(failures), tuple(notes), job.k, job.max_tokens, job.seed, digest(job.prompts)
     )  # fmt: skip
+
+
+def with_readings(report: SmokeReport, readings: tuple[Reading, ...]) -> SmokeReport:
+    """The report with the sensitivity probe's readings; one that is better than the stated reading is a failure."""
+    better = tuple(
+        f"the file drafts better read with {one.name}: acceptance length x{one.ratio.value:.2f}"
+        f" [{one.ratio.low:.2f}, {one.ratio.high:.2f}]; if that is what was trained, convert with {one.option}"
+        for one in readings
+        if one.is_better
+    )
+    return replace(report, readings=readings, failures=report.failures + better)
 
 
 def compare(report: SmokeReport, other: SmokeReport) -> Against:
