@@ -1,5 +1,8 @@
 """What engine releases do with a checkpoint: every fact has a condition, and known cases come out as they were measured."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from packaging.specifiers import SpecifierSet
 
@@ -8,7 +11,10 @@ from eaglectl.engines import vllm
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import Usage
 from eaglectl.formats.format import Answers
+from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
+from tests.drafters import Made
+from tests.test_convert import changed
 
 PRODUCERS = FIXTURES / "producers"
 
@@ -98,3 +104,58 @@ def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...])
 def test_engines_that_are_not_known_are_refused(text: str) -> None:
     with pytest.raises(Usage, match="--engine"):
         parse_engine(text)
+
+
+NATIVE = PRODUCERS / "vllm/native"
+
+
+@pytest.mark.parametrize(
+    ("source", "patch", "outcome"),
+    [
+        (NATIVE, {}, "as trained"),
+        (NATIVE, {"num_aux_hidden_states": 2}, "fails"),
+        (NATIVE, {"num_aux_hidden_states": 4}, "fails"),
+        (NATIVE, {"num_hidden_layers": 3}, "differs"),
+        (NATIVE, {"num_hidden_layers": None}, "differs"),
+        (NATIVE, {"intermediate_size": 40}, "differs"),
+        (NATIVE, {"intermediate_size": 64}, "fails"),
+        (NATIVE, {"num_key_value_heads": 4}, "fails"),
+        (NATIVE, {"draft_vocab_size": 90}, "fails"),
+        (NATIVE, {"hidden_act": "gelu"}, "fails"),
+        (NATIVE, {"mlp_bias": True}, "differs"),
+        (NATIVE, {"attention_bias": True}, "differs"),
+        (NATIVE, {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "fails"),
+        (NATIVE, {"architectures": ["PEagleDraftModel"]}, "fails"),
+        (NATIVE, {"target_hidden_size": None}, "as trained"),
+        (PRODUCERS / "speculators/two-layers", {}, "as trained"),
+        (PRODUCERS / "speculators/eagle3.1", {"eagle_aux_hidden_state_layer_ids": [5, 2, 4]}, "differs"),
+        (PRODUCERS / "speculators/four-aux", {"num_aux_hidden_states": 4}, "fails"),
+        (PRODUCERS / "speculators/peagle-llama", {"norm_output": True}, "differs"),
+        (PRODUCERS / "speculators/qwen3", {"norm_output": True}, "as trained"),
+    ],
+)  # fmt: skip
+def test_patched_configs_come_out_as_vllm_0_32_did_with_them(
+    source: Path, patch: dict[str, Any], outcome: str, tmp_path: Path
+) -> None:
+    folder = Made(changed(source, **patch), stored_tensors(source)).write(tmp_path / "d")
+    assert eaglectl.inspect(str(folder), engines=["vllm==0.32.0"]).asked[0].outcome == outcome
+
+
+def test_runtime_names_and_renamed_norms_are_seen_in_the_file() -> None:
+    found = eaglectl.inspect(
+        str(PRODUCERS / "sglang/mla-absorbed"), engines=["vllm"], answers=Answers(aux_convention="output")
+    )
+    assert found.asked[0].outcome == "fails" and "w_kc" in found.asked[0].reasons[0]
+    found = eaglectl.inspect(
+        str(PRODUCERS / "sglang/two-layers"), engines=["vllm"], answers=Answers(aux_layers=(2, 4, 5))
+    )
+    assert found.asked[0].outcome == "differs" and any("input_layernorm" in reason for reason in found.asked[0].reasons)
+
+
+def test_a_rope_base_that_was_not_trained_differs() -> None:
+    assert outcomes("angelslim/gqa", rope="10000")["vllm 0.33.0"][0] == "differs"
+    assert outcomes("angelslim/gqa", rope="stored")["vllm 0.33.0"][0] == "as trained"
+
+
+def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
+    assert outcomes("modelopt-megatron/no-d2t")["vllm 0.33.0"][0] == "differs"

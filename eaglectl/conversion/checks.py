@@ -6,7 +6,7 @@ from dataclasses import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import Step, Wish
 from eaglectl.drafter.boundaries import may_be_default
-from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.drafter.drafter import Drafter, Feature, bias_feature
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.errors import Refused, Usage
 from eaglectl.formats.catalogue import WRITABLE, by_name
@@ -52,13 +52,11 @@ def _is_optional(name: str, drafter: Drafter) -> bool:
 
 def without_zero_biases(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> tuple[Drafter, Mapping[str, str]]:
     """The drafter without biases that are all zero, for a layout that has none (formats.md, C32)."""
-    lacks = {Feature.ATTENTION_BIAS, Feature.MLP_BIAS, Feature.FC_BIAS} & drafter.features() - layout.expresses
-    biases = [name for name in drafter.tensors if name.endswith(".bias")] if lacks else []
+    lacks = _lacking(drafter, layout)
+    biases = [name for name in drafter.tensors if bias_feature(name) in lacks]
     zeros = [
         name for name in biases if not any(any(checkpoint.read(stored)) for stored in drafter.tensors[name].stored)
     ]
-    if len(zeros) != len(biases):
-        return drafter, {}
     left = {drafter.tensors[name].stored[0]: "all zeros, and this layout has no biases" for name in zeros}
     return replace(drafter, tensors={name: t for name, t in drafter.tensors.items() if name not in zeros}), left
 
@@ -89,8 +87,9 @@ def check_version(drafter: Drafter, wish: Wish) -> None:
 
 def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
     """Raise where the layout has no place for something this drafter needs."""
-    lacking = sorted(drafter.features() - layout.expresses)
     family = family_of(drafter.tensors, drafter.dims)
+    lacking = sorted(_lacking(drafter, layout))
+    way_out = "" if format.name == "vllm" else "; write it --for vllm"
     boundaries = drafter.aux.boundaries
     if lacking == [Feature.AUX_LAYERS] and drafter.target.depth is None and boundaries and may_be_default(boundaries):
         raise Usage(
@@ -99,13 +98,19 @@ def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
         )
     if lacking:
         why = "; ".join(f"{feature}: {CANNOT[feature]}" if feature in CANNOT else str(feature) for feature in lacking)
-        raise Refused(f"{format.title} cannot express this drafter ({why}); write it --for vllm")
+        raise Refused(f"{format.title} cannot express this drafter ({why}){way_out}")
     if family not in layout.architectures:
-        raise Refused(f"{format.title} has no class for this drafter's attention; write it --for vllm")
+        raise Refused(f"{format.title} has no class for this drafter's attention{way_out}")
     if format.name == "sglang" and drafter.dims.attention == "MLA" and drafter.dims.layers > 1:
         raise Refused("SGLang's MLA drafter class has one layer; write it --for vllm")
     if layout.is_nested_config and (drafter.target.name is None or drafter.target.name.startswith((".", "/", "~"))):
         raise Usage("a speculators config names the target by its Hub name; pass --target-name org/name")
+
+
+def _lacking(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
+    family = family_of(drafter.tensors, drafter.dims)
+    features = drafter.features()
+    return (features - layout.expresses) | (features & layout.lacks.get(family, frozenset()))
 
 
 def check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:

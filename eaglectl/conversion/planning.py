@@ -1,7 +1,6 @@
 """Making a plan: may the layout express this drafter, what is still to be asked, what is left behind."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
@@ -42,14 +41,17 @@ def make_plan(
     check_expressible(drafter, format, layout)
     vocabulary = draft_vocabulary(checkpoint, drafter, answers, selected)
     notes = list(drafter.notes)
-    drafter = _with_answers(drafter, answers)
     nested, more = _nested_ids(drafter, format, layout, wish)
     notes.extend(more)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, wish.dtype)
     check_quantised(drafter, steps)
     family = family_of(drafter.tensors, drafter.dims)
     config = write_config(
-        drafter, layout, family, nested, [step.dtype for step in steps if step.dtype not in ("I64", "BOOL")]
+        drafter,
+        layout,
+        family,
+        nested,
+        [step.dtype for step in steps if step.origin and step.origin[0].endswith("norm.weight")],
     )
     notes.extend(_layout_notes(drafter, layout))
     copied, left_files = _files(checkpoint)
@@ -86,12 +88,6 @@ def _nested_ids(
             f"{ids}; without them SGLang captures its default layers, so this output is for vLLM",
         )
     ]
-
-
-def _with_answers(drafter: Drafter, answers: Answers) -> Drafter:
-    if answers.semantics.get("rope") == "10000":
-        return replace(drafter, rope=replace(drafter.rope, theta=10000.0))
-    return drafter
 
 
 def _left_tensors(

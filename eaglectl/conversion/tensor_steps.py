@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import Cast, Derived, Step, Way
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import Absorbed, Segment, Tensor
 from eaglectl.drafter.vocabulary import (
     DraftVocabulary,
@@ -134,6 +134,8 @@ def _vocabulary_steps(
 def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
     """Zero o_proj biases beside real q, k, v ones: vLLM builds all four or none, from uninitialised memory (llama.py:268)."""
     names = drafter.tensors
+    if Feature.QK_NORM in drafter.features():
+        return  # the Qwen3 class has no bias there
     for layer in range(drafter.dims.layers):
         name, weight = f"layers.{layer}.self_attn.o_proj.bias", names.get(f"layers.{layer}.self_attn.o_proj.weight")
         if f"layers.{layer}.self_attn.q_proj.bias" not in names or name in names or weight is None:

@@ -24,6 +24,7 @@ class Feature(StrEnum):
     NORM_BEFORE_FC = "norm_before_fc"
     NORM_BEFORE_RESIDUAL = "norm_before_residual"
     ATTENTION_BIAS = "attention biases"
+    OUTPUT_BIAS = "a bias on o_proj"
     MLP_BIAS = "MLP biases"
     FC_BIAS = "a bias on fc"
     PARALLEL = "parallel drafting (mask_hidden)"
@@ -31,6 +32,17 @@ class Feature(StrEnum):
     WIDE_TARGET = "a target wider than the drafter"
     SLIDING_WINDOW = "sliding-window attention"
     REDUCED_VOCABULARY = "a reduced draft vocabulary"
+
+
+def bias_feature(name: str) -> Feature | None:
+    """The feature that a bias tensor's canonical name is of; None for every other tensor."""
+    if not name.endswith(".bias"):
+        return None
+    if name == "fc.bias":
+        return Feature.FC_BIAS
+    if ".mlp." in name:
+        return Feature.MLP_BIAS
+    return Feature.OUTPUT_BIAS if "o_proj" in name else Feature.ATTENTION_BIAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +138,26 @@ class Drafter:
             Feature.NORM_OUTPUT: bool(norms.norm_output),
             Feature.NORM_BEFORE_FC: norms.norm_before_fc,
             Feature.NORM_BEFORE_RESIDUAL: norms.norm_before_residual,
-            Feature.ATTENTION_BIAS: any(".self_attn." in name and name.endswith(".bias") for name in names),
-            Feature.MLP_BIAS: any(".mlp." in name and name.endswith(".bias") for name in names),
-            Feature.FC_BIAS: "fc.bias" in names,
             Feature.PARALLEL: "mask_hidden" in names,
             Feature.QUANTISED: self.quantisation is not None,
             Feature.WIDE_TARGET: dims.target_hidden != dims.hidden,
-            Feature.SLIDING_WINDOW: _slides(self.carried),
+            Feature.SLIDING_WINDOW: _slides(
+                self.carried, is_qwen3=any(name.endswith("q_norm.weight") for name in names)
+            ),
             Feature.REDUCED_VOCABULARY: self.has_reduced_vocabulary,
         }
-        return frozenset(feature for feature, is_present in present.items() if is_present)
+        biases = {feature for name in names if (feature := bias_feature(name))}
+        return frozenset(feature for feature, is_present in present.items() if is_present) | biases
 
     def told(self, level: Level) -> tuple[Note, ...]:
         """The notes of one level."""
         return tuple(note for note in self.notes if note.level == level)
 
 
-def _slides(config: Mapping[str, Any]) -> bool:
-    if not config.get("sliding_window"):
-        return False
+def _slides(config: Mapping[str, Any], *, is_qwen3: bool) -> bool:
+    """Whether some layer attends within a window, as transformers' Llama and Qwen3 configs decide it."""
     kinds = config.get("layer_types")
-    return "sliding_attention" in kinds if isinstance(kinds, list) else bool(config.get("use_sliding_window"))
+    listed = isinstance(kinds, list) and "sliding_attention" in kinds
+    if not config.get("sliding_window") or (is_qwen3 and config.get("use_sliding_window") is False):
+        return False
+    return listed or (is_qwen3 and not isinstance(kinds, list) and bool(config.get("use_sliding_window")))

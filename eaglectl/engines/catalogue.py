@@ -51,7 +51,7 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """What each wanted release does with a checkpoint as it lies."""
     if wanted.engine == "vllm":
-        view = View(drafter, config, flat, names)
+        view = View(drafter, config, vllm.flat_as_read(config, flat), names)
         return tuple(vllm.verdict(view, release) for release in wanted.releases)
     return (sglang.verdict(drafter, config, names),) if wanted.engine == "sglang" else ()
 

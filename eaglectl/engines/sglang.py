@@ -29,7 +29,7 @@ def verdict(drafter: Drafter, config: Mapping[str, Any], names: tuple[str, ...])
 
 def _reasons(drafter: Drafter, config: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[Outcome, str]]:
     for note in drafter.told("problem"):
-        yield "fails", note.text
+        yield "differs", note.text
     for note in drafter.told("question"):
         yield "unknown", note.text
     is_mla = drafter.dims.attention == "MLA"

@@ -22,7 +22,7 @@ def _rope(sighting: Sighting, answers: Answers) -> Iterable[Note]:
 ANGELSLIM = Format(
     "angelslim", "AngelSlim", _recognise, doubts=_rope, retires=("modal_type",),
     layout=Layout(
-        {"llama": "Eagle3LlamaForCausalLM"}, {"llama": "llama"}, ALWAYS | {Feature.SLIDING_WINDOW, Feature.ATTENTION_BIAS},
+        {"llama": "Eagle3LlamaForCausalLM"}, {"llama": "llama"}, ALWAYS | {Feature.SLIDING_WINDOW, Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS},
         layer="midlayer", has_identity_map=True, extra={"modal_type": "LLM"},
     ),
 )  # fmt: skip

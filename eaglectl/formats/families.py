@@ -60,7 +60,7 @@ def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) ->
     fc = names.get("fc.weight")
     if fc and len(fc.shape) == 2 and fc.shape[1] == 2 * fc.shape[0] and not has_hidden_norm:
         return f"an EAGLE-1/2 drafter (fc.weight is {list(fc.shape)}, two inputs wide, and there is no hidden_norm)"
-    if not fc and not has_hidden_norm and config.get("eagle_config", {}).get("use_aux_hidden_state") is False:
+    if not fc and not has_hidden_norm and _nested(config).get("use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm), to be"
             " served as it is by TensorRT-LLM or SGLang"
@@ -75,3 +75,8 @@ def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) ->
     if not fc and not has_hidden_norm and not query and not any("self_attn" in name for name in names):
         return "not a drafter that eaglectl knows (no attention layer under any known name)"
     return None
+
+
+def _nested(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    value = config.get("eagle_config")
+    return value if isinstance(value, Mapping) else {}

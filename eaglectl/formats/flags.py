@@ -110,7 +110,6 @@ def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: Family) -> 
 def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] | None:
     """The quantisation config when the file really holds quantised weights, else None."""
     stated = keys.take_mapping("quantization_config") or checkpoint.sidecars.get("hf_quant_config.json")
-    keys.taken.discard("quantization_config")  # carried over as it is
     has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
     if has_parts and stated is None:
         keys.say(
@@ -123,7 +122,9 @@ def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] |
         keys.say(
             "warning",
             "quantization_config",
-            "config has a quantization_config and the file has no quantised weight; it may be the target's",
+            "config has a quantization_config and the file has no quantised weight; it is left out, since engines would"
+            " look for scales that are not there",
         )
         return None
+    keys.taken.discard("quantization_config")  # carried over as it is
     return stated

@@ -48,7 +48,7 @@ class Layout:
     """How a layout is written.
 
     `nested_ids`: what eagle_config ids mean there ("sglang": by SGLang's rule for the target, "output", "boundary"; None:
-    not written). `states_flags`: whether all four norm switches are written or only those that are on.
+    not written). `lacks`: what one family's class has no place for. `states_flags`: whether all four norm switches are written or only those that are on.
     """
 
     architectures: Mapping[Family, str]
@@ -63,6 +63,7 @@ class Layout:
     states_flags: bool = False
     has_aux_count: bool = False
     is_nested_config: bool = False
+    lacks: Mapping[Family, frozenset[Feature]] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
 

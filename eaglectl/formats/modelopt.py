@@ -7,7 +7,7 @@ from eaglectl.formats.format import ALWAYS, Answers, Format, Layout, Sighting
 
 _MARKS = ("use_last_layernorm", "next_layer_regular", "parallel_draft_step", "use_mtp_layernorm")
 _EXPRESSES = ALWAYS | {
-    Feature.MLA, Feature.MULTI_LAYER, Feature.AUX_COUNT, Feature.AUX_LAYERS, Feature.QUANTISED, Feature.ATTENTION_BIAS,
+    Feature.MLA, Feature.MULTI_LAYER, Feature.AUX_COUNT, Feature.AUX_LAYERS, Feature.QUANTISED, Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS,
     Feature.NORM_BEFORE_FC,
 }  # fmt: skip
 

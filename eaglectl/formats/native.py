@@ -10,6 +10,7 @@ _SGLANG_LACKS = {
     Feature.QK_NORM,
     Feature.NORM_BEFORE_RESIDUAL,
     Feature.ATTENTION_BIAS,
+    Feature.OUTPUT_BIAS,
     Feature.MLP_BIAS,
     Feature.PARALLEL,
 }

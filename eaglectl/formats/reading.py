@@ -1,6 +1,7 @@
 """From a checkpoint to the canonical drafter: names, dimensions, flags, aux layers, and every doubt on the way."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, Checkpoint
@@ -25,6 +26,7 @@ SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "specforge": ("pre-879", "post-879"),
     "rope": ("10000", "stored"),
     "d2t": ("offset", "absolute"),
+    "mask_token_id": (),  # a number
 }
 
 # keys that say how the file was written, or that the tensors say better
@@ -54,6 +56,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     norms = read_norms(keys, format, sighting, answers, tensors, dims)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
     rope = read_rope(keys, is_mla=dims.attention == "MLA")
+    if answers.semantics.get("rope") == "10000":
+        rope = replace(rope, theta=10000.0)
     settings = read_settings(keys, tensors, family_of(tensors, dims))
     keys.notes.extend(format.doubts(sighting, answers))
     _compare_target(keys, dims, target)
@@ -61,10 +65,11 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     note_names(
         keys, names, tensors, dims, has_token_list=any(name in VOCABULARY_PICKLES for name in checkpoint.source.names())
     )
+    carried = _mask_token(keys, tensors, answers)
     keys.taken.update((*HOUSEKEEPING, *format.retires, "num_hidden_layers"))
     return Drafter(
         producer=format.name, evidence=evidence, kind="peagle" if format.name == "peagle" or "mask_hidden" in tensors else "eagle3", dims=dims, norms=norms, aux=aux,
-        rope=rope, target=target, tensors=tensors, settings=settings, carried=keys.rest(), strays=names.strays,
+        rope=rope, target=target, tensors=tensors, settings=settings, carried={**keys.rest(), **carried}, strays=names.strays,
         unknown=names.unknown, quantisation=quantisation, notes=tuple(dict.fromkeys(keys.notes)),
         dtypes=tuple(sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})),
     )  # fmt: skip
@@ -98,8 +103,10 @@ def family_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> Family:
 
 def _check_answers(answers: Answers) -> None:
     for key, value in answers.semantics.items():
+        if key == "mask_token_id" and value.isdecimal():
+            continue
         if value not in SEMANTICS.get(key, ()):
-            known = "; ".join(f"{name}={'|'.join(values)}" for name, values in SEMANTICS.items())
+            known = "; ".join(f"{name}={'|'.join(values) or 'N'}" for name, values in SEMANTICS.items())
             raise Usage(f"--source-semantics {key}={value} is not known; these are: {known}")
 
 
@@ -119,6 +126,24 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
             f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it belongs to"
             " this target",
         )
+
+
+MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
+
+
+def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
+    """The mask token of a parallel drafter, which vLLM will not start without; asked where no key says it."""
+    if "mask_hidden" not in tensors or any(keys.at(key) is not MISSING for key in MASK_KEYS):
+        return {}
+    if answer := answers.semantics.get("mask_token_id"):
+        return {"mask_token_id": int(answer)}
+    keys.say(
+        "question",
+        "mask_token_id",
+        "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not start; pass"
+        " --source-semantics mask_token_id=N, as it was trained",
+    )
+    return {}
 
 
 def _known_target(keys: Keys, format: Format, target: Target) -> Target:

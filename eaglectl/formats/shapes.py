@@ -162,6 +162,11 @@ def _heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
     head_dim = shapes.axis("layers.0.self_attn.q_norm.weight", 0) or (
         _whole("q_proj", query, heads, "num_attention_heads") if query else None
     )
+    if dim_stated and query and query != heads * dim_stated and head_dim != dim_stated:
+        raise Refused(
+            f"config says {heads} heads of head_dim {dim_stated} = {heads * dim_stated}, and q_proj has {query} rows;"
+            " correct num_attention_heads or head_dim"
+        )
     if head_dim is None:
         kv = kv_stated or heads
         head_dim = (

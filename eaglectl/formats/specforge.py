@@ -51,7 +51,7 @@ def _doubts(sighting: Sighting, answers: Answers) -> Iterable[Note]:
 SPECFORGE = Format(
     "specforge", "SpecForge", _recognise, aux_convention="output", is_signed=False, doubts=_doubts, norm_output=_norm_output,
     layout=Layout(
-        LLAMA, LLAMA_TYPE, ALWAYS | {Feature.FC_NORM, Feature.NORM_OUTPUT, Feature.AUX_LAYERS, Feature.ATTENTION_BIAS, Feature.SLIDING_WINDOW},
+        LLAMA, LLAMA_TYPE, ALWAYS | {Feature.FC_NORM, Feature.NORM_OUTPUT, Feature.AUX_LAYERS, Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS, Feature.SLIDING_WINDOW},
         layer="midlayer", nested_ids="output", has_identity_map=True,
     ),
 )  # fmt: skip

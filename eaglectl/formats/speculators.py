@@ -14,7 +14,7 @@ _LAYER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 _EXPRESSES = ALWAYS | {
     Feature.QK_NORM, Feature.MULTI_LAYER, Feature.AUX_COUNT, Feature.AUX_LAYERS, Feature.FC_NORM, Feature.NORM_OUTPUT,
-    Feature.NORM_BEFORE_FC, Feature.NORM_BEFORE_RESIDUAL, Feature.ATTENTION_BIAS, Feature.MLP_BIAS, Feature.SLIDING_WINDOW,
+    Feature.NORM_BEFORE_FC, Feature.NORM_BEFORE_RESIDUAL, Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS, Feature.SLIDING_WINDOW,
     Feature.QUANTISED,
 }  # fmt: skip
 

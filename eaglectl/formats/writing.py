@@ -81,7 +81,10 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
     else:
         config["head_dim"] = dims.head_dim
     features = drafter.features()
-    biases = {"attention_bias": Feature.ATTENTION_BIAS in features, "mlp_bias": Feature.MLP_BIAS in features}
+    biases = {
+        "attention_bias": bool({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS} & features),
+        "mlp_bias": Feature.MLP_BIAS in features,
+    }
     return config | {**drafter.settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
 
 
