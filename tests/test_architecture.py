@@ -24,7 +24,7 @@ HOMES = {
     },
     "safetensors": {"checkpoint/pickles.py", "reference/loading.py"},
     "numpy": {"drafter/vocabulary.py", "conversion/arithmetic.py", "smoke/measurement.py"},
-    "packaging": {"engines/vllm.py", "engines/catalogue.py", "reports/wording.py"},
+    "packaging": {"engines/view.py", "engines/catalogue.py", "reports/wording.py"},
     "rich": {"reports/text.py", "reports/smoke.py", "cli.py"},
     "typer": {"cli.py"},
     "vllm": {"smoke/vllm_child.py"},
