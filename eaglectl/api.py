@@ -79,8 +79,10 @@ def convert(
         parse_engine(engine)
     original = open_source(source)
     where = Path(out) if out is not None else None
+    guarded = [original.root, *([Path(target)] if target is not None else [])]
     if where is not None:
-        check_apart(where, original.root)
+        for folder in guarded:
+            check_apart(where, folder)
     pickles = pickle_files(original)
     known = open_target(target, target_name)
     with _readable(original, pickles, where) as readable:
@@ -89,7 +91,8 @@ def convert(
         selected = _selected(original, drafter)
         plan = make_plan(checkpoint, drafter, wish, answers, selected)
         where = where or Path(f"{original.label}-eagle{plan.drafter.version}")
-        check_apart(where, original.root)
+        for folder in guarded:
+            check_apart(where, folder)
         plan = replace(plan, notes=(*plan.notes, *_judged(plan, wish)))
         if planned:
             planned(plan)

@@ -370,7 +370,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run with these arguments and return the exit code; only a crash of our own shows a traceback."""
     try:
-        return int(app(arguments, prog_name="eaglectl", standalone_mode=False) or 0)
+        code = int(app(arguments, prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as problem:
         if "--json" in arguments:
             from eaglectl.reports import machine
@@ -379,13 +379,18 @@ def run(arguments: list[str]) -> int:
         print(f"eaglectl: {problem}", file=sys.stderr)
         return problem.exit_code
     except KeyboardInterrupt:
-        print("eaglectl: interrupted; nothing was left behind", file=sys.stderr)
-        return 130
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except Exception as problem:
-        return _other(problem)
+        code = _other(problem)
+    if code == INTERRUPTED:
+        print("eaglectl: interrupted; nothing was left behind", file=sys.stderr)
+    return code
+
+
+INTERRUPTED = 130
 
 
 def _other(problem: Exception) -> int:
@@ -394,7 +399,7 @@ def _other(problem: Exception) -> int:
         show()
         return 2
     if type(problem).__name__ == "Abort":
-        return 130
+        return INTERRUPTED
     traceback.print_exc()
     print("eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
     return 70

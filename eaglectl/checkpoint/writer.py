@@ -3,10 +3,11 @@
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from eaglectl.errors import Unreadable, Usage
 
 CHUNK = 32 << 20
 SMALL = 1 << 16
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +31,37 @@ Bytes = Copy | bytes
 
 
 class Folder:
-    """A folder being written beside `out`; use as a context manager, and nothing is left behind unless `publish` ran."""
+    """A folder being written beside `out`; use as a context manager, and nothing is left behind unless `publish` ran.
+
+    Every fault of the file system on the way becomes Unreadable, in one sentence.
+    """
 
     def __init__(self, out: Path, *, force: bool) -> None:
-        self.out = out
+        self.shown = out
+        self.out = out.absolute()  # not resolved: a link at `out` must stay visible
         self.force = force
-        self.work = out.parent / f".{out.name}.{secrets.token_hex(4)}.partial"
+        self.work = self.out.parent / f".{self.out.name}.{secrets.token_hex(4)}.partial"
+        self.made: list[Path] = []
 
     def __enter__(self) -> "Folder":
-        if os.path.lexists(self.out) and not self.force:
-            raise Usage(f"{self.out} is there already; give another -o, or --force to replace it")
-        if os.path.lexists(self.out) and not _is_ours(self.out):
-            raise Usage(f"{self.out} is not a checkpoint folder, so --force does not replace it; give another -o")
         try:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self._check()
+            missing = [parent for parent in self.out.parents if not parent.exists()]
+            for parent in reversed(missing):
+                parent.mkdir()
+                self.made.append(parent)
             self.work.mkdir()
-        except OSError as error:
-            raise Unreadable(f"{self.out.parent}: cannot write there: {error.strerror}") from None
+        except (OSError, KeyboardInterrupt) as error:
+            self._remove()
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise Unreadable(f"{self.shown.parent}: cannot write there: {error.strerror}") from None
         return self
 
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.work, ignore_errors=True)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._remove(is_failed=error is not None)
+        if isinstance(error, OSError):
+            raise Unreadable(self._fault(error)) from None
 
     def write(self, name: str, parts: Iterable[Bytes], told: Callable[[int], None] | None = None) -> None:
         """Write one file from ranges of other files and from bytes in memory, and sync it."""
@@ -60,17 +72,16 @@ class Folder:
                 for part in parts:
                     if isinstance(part, Copy) and part.path not in sources:
                         sources[part.path] = opened.enter_context(part.path.open("rb")).fileno()
-                    size = (
-                        _write(file.fileno(), part)
-                        if isinstance(part, bytes)
-                        else _copy(sources[part.path], file.fileno(), part)
-                    )
+                    if isinstance(part, Copy):
+                        size = _copy(sources[part.path], file.fileno(), part)
+                    else:
+                        size = _write(file.fileno(), part)
                     if told:
                         told(size)
                 os.fsync(file.fileno())
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                    raise Unreadable(f"{self.out.parent}: no space left for {name}; nothing was written") from None
+                if error.errno in FULL:
+                    raise Unreadable(f"{self.shown.parent}: no space left for {name}; nothing was written") from None
                 raise
 
     def link(self, name: str, path: Path) -> bool:
@@ -84,30 +95,66 @@ class Folder:
     def publish(self) -> None:
         """Give the finished folder its name; what stood there before is exchanged in one step where the system can."""
         _sync(self.work)
+        self._check()
         if not os.path.lexists(self.out):
             self.work.rename(self.out)
         elif not _exchange(self.work, self.out):
             aside = self.work.with_suffix(".old")
             self.out.rename(aside)
-            self.work.rename(self.out)
+            try:
+                self.work.rename(self.out)
+            except BaseException:
+                aside.rename(self.out)
+                raise
             shutil.rmtree(aside)
+        self.made.clear()
         _sync(self.out.parent)
+
+    def _check(self) -> None:
+        if not os.path.lexists(self.out):
+            return
+        if not self.force:
+            raise Usage(f"{self.shown} is there already; give another -o, or --force to replace it")
+        if not _is_checkpoint(self.out):
+            raise Usage(f"{self.shown} is not a checkpoint folder, so --force does not replace it; give another -o")
+
+    def _remove(self, *, is_failed: bool = True) -> None:
+        shutil.rmtree(self.work, ignore_errors=True)
+        for parent in reversed(self.made if is_failed else []):
+            with suppress(OSError):
+                parent.rmdir()
+
+    def _fault(self, error: OSError) -> str:
+        what = Path(os.fsdecode(error.filename)).name if error.filename else self.shown.name
+        if error.errno in FULL:
+            return f"{self.shown.parent}: no space left for {what}; nothing was written"
+        return f"{what}: {error.strerror}; nothing was written"
 
 
 def check_apart(out: Path, source: Path) -> None:
     """Raise Usage where writing `out` could touch `source`."""
-    there, here = out.resolve(), source.resolve()
+    try:
+        there, here = out.resolve(), source.resolve()
+    except (OSError, RuntimeError):
+        raise Usage(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
     if there == here or there in here.parents or here in there.parents:
         raise Usage(
             f"{out} and the source {source} lie in one another; eaglectl never writes over its input: give another -o"
         )
 
 
-def _is_ours(path: Path) -> bool:
+# what a folder may hold and still be replaced by --force: a checkpoint, and nothing that is somebody's work
+CHECKPOINT_FILES = re.compile(
+    r".+\.(json|safetensors|bin|pt|pth|md|txt|model|jinja|sig)|SHA256SUMS|(LICENSE|NOTICE).*|\.gitattributes"
+)
+
+
+def _is_checkpoint(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return False
-    names = {entry.name for entry in path.iterdir()}
-    return not names or "config.json" in names
+    entries = list(path.iterdir())
+    fits = all(entry.is_file() and CHECKPOINT_FILES.fullmatch(entry.name) for entry in entries)
+    return not entries or (fits and (path / "config.json").is_file())
 
 
 def _write(target: int, data: bytes) -> int:

@@ -110,7 +110,7 @@ def _left_tensors(
 def _files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     copied, left = [], []
     for name in checkpoint.source.names():
-        if name in checkpoint.weight_files or name in NOT_COPIED:
+        if name in checkpoint.weight_files or name in NOT_COPIED or "/" in name:
             continue
         if (
             name.endswith(COPIED)

@@ -45,7 +45,8 @@ def write_plan(
             path = checkpoint.source.path(intact) if intact else None
             if path and writing.link and folder.link(name, path.resolve()):
                 continue
-            parts = [Copy(path, 0, path.stat().st_size)] if path else _file(plan, checkpoint, steps)
+            size = max(tensor.stop for tensor in checkpoint.tensors.values() if tensor.file == intact) if intact else 0
+            parts = [Copy(path, 0, size)] if path else _file(plan, checkpoint, steps)
             folder.write(name, parts, writing.told)
         if len(shards) > 1:
             folder.write(INDEX, [_json(_index(plan, shards))])
