@@ -252,7 +252,8 @@ def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics:
         key, equals, value = item.partition("=")
         if not equals:
             raise Usage(f"--source-semantics {item}: KEY=VALUE was expected")
-        pairs[key] = value
+        if pairs.setdefault(key, value) != value:
+            raise Usage(f"--source-semantics {key} is given as {pairs[key]} and as {value}; give it once")
     if aux_convention not in (None, "boundary", "output"):
         raise Usage(f"--aux-convention {aux_convention}: boundary or output was expected")
     convention: Any = aux_convention

@@ -1,6 +1,7 @@
 """The command line: it parses, calls the API, prints, and exits with the codes that the contract names."""
 
 import json
+import os
 import re
 import sys
 import traceback
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import eaglectl
-from eaglectl.errors import EaglectlError, Usage
+from eaglectl.errors import EaglectlError, Usage, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,12 +74,14 @@ class Face:
     def show(self, paint: "Callable[[Console], None]") -> None:
         """Print to stdout what `paint` draws; without the padding at line ends where no terminal shows it."""
         console = self.console()
-        if console.is_terminal:
-            paint(console)
-            return
         with console.capture() as captured:
             paint(console)
-        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        lines = (
+            captured.get().splitlines()
+            if console.is_terminal
+            else [line.rstrip() for line in captured.get().splitlines()]
+        )
+        _emit("\n".join(lines))
 
 
 @app.callback()
@@ -354,12 +357,34 @@ def _bytes(text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
     if not match or float(match[1]) == 0:
-        raise Usage(f"--max-shard-size {text}: a size like 500MB or 2GB was expected")
-    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+        raise Usage(f"--max-shard-size {text[:50]}: a size like 500MB or 2GB was expected")
+    try:
+        size = int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+    except OverflowError:
+        size = 0
+    if size == 0:
+        raise Usage(f"--max-shard-size {text[:50]}: a size like 500MB or 2GB was expected")
+    return size
 
 
 def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    _emit(json.dumps(document, indent=2))
+
+
+STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def _emit(text: str) -> None:
+    """Print to stdout, names from files made harmless; a reader that went away is no fault of anybody."""
+    lines = (
+        "".join(part if STYLE.fullmatch(part) else printable(part) for part in STYLE.split(line))
+        for line in text.split("\n")
+    )
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:
+        # the interpreter flushes once more at its end, and must find somebody listening
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
@@ -380,11 +405,8 @@ def run(arguments: list[str]) -> int:
         return problem.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except Exception as problem:
-        code = _other(problem)
+        code = _other(problem, is_json="--json" in arguments)
     if code == INTERRUPTED:
         print("eaglectl: interrupted; nothing was left behind", file=sys.stderr)
     return code
@@ -393,9 +415,14 @@ def run(arguments: list[str]) -> int:
 INTERRUPTED = 130
 
 
-def _other(problem: Exception) -> int:
+def _other(problem: Exception, *, is_json: bool) -> int:
     show = getattr(problem, "show", None)  # click's usage errors, which typer may vendor under another module
     if callable(show) and hasattr(problem, "exit_code"):
+        if is_json:
+            from eaglectl.reports import machine
+
+            message = getattr(problem, "format_message", lambda: str(problem))()
+            _print_json(machine.error(Usage(message)))
         show()
         return 2
     if type(problem).__name__ == "Abort":

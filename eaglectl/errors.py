@@ -3,10 +3,18 @@
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    """`text` with control characters, line breaks and lone surrogates written as escapes: names come from files."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class EaglectlError(Exception):
-    """Base of every error that is an answer to the user and not a crash; its text is one clear sentence."""
+    """Base of every error that is an answer to the user and not a crash; its text is one clear sentence, on one line."""
 
     exit_code: ClassVar[int] = 70
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class Refused(EaglectlError):

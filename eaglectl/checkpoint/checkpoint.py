@@ -6,7 +6,7 @@ from typing import Any
 
 from eaglectl.checkpoint.header import StoredTensor, header_length, parse_header, parse_json
 from eaglectl.checkpoint.source import Source
-from eaglectl.errors import Unreadable
+from eaglectl.errors import Refused, Unreadable
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -59,7 +59,13 @@ def read_checkpoint(source: Source) -> Checkpoint:
 
 def read_config(source: Source) -> Mapping[str, Any]:
     """config.json of `source`, which must be an object."""
-    if "config.json" not in source.names():
+    names = source.names()
+    if "config.json" not in names and "adapter_config.json" in names:
+        raise Refused(
+            f"{source.label} is a LoRA adapter (it has adapter_config.json and no config.json), not a whole model; merge"
+            " it into its model first"
+        )
+    if "config.json" not in names:
         raise Unreadable(
             f"{source.label} has no config.json; a drafter is a config.json beside its weights: copy the trainer's"
             " draft json there under that name"

@@ -7,11 +7,13 @@ Format: https://github.com/huggingface/safetensors#format (8 bytes of little-end
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 from eaglectl.errors import Unreadable
 
 MAX_HEADER = 100_000_000
+LIMIT = 2**64
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 # bits an element takes; the names are safetensors' own
@@ -76,29 +78,64 @@ def header_length(file: str, first8: bytes, file_size: int) -> int:
 
 
 def parse_json(what: str, raw: bytes) -> Any:
-    """JSON with duplicate keys and non-UTF-8 refused; `what` names the file in messages."""
+    """JSON of one meaning: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in seen:
-                raise Unreadable(f'{what}: key "{key}" appears twice in one object; remove one')
-            seen[key] = value
-        return seen
-
-    def constant(text: str) -> Any:
-        raise Unreadable(f"{what}: {text} is not a JSON number")
-
+    `what` names the file in messages. -0 is read as a float, as the safetensors library reads it.
+    """
     if raw.startswith(LFS_POINTER):
         raise Unreadable(f"{what} is a Git LFS pointer, not the file; run `git lfs pull` in its repository")
     try:
-        return json.loads(raw.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+        return _one_meaning(raw)
+    except Unreadable as error:
+        raise Unreadable(f"{what}: {error}") from None
     except UnicodeDecodeError as error:
         raise Unreadable(f"{what} is not UTF-8 text (byte {error.start})") from None
+    except UnicodeEncodeError:
+        raise Unreadable(f"{what} has an escape of a lone surrogate, which is no character; remove it") from None
     except RecursionError:
         raise Unreadable(f"{what} is nested too deeply to be a real file") from None
     except ValueError as error:
         raise Unreadable(f"{what} is not valid JSON: {error}") from None
+
+
+def _one_meaning(raw: bytes) -> Any:
+    value = json.loads(
+        raw.decode("utf-8"),
+        object_pairs_hook=_unique,
+        parse_constant=_constant,
+        parse_float=_finite,
+        parse_int=_integer,
+    )
+    # UTF-8 holds no surrogates, so only an escape can have made one
+    if b"\\u" in raw:
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise Unreadable(f'key "{key}" appears twice in one object; remove one')
+        seen[key] = value
+    return seen
+
+
+def _constant(text: str) -> Any:
+    raise Unreadable(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        raise Unreadable(f"{text[:40]} is not a JSON number that a 64-bit float can hold")
+    return value
+
+
+def _integer(text: str) -> int | float:
+    if len(text) > 308:
+        raise ValueError(f"a number of {len(text)} digits")  # no 64-bit float holds it either
+    return -0.0 if text == "-0" else int(text)
 
 
 def parse_header(file: str, raw: bytes, file_size: int) -> Header:
@@ -140,12 +177,12 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
         raise Unreadable(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise Unreadable(
-            f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be non-negative integers in"
-            " order"
+            f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit non-negative"
+            " integers in order"
         )
-    bits = DTYPE_BITS[dtype]
-    for size in shape:
-        bits *= size
+    bits = _bits(dtype, shape)
+    if bits is None:
+        raise Unreadable(f"{file}: {name} is {dtype} {shape}, which is more bits than a 64-bit integer can count")
     if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
         raise Unreadable(
             f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {offsets[1] - offsets[0]}"
@@ -153,5 +190,15 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
     return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
 
 
+def _bits(dtype: str, shape: list[int]) -> int | None:
+    """Bits of data; None where the count leaves 64 bits on the way, axis by axis, as in the safetensors library."""
+    count = 1
+    for size in (*shape, DTYPE_BITS[dtype]):
+        count *= size
+        if count >= LIMIT:
+            return None
+    return count
+
+
 def _naturals(value: object) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < LIMIT for item in value)

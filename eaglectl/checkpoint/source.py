@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from stat import S_ISDIR, S_ISREG
 from typing import Protocol
 
 from eaglectl.errors import Unreadable, Usage
@@ -56,15 +57,32 @@ class FolderSource:
             raise Unreadable(f"{self.root}: {error.strerror}") from None
 
     def path(self, name: str) -> Path:
-        """The file, after checking that neither its name nor a symbolic link leads out of the folder."""
+        """The file, after checking that it is one and that neither its name nor a symbolic link leads out of the folder.
+
+        Raises Unreadable for a pipe or a device too: opening one may wait for ever.
+        """
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
             raise Unreadable(f'"{name}" points out of the checkpoint folder; files must lie inside {self.label}')
         path = self.root / name
-        resolved, root = path.resolve(), self.root.resolve()
+        resolved, root = self._resolved(name), self.root.resolve()
         if not resolved.is_relative_to(root) and not _in_hub_cache(root, resolved):
             raise Unreadable(f"{name} is a symbolic link that leaves {self.label}; put the file itself there")
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise Unreadable(f"{name} in {self.label}: {error.strerror}") from None
+        if not S_ISREG(mode):
+            raise Unreadable(f"{name} in {self.label} is not a regular file; put the file itself there")
         return path
+
+    def _resolved(self, name: str) -> Path:
+        try:
+            return (self.root / name).resolve()
+        except ValueError:
+            raise Unreadable(f'"{name}" cannot be the name of a file in {self.label}; rename it') from None
+        except (OSError, RuntimeError):
+            raise Unreadable(f"{name} in {self.label} is a symbolic link that leads back to itself") from None
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
@@ -91,16 +109,18 @@ class FolderSource:
 
 def open_source(text: str) -> FolderSource:
     """The source that `text` names: a folder, a weight file, or (not yet) a Hub repository."""
-    path = Path(text)
-    if path.is_dir():
+    path, mode = Path(text), _mode(text)
+    if S_ISDIR(mode):
         return FolderSource(path)
-    if path.is_file():
+    if S_ISREG(mode):
         if path.suffix not in WEIGHT_SUFFIXES:
             raise Usage(
                 f"{text} is not a weight file; give a checkpoint folder, or one of its {', '.join(WEIGHT_SUFFIXES)}"
                 " files"
             )
         return FolderSource(path.parent, path.name)
+    if mode:
+        raise Unreadable(f"{text} is neither a folder nor a regular file")
     if text.startswith("hf://") or (text.count("/") == 1 and not text.startswith((".", "/", "~"))):
         name = text.removeprefix("hf://")
         raise Unreadable(
@@ -108,6 +128,16 @@ def open_source(text: str) -> FolderSource:
             " --local-dir DIR`, then give DIR"
         )
     raise Unreadable(f"{text}: no such file or folder")
+
+
+def _mode(text: str) -> int:
+    """Kind and permissions of what `text` names; 0 where it names nothing."""
+    try:
+        return Path(text).stat().st_mode
+    except PermissionError as error:
+        raise Unreadable(f"{text}: {error.strerror}") from None
+    except (OSError, ValueError):
+        return 0
 
 
 def _in_hub_cache(root: Path, resolved: Path) -> bool:

@@ -17,7 +17,7 @@ from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import sglang_ids
-from eaglectl.errors import Refused, Usage
+from eaglectl.errors import Refused, Usage, printable
 from eaglectl.formats.format import Answers, Format, Layout
 from eaglectl.formats.reading import family_of
 from eaglectl.formats.writing import write_config
@@ -56,7 +56,7 @@ def make_plan(
     notes.extend(_layout_notes(drafter, layout))
     copied, left_files = _files(checkpoint)
     return Plan(
-        checkpoint.source.label, drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
+        printable(checkpoint.source.label), drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
         tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes),
     )  # fmt: skip
 

@@ -1,8 +1,10 @@
 """The tensors of a plan: which bytes go where, in a layout's names."""
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.conversion.plan import Cast, Derived, Step, Way
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import Absorbed, Segment, Tensor
@@ -92,9 +94,10 @@ def _step(checkpoint: Checkpoint, name: str, tensor: Tensor, layout: Layout, way
             )
         way, nbytes, written = Cast(way, tensor.dtype), nbytes // ITEM[tensor.dtype] * ITEM[dtype], dtype
     elif isinstance(way, Absorbed):
-        nbytes = ITEM[tensor.dtype]
-        for size in tensor.shape:
-            nbytes *= size
+        bits = DTYPE_BITS[tensor.dtype]
+        if bits < 8:
+            raise Refused(f"{name}: w_kc and w_vc are {tensor.dtype}, whose elements cannot be moved one by one")
+        nbytes = prod(tensor.shape) * bits // 8
     is_whole = isinstance(way, tuple) and way == (Segment(way[0].stored, 0, checkpoint.tensors[way[0].stored].nbytes),)
     origin = tuple(dict.fromkeys(s.stored for s in way)) if isinstance(way, tuple) else tensor.stored
     return Step(written_name(name, layout), written, tensor.shape, nbytes, way, origin, is_whole)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-LAYER = re.compile(r"layers\.(\d+)\.(.+)")
-NORM = re.compile(r"fc_norm\.(\d+)\.weight")
+LAYER = re.compile(r"layers\.(0|[1-9][0-9]*)\.(.+)")
+NORM = re.compile(r"fc_norm\.(0|[1-9][0-9]*)\.weight")
 
 # "input" is 2*hidden in layer 0 (embedding beside the fed-back state) and hidden after it
 MODEL_SHAPES: Mapping[str, str] = {

@@ -40,6 +40,8 @@ def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
 def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
     parts = split_fused(name)
     assert parts is not None
+    if not stored.shape:
+        raise Refused(f"{stored.name} is []; rows of {' + '.join(p.split('.')[-2] for p in parts[0])} were expected")
     row = 0
     for part in parts[0]:
         shape = expected_shape(part, dims)

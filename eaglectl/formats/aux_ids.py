@@ -131,6 +131,14 @@ def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayer
             " them, pass --aux-layers",
         )
     boundaries = default_boundaries(target.depth) if target.depth else None
+    if boundaries is not None and (boundaries[0] >= boundaries[1] or boundaries[1] >= boundaries[2]):
+        keys.say(
+            "question",
+            "aux layers",
+            f"config names no layers, and the default of a target of {target.depth} layers is no three; pass"
+            " --aux-layers",
+        )
+        return AuxLayers(count, None, False, "not stated")
     return AuxLayers(count, boundaries, True, "no ids: the default (2, n//2, n-3)")
 
 

@@ -43,6 +43,10 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     refuse_other_families(label, checkpoint.config, checkpoint.tensors)
     sighting = Sighting(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
     format, evidence = detect(sighting)
+    for key in OBJECTS:
+        value = checkpoint.config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise Refused(f"config.json: {key} is {value!r}; an object was expected")
     keys = Keys(format.flatten(checkpoint.config) if format.flatten else checkpoint.config)
     target = _known_target(keys, format, target)
     names = read_names(checkpoint.tensors)
@@ -82,7 +86,7 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
 
     def number(key: str) -> int | None:
         value = inner.get(key, config.get(key))
-        return value if type(value) is int else None
+        return value if type(value) is int and value > 0 else None
 
     kind = inner.get("model_type") or config.get("model_type")
     return Target(
@@ -128,6 +132,7 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
         )
 
 
+OBJECTS = ("eagle_config", "eagle_architecture_config", "transformer_layer_config", "speculators_config")
 MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
 
 

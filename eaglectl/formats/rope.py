@@ -22,6 +22,8 @@ def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
         inner = (source or {}).get("rope_theta")
         if inner is None:
             continue
+        if type(inner) not in (int, float):
+            raise Refused(f"config.json: {where}.rope_theta is {inner!r}; a number was expected")
         if theta is not None and inner != theta:
             raise Refused(f"config.json says rope_theta: {theta:g} and {where}.rope_theta: {inner:g}; make them agree")
         theta = inner
@@ -39,6 +41,10 @@ def _scaling(raw: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if not raw:
         return None
     kind = raw.get("rope_type", raw.get("type", "default"))
+    if not isinstance(kind, str):
+        raise Refused(f"config.json: rope_type is {kind!r}; a name was expected")
+    if "factor" in raw and type(raw["factor"]) not in (int, float):
+        raise Refused(f"config.json: the rope scaling's factor is {raw['factor']!r}; a number was expected")
     rest = {key: value for key, value in raw.items() if key not in ("rope_theta", "rope_type", "type")}
     # mrope says "default" and carries its sections beside it
     return None if kind == "default" and not rest else {"rope_type": kind, **rest}

@@ -1,5 +1,6 @@
 """Dimensions read off tensor shapes and compared with the config; the shapes win, and every disagreement is said."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ from eaglectl.drafter.tensors import LAYER, NORM, Dimensions, is_quantised_part
 from eaglectl.errors import Refused
 from eaglectl.formats.keys import MISSING, Keys
 from eaglectl.formats.spelling import Names
+
+LARGEST_VOCABULARY = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,15 @@ def plain_shapes(names: Names) -> Shapes:
 def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
     """All dimensions of a drafter. Raises Refused for what neither shapes nor config tell, or where they cannot be reconciled."""
     shapes = plain_shapes(names)
-    hidden = _agree(
-        keys, "hidden_size", shapes.first(("norm.weight", 0), ("layers.0.input_layernorm.weight", 0), ("fc.weight", 0))
-    )
+    _refuse_empty(shapes)
+    hidden = _agree(keys, "hidden_size", _hidden(shapes))
     layers = len({int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))})
     _agree(keys, "num_hidden_layers", layers, always=True)
     aux, target_hidden = _aux(shapes, keys, hidden, target)
     draft_rows = shapes.first(("lm_head.weight", 0), ("d2t", 0))
     vocab = _agree(keys, "vocab_size", shapes.first(("t2d", 0), ("embed_tokens.weight", 0)))
+    if vocab > LARGEST_VOCABULARY:
+        raise Refused(f"config.json: vocab_size is {vocab}; no vocabulary is that large")
     stated = keys.take_int("draft_vocab_size")
     if draft_rows is None:
         draft_rows = stated or vocab
@@ -89,6 +93,24 @@ def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
         hidden=hidden, target_hidden=target_hidden, aux=aux, vocab=vocab, draft_vocab=draft_rows, intermediate=intermediate,
         layers=layers, **attention,
     )  # fmt: skip
+
+
+def _refuse_empty(shapes: Shapes) -> None:
+    for name, shape in shapes.of.items():
+        if 0 in shape:
+            raise Refused(f"{name} is {list(shape)}; a tensor of a drafter is never empty: restore it from the trainer")
+
+
+def _hidden(shapes: Shapes) -> int | None:
+    """The size that most of the tensors that carry it have, so that the odd one is the one that is named."""
+    places = [
+        ("norm.weight", 0),
+        ("layers.0.input_layernorm.weight", 0),
+        ("layers.0.post_attention_layernorm.weight", 0),
+        ("fc.weight", 0),
+    ]
+    sizes = [size for name, axis in places if (size := shapes.axis(name, axis)) is not None]
+    return Counter(sizes).most_common(1)[0][0] if sizes else None
 
 
 def _agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
@@ -130,7 +152,7 @@ def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, 
         )
     if total % width or (count and total != count * width):
         wanted = (
-            f"{count} aux layers of width {width} need [{hidden}, {count * width}]"
+            f"{count} aux layers of width {width} (by fc_norm) need [{hidden}, {count * width}]"
             if count
             else f"its second axis must be a multiple of the target's width {width}"
         )

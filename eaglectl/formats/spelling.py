@@ -77,7 +77,7 @@ def canonical_name(stored: str) -> str:
     name = stored.removeprefix("model.")
     if name.startswith("midlayer."):
         rest = name.removeprefix("midlayer.")
-        name = f"layers.{rest}" if rest.split(".", 1)[0].isdigit() else f"layers.0.{rest}"
+        name = f"layers.{rest}" if LAYER.fullmatch(f"layers.{rest}") else f"layers.0.{rest}"
     head, dot, tail = name.partition(".")
     return f"{LEGACY_NORMS[head]}{dot}{tail}" if head in LEGACY_NORMS else name
 
