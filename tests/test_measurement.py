@@ -49,7 +49,9 @@ def test_nothing_drafted_is_no_measurement() -> None:
         ((50, 20), 1.7, 0.6, 1),
     ],
 )  # fmt: skip
-def test_a_dead_drafter_fails_and_thresholds_are_kept(accepted: tuple[int, int], minimum: float | None, first: float | None, said: int) -> None:
+def test_a_dead_drafter_fails_and_thresholds_are_kept(
+    accepted: tuple[int, int], minimum: float | None, first: float | None, said: int
+) -> None:
     assert len(shortfalls(measure([result(100, *accepted)]), minimum, first)) == said
 
 

@@ -1,0 +1,188 @@
+"""`smoke` on the reference engine: reports keep their schema, probes run, wrong input is a sentence."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from eaglectl.cli import run  # noqa: E402
+from eaglectl.smoke.prompts import builtin_prompts, read_prompts  # noqa: E402
+from tests.conftest import FIXTURES  # noqa: E402
+
+DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
+SCHEMA = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/smoke.schema.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama of random weights whose tokens are bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("pair") / "target"
+    torch.manual_seed(0)
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 8,
+        "vocab_size": 256,
+        "intermediate_size": 48,
+        "max_position_embeddings": 512,
+    }
+    config = transformers.LlamaConfig(
+        **shape, num_attention_heads=4, num_key_value_heads=2, head_dim=32, initializer_range=0.3
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text(
+        '{"prompt": "def f(x):", "set": "code"}\n{"prompt": "once upon a time", "set": "prose"}\nplain text\n'
+    )
+    return path
+
+
+def smoke(
+    capsys: pytest.CaptureFixture[str], target: Path, prompts: Path, *more: str, drafter: str = DRAFTER
+) -> tuple[int, Any, str]:
+    given = [
+        "smoke",
+        drafter,
+        "--target",
+        str(target),
+        "--prompts",
+        str(prompts),
+        "--max-tokens",
+        "6",
+        "--engine",
+        "reference",
+        "--device",
+        "cpu",
+    ]
+    code = run([*given, "--json", *more])
+    seen = capsys.readouterr()
+    return code, json.loads(seen.out), seen.err
+
+
+def test_a_dead_drafter_fails_and_its_report_keeps_the_schema(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report, _ = smoke(capsys, target, prompts)
+    SCHEMA.validate(report)
+    assert (code, report["verdict"], report["lossless"], report["prompts"]) == (1, "fail", True, 3)
+    assert set(report["sets"]) == {"code", "prose", "prompts"}
+    assert any("dead drafter" in failure for failure in report["failures"])
+
+
+def test_the_sensitivity_probe_tries_every_doubtful_setting(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, report, _ = smoke(capsys, target, prompts, "--probe", "sensitivity")
+    SCHEMA.validate(report)
+    names = [one["name"] for one in report["probes"]["sensitivity"]]
+    assert names == [
+        "aux boundaries -1",
+        "aux boundaries +1",
+        "norm_output false",
+        "norm_before_residual true",
+        "rope base 10000",
+        "d2t as absolute ids",
+    ]
+
+
+def test_the_drift_probe_measures_four_conditions_to_depth_7(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, report, _ = smoke(capsys, target, prompts, "--probe", "drift")
+    SCHEMA.validate(report)
+    drift = report["probes"]["drift"]
+    assert [one["name"] for one in drift] == ["as given", "another template", "foreign system prompt", "long context"]
+    assert all(len(one["state_growth"]) == 7 and one["state_growth"][0] == 1.0 for one in drift)
+    assert all(0 <= share <= 1 for one in drift for share in (*one["attention_on_first"], *one["attention_on_own"]))
+
+
+def test_a_drafter_against_itself_has_ratio_one(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, report, _ = smoke(capsys, target, prompts, "--against", DRAFTER)
+    assert report["against"]["ratio"] == {"value": 1.0, "interval": [1.0, 1.0]}
+
+
+def test_the_screen_says_the_verdict_first(target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "smoke",
+        DRAFTER,
+        "--target",
+        str(target),
+        "--prompts",
+        str(prompts),
+        "--max-tokens",
+        "4",
+        "--engine",
+        "reference",
+    ]
+    assert run(given) == 1
+    assert capsys.readouterr().out.startswith("FAIL  eagle3.1: acceptance length 1.")
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "word"),
+    [
+        (("--engine", "llamacpp"), 2, "--engine llamacpp"),
+        (("--device", "tpu"), 2, "--device tpu"),
+        (("--probe", "luck"), 2, "--probe luck"),
+        (("--max-tokens", "0"), 2, "at least 1"),
+        (("--max-tokens", "600"), 2, "context"),
+        (("--engine", "http://127.0.0.1:9"), 3, "no answer"),
+        (("--prompts", "nowhere.jsonl"), 3, "nowhere.jsonl"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_a_sentence(
+    more: tuple[str, ...], code: int, word: str, target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen, document, err = smoke(capsys, target, prompts, *more)
+    assert seen == code and word in document["message"] and err.count("\n") == 1
+
+
+def test_a_gpu_that_is_not_there_is_never_a_pass(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    code, document, _ = smoke(capsys, target, prompts, "--device", "cuda")
+    assert code == 3 and "no GPU" in document["message"]
+
+
+def test_the_target_is_no_drafter_of_itself(target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, _ = smoke(capsys, target, prompts, drafter=str(target))
+    assert code == 1 and "the target itself" in document["message"]
+
+
+@pytest.mark.parametrize("text", ["{not json", '{"prompt": ""}', '{"text": "x"}'])
+def test_a_broken_prompt_names_its_line(
+    text: str, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f"good\n{text}\n")
+    code, document, _ = smoke(capsys, target, path)
+    assert code == 2 and "line 2" in document["message"]
+
+
+def test_the_built_in_prompts_are_of_several_sets() -> None:
+    found = builtin_prompts()
+    assert len(found) >= 20 and len({prompt.set for prompt in found}) >= 5
+
+
+def test_plain_lines_and_json_lines_may_be_mixed(prompts: Path) -> None:
+    assert [prompt.set for prompt in read_prompts(prompts)] == ["code", "prose", "prompts"]
