@@ -1,5 +1,6 @@
 """The verbs as functions that return values; they print nothing and never exit."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -223,15 +224,15 @@ def open_target(text: str | None, name: str | None = None) -> Target:
     """What is known of the target named by `text`: a folder or its config.json; `name` is what published files call it."""
     if text is None:
         return Target(name)
-    path = Path(text)
-    if path.is_file() and path.suffix == ".json":
-        source, own_name = FolderSource(path.parent), None
+    if text.endswith(".json") and os.path.isfile(text):  # noqa: PTH113  (Path raises on names that are too long)
+        path = Path(text)
         if path.name != "config.json":
             raise Usage(f"--target {text}: give the target's folder, or its config.json")
+        source = FolderSource(path.parent)
     else:
-        source, own_name = open_source(text), None
+        source = open_source(text)
     config = read_config(source)
-    found = read_target(config, name or own_name)
+    found = read_target(config, name)
     if found.depth is None:
         raise Unreadable(f"--target {text}: its config.json has no num_hidden_layers")
     return found
@@ -289,8 +290,12 @@ def _readable(original: FolderSource, pickles: tuple[str, ...], out: Path | None
 
     read_config(original)
     near = out.parent if out is not None and out.parent.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix=".eaglectl-", dir=near) as folder:
-        yield unpickle(original, Path(folder))
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".eaglectl-", dir=near)
+    except OSError as error:
+        raise Unreadable(f"{near}: cannot write there: {error.strerror}") from None
+    with folder as name:
+        yield unpickle(original, Path(name))
 
 
 def _selected(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:

@@ -68,11 +68,7 @@ class FolderSource:
         resolved, root = self._resolved(name), self.root.resolve()
         if not resolved.is_relative_to(root) and not _in_hub_cache(root, resolved):
             raise Unreadable(f"{name} is a symbolic link that leaves {self.label}; put the file itself there")
-        try:
-            mode = path.stat().st_mode
-        except OSError as error:
-            raise Unreadable(f"{name} in {self.label}: {error.strerror}") from None
-        if not S_ISREG(mode):
+        if path.exists() and not path.is_file():
             raise Unreadable(f"{name} in {self.label} is not a regular file; put the file itself there")
         return path
 

@@ -16,7 +16,7 @@ from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, join_absorbed
 from eaglectl.conversion.plan import Cast, Derived, Plan, Step
 from eaglectl.drafter.tensors import Absorbed, Segment
-from eaglectl.errors import Usage
+from eaglectl.errors import EaglectlError, Usage
 
 BLOCK = 8 << 20
 
@@ -221,7 +221,7 @@ class _Digests:
     def __init__(self, source: Source, names: Sequence[str]) -> None:
         self.source, self.names = source, names
         self.found: dict[str, str] = {}
-        self.error: OSError | None = None
+        self.error: OSError | EaglectlError | None = None
         self.stopped = False
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -251,5 +251,5 @@ class _Digests:
                     while not self.stopped and (block := file.read(1 << 20)):
                         digest.update(block)
                 self.found[name] = digest.hexdigest()
-        except OSError as error:
+        except (OSError, EaglectlError) as error:
             self.error = error
