@@ -12,6 +12,7 @@ from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, pickle_files, rea
 from eaglectl.checkpoint.source import FolderSource, Source, open_source
 from eaglectl.conversion.plan import Plan, Wish
 from eaglectl.drafter.drafter import Drafter, Note, Target
+from eaglectl.drafter.tensors import Tensor
 from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
 from eaglectl.engines.engine import Verdict, aux_readings
 from eaglectl.errors import Refused, Unreadable, Usage
@@ -268,7 +269,8 @@ def _judged(plan: Plan, wish: Wish) -> Iterator[Note]:
     )
     flatten = by_name(plan.layout).flatten
     flat = flatten(plan.config) if flatten else plan.config
-    settled = replace(plan.drafter, notes=(), unknown=())
+    derived = {step.name: Tensor(step.name, step.dtype, step.shape, ()) for step in plan.steps if not step.origin}
+    settled = replace(plan.drafter, notes=(), unknown=(), tensors={**derived, **plan.drafter.tensors})
     names = tuple(step.name for step in plan.steps)
     groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for text in asked:

@@ -1,5 +1,6 @@
 """A checkpoint as its config and headers describe it; tensor data stays where it lies until somebody asks for a range."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,11 +88,16 @@ def pickle_files(source: Source) -> tuple[str, ...]:
     for table in (".metadata", "model/.metadata"):
         if table in names and shards:
             return (table, *shards)
-    return tuple(name for name in names if name.endswith(PICKLES) and name not in VOCABULARY_PICKLES)
+    return tuple(name for name in names if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name))
 
 
 # small pickles beside the weights that hold the draft vocabulary, not weights (NeMo Automodel, SpecForge)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
+# what trainers save beside the weights and no engine reads
+NOT_WEIGHTS = re.compile(
+    r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|"
+    + "|".join(map(re.escape, VOCABULARY_PICKLES))
+)
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:

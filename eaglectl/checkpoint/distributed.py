@@ -10,9 +10,9 @@ import math
 import pickle
 import pickletools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from eaglectl.checkpoint.source import Source
 from eaglectl.errors import Unreadable
@@ -41,6 +41,7 @@ NAMED: Mapping[str, tuple[str, ...]] = {
 REFUSED_OPCODES = ("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 NOT_THE_MODEL = re.compile(r"(^|[._])(optim|optimizer|scheduler|rng)")
 MAX_AXES = 16
+MOST_ELEMENTS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +105,14 @@ def read_table(source: Source, table: str) -> tuple[Entry, ...]:
         raise Unreadable(f"{what} is not the table of a torch distributed checkpoint: {problem}") from None
     entries = []
     for name, value in tensors.items():
+        if not isinstance(name, str):
+            raise Unreadable(f"{what} lists a {type(name).__name__} where a tensor's name belongs")
+        if type(value).__name__ == "BytesStorageMetadata" or NOT_THE_MODEL.search(name):
+            continue
         try:
-            if not isinstance(name, str):
-                raise ValueError("is no name")
-            if not isinstance(value, RECORDS["torch.distributed.checkpoint.metadata", "BytesStorageMetadata"]) and (
-                not NOT_THE_MODEL.search(name)
-            ):
-                entries.append(_entry(source, table, name, value, places))
+            entries.append(_entry(source, table, name, value, places))
         except ValueError as problem:
-            raise Unreadable(f"{what} does not describe {name}: {problem}") from None
+            raise Unreadable(f"{what} does not fit its files: {name}: {problem}") from None
     if not entries:
         raise Unreadable(f"{what} lists no model tensors")
     _check_total(source, what, entries)
@@ -123,26 +123,31 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type[_Record]:
         if (module, name) not in RECORDS:
             raise Unreadable(
-                f".metadata asks for {module}.{name}, which no torch distributed checkpoint needs; it was not loaded"
+                f".metadata asks for {f'{module}.{name}'[:120]}, which no torch distributed checkpoint needs; it was not loaded"
             )
         return RECORDS[module, name]
 
 
 def _unpickled(what: str, raw: bytes) -> object:
     try:
-        for opcode, argument, _ in pickletools.genops(raw):
-            if opcode.name in REFUSED_OPCODES:
-                raise Unreadable(f"{what} asks for an object outside it ({opcode.name}); it was not loaded")
-            # CPython makes room for as many objects as the number says
-            if opcode.name.endswith("PUT") and argument > len(raw):
-                raise ValueError("a memo number is larger than the file")
+        _check_opcodes(what, raw)
         return _Unpickler(io.BytesIO(raw)).load()
     except Unreadable:
         raise
     except Exception as error:
         raise Unreadable(
-            f"{what} is broken, or is not the table of a torch distributed checkpoint ({type(error).__name__}: {error})"
+            f"{what} is broken, or is not the table of a torch distributed checkpoint ({type(error).__name__}:"
+            f" {str(error)[:120]})"
         ) from None
+
+
+def _check_opcodes(what: str, raw: bytes) -> None:
+    for opcode, argument, _ in pickletools.genops(raw):
+        if opcode.name in REFUSED_OPCODES:
+            raise Unreadable(f"{what} asks for an object outside it ({opcode.name}); it was not loaded")
+        # CPython makes room for as many objects as the number says
+        if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(argument, int) and argument > len(raw):
+            raise ValueError(f"memo number {argument} in {len(raw)} bytes")
 
 
 def _entry(source: Source, table: str, name: str, value: object, places: Mapping[Any, object]) -> Entry:
@@ -153,12 +158,7 @@ def _entry(source: Source, table: str, name: str, value: object, places: Mapping
         raise ValueError("it has no list of pieces")
     pieces = []
     for chunk in chunks:
-        parts = _fields(chunk, "ChunkStorageMetadata")
-        offsets, block = _sizes(parts.get("offsets")), _sizes(parts.get("sizes"))
-        if not len(shape) == len(offsets) == len(block) or any(
-            o + s > n for o, s, n in zip(offsets, block, shape, strict=True)
-        ):
-            raise ValueError(f"a piece {list(block)} at {list(offsets)} is not inside {list(shape)}")
+        offsets, block = _block(chunk, shape)
         if (name, offsets) not in places:
             raise ValueError(f"the place of its piece at {list(offsets)} is missing")
         file, start, stop = _place(source, table, places[name, offsets])
@@ -171,14 +171,24 @@ def _entry(source: Source, table: str, name: str, value: object, places: Mapping
     return Entry(name, dtype, shape, tuple(pieces))
 
 
+def _block(chunk: object, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and sizes of a piece, which must lie inside `shape`."""
+    fields = _fields(chunk, "ChunkStorageMetadata")
+    offsets, sizes = _sizes(fields.get("offsets")), _sizes(fields.get("sizes"))
+    is_alike = len(offsets) == len(sizes) == len(shape)
+    if not is_alike or any(offsets[axis] + sizes[axis] > size for axis, size in enumerate(shape)):
+        raise ValueError(f"a piece {list(sizes)} at {list(offsets)} is not inside {list(shape)}")
+    return offsets, sizes
+
+
 def _place(source: Source, table: str, value: object) -> tuple[str, int, int]:
     """File and byte range of a piece, which must lie in a file beside the table."""
     fields = _fields(value, "_StorageInfo")
-    path, start, length = (fields.get(key) for key in ("relative_path", "offset", "length"))
+    path, start, length = fields.get("relative_path"), fields.get("offset"), fields.get("length")
     if not isinstance(path, str) or not _is_natural(start) or not _is_natural(length):
         raise ValueError("a place needs a file, an offset and a length")
     if fields.get("transform_descriptors"):
-        raise ValueError(f"{path} is compressed or encrypted ({fields['transform_descriptors']}); save it plain")
+        raise ValueError(f"{path} is compressed or encrypted; save it plain")
     file = table.removesuffix(".metadata") + path
     if "/" in path or file not in source.names():
         raise ValueError(f"{path} is not a file beside it; copy the whole checkpoint")
@@ -191,15 +201,12 @@ def _place(source: Source, table: str, value: object) -> tuple[str, int, int]:
 
 def _places(value: object) -> Mapping[Any, object]:
     """The storage records by tensor and offsets; those without offsets are no tensors."""
+    indexed = [(_fields(key, "MetadataIndex"), place) for key, place in _dict(value).items()]
     return {
-        (key["fqn"], _sizes(key["offset"])): place
-        for key, place in _by_index(_dict(value))
-        if isinstance(key.get("fqn"), str) and key.get("offset") is not None
+        (index["fqn"], _sizes(index["offset"])): place
+        for index, place in indexed
+        if isinstance(index.get("fqn"), str) and index.get("offset") is not None
     }
-
-
-def _by_index(places: Mapping[Any, object]) -> Iterator[tuple[Mapping[str, Any], object]]:
-    return ((_fields(key, "MetadataIndex"), place) for key, place in places.items())
 
 
 def _fields(value: object, kind: str) -> Mapping[str, Any]:
@@ -216,22 +223,23 @@ def _dict(value: object) -> Mapping[Any, object]:
 
 def _dtype(properties: object) -> str:
     match properties:
-        case _Record(state=(type() as dtype, *_)) if dtype.__name__ in ITEM:
-            return dtype.__name__
-        case _Record(state=(type() as dtype, *_)) if dtype.__name__.startswith("complex"):
+        case _Record(state=(type() as dtype, *_)):
+            if dtype.__name__ in ITEM:
+                return dtype.__name__
             raise ValueError(f"it is {dtype.__name__}, and no weights of a drafter are")
-    raise ValueError("its dtype is missing or unknown")
+    raise ValueError("its dtype is missing")
 
 
 def _sizes(value: object) -> tuple[int, ...]:
     match value:
-        case _Record(given=(tuple() as sizes,)) if len(sizes) <= MAX_AXES and all(map(_is_natural, sizes)):
-            return sizes
+        case _Record(given=(tuple() as sizes,)) if len(sizes) <= MAX_AXES and all(_is_natural(size) for size in sizes):
+            if math.prod(size or 1 for size in sizes) < MOST_ELEMENTS:
+                return sizes
     raise ValueError("a torch.Size is missing, or is not one of a tensor")
 
 
-def _is_natural(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
+def _is_natural(value: object) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
 
 
 def _check_total(source: Source, what: str, entries: list[Entry]) -> None:

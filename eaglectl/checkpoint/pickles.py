@@ -58,7 +58,7 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
     Raises Usage without a safe torch, Unreadable for files that are broken, hold more than tensors or tensors that
     safetensors cannot hold, Refused where two tensors would have one name.
     """
-    torch = _torch()
+    _torch()
     files = pickle_files(source)
     tensors = _distributed(source, files[0]) if files[0].endswith(".metadata") else _pickled(source, files)
     named: dict[str, torch.Tensor] = {}
@@ -193,7 +193,9 @@ def _loaded(name: str, file: IO[bytes], size: int) -> Any:
             with zipfile.ZipFile(file) as archive:
                 whole = sum(part.file_size for part in archive.infolist())
             if whole > size:
-                raise Unreadable(f"{name} would unpack to {whole} bytes from {size}; torch compresses no file of its own")
+                raise Unreadable(
+                    f"{name} would unpack to {whole} bytes from {size}; torch compresses no file of its own"
+                )
         file.seek(0)
         with warnings.catch_warnings():
             # on pickle protocols and layouts, which are judged here
@@ -222,13 +224,15 @@ def _assembled(source: Source, entry: Entry) -> "torch.Tensor":
         raw = source.read(piece.file, piece.start, piece.stop)
         part = _loaded(piece.file, io.BytesIO(raw), len(raw))
         if not isinstance(part, torch.Tensor) or (tuple(part.shape), part.dtype) != (piece.shape, whole.dtype):
-            raise Unreadable(f"{piece.file}: {entry.dtype} {list(piece.shape)} of {entry.name} was expected, not that")
+            raise Unreadable(
+                f"{piece.file} does not hold {entry.name} as .metadata says: {entry.dtype} {list(piece.shape)}"
+            )
         _check(piece.file, entry.name, part)
         block = tuple(slice(start, start + size) for start, size in zip(piece.offsets, piece.shape, strict=True))
         whole[block] = part.detach()
         is_filled[block] = True
     if not is_filled.all():
-        raise Unreadable(f"{entry.name}: its pieces in {entry.pieces[0].file} and beside it overlap and leave a hole")
+        raise Unreadable(f"the pieces of {entry.name} in {source.label} overlap and leave a hole; save them again")
     return whole
 
 

@@ -43,8 +43,10 @@ class FolderSource:
 
     @property
     def label(self) -> str:
-        """The folder's own name."""
-        return self.root.resolve().name
+        """The folder's own name; the repository's for a snapshot in the Hub client's cache."""
+        root = self.root.resolve()
+        is_snapshot = root.parent.name == "snapshots" and root.parent.parent.name.startswith("models--")
+        return root.parent.parent.name.rpartition("--")[2] if is_snapshot else root.name
 
     def names(self) -> tuple[str, ...]:
         """Files directly in the folder, and those of a torch distributed checkpoint in its `model/` (TorchSpec)."""
