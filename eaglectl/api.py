@@ -192,7 +192,11 @@ def _job(source: str, target: Path, answers: Answers, engine: str) -> Iterator[t
 
 
 def _as_it_lies(original: FolderSource, target: Path, answers: Answers) -> Drafter:
-    return read_drafter(read_checkpoint(original), answers, open_target(str(target)))
+    drafter = read_drafter(read_checkpoint(original), answers, open_target(str(target)))
+    # these hang an engine or abort it, so they are not tried
+    if fatal := [note.text for note in drafter.told("problem") if note.about in ("aux layers", "target")]:
+        raise Refused("; ".join(fatal))
+    return drafter
 
 
 def _engine(asked: str) -> str:

@@ -6,9 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eaglectl.smoke.prompts import Prompt
-from eaglectl.smoke.reference_engine import load_tokenizer, token_ids
-
 COUNTERS = {"drafts": "vllm:spec_decode_num_drafts", "accepted": "vllm:spec_decode_num_accepted_tokens_per_pos"}
 KV_CACHE_BYTES = 256 << 20
 MARGIN = 16
@@ -33,8 +30,7 @@ def generate(order: dict[str, Any]) -> dict[str, Any]:
     """Every prompt on its own, with the speculation counters read between them; without a drafter in "plain" mode."""
     from vllm import LLM, SamplingParams
 
-    tokenizer = load_tokenizer(Path(order["target"]))
-    prompts = [token_ids(tokenizer, Prompt(text, is_chat=is_chat)) for text, is_chat in order["prompts"]]
+    prompts: list[list[int]] = order["prompts"]
     longest = max(map(len, prompts)) + order["max_tokens"] + order["k"] + MARGIN
     is_plain = order["mode"] == "plain"
     speculative = {} if is_plain else {"speculative_config": _speculative(order)}
@@ -135,7 +131,7 @@ def resolved_flags(model: Any) -> dict[str, Any]:
         "norm_output": bool(getattr(inner, "norm_output", False)),
         "norm_before_fc": bool(getattr(inner, "norm_before_fc", False)),
         "norm_before_residual": None if residual is None else residual.__name__ == "_norm_before_residual",
-        "fc": None if fc is None else list(fc.weight.shape),
+        "fc": None if fc is None else [fc.output_size, fc.input_size],  # its weight may be repacked by now
         "own_embed_tokens": bool(getattr(model, "has_own_embed_tokens", False)),
         "own_lm_head": bool(getattr(model, "has_own_lm_head", False)),
     }

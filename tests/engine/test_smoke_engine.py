@@ -1,0 +1,121 @@
+"""smoke on the real vLLM: what it resolves, what it leaves unfilled, and how it ends when it cannot run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglectl import api
+from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.smoke.job import Job
+from eaglectl.smoke.report import SmokeReport
+from eaglectl.smoke.vllm_engine import differences, load_only
+from tests.engine import pairs
+
+MEANT = {
+    "class": "Eagle3LlamaForCausalLM", "layers": 1, "fc_norm": True, "norm_output": True, "norm_before_fc": False,
+    "norm_before_residual": False, "fc": [32, 96], "own_embed_tokens": True, "own_lm_head": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, an EAGLE-3.1 drafter that says what the target says, and prompts."""
+    root = tmp_path_factory.mktemp("pair")
+    pairs.llama_target(root / "target")
+    pairs.drafter("speculators/eagle3.1", root / "target", root / "drafter")
+    pairs.write_prompts(root / "prompts.jsonl")
+    return root
+
+
+@pytest.fixture(scope="module")
+def dead(folder: Path) -> SmokeReport:
+    """The fixture as it is: it has 96 tokens to say, the target 4."""
+    api.convert(str(pairs.case("speculators/eagle3.1").folder), folder / "dead", target=str(folder / "target"))
+    return smoke(folder, folder / "dead")
+
+
+def smoke(folder: Path, drafter: Path, **settings: Any) -> SmokeReport:
+    given = {"engine": "vllm", "prompts": folder / "prompts.jsonl", "max_tokens": 16, **settings}
+    return api.smoke(str(drafter), str(folder / "target"), **given)
+
+
+def load(folder: Path, drafter: Path) -> Any:
+    """The loader's view of a drafter, which eaglectl itself may not want to read, and the difference to the good one."""
+    good = api.inspect(str(folder / "drafter"), target=str(folder / "target")).drafter
+    return load_only(Job(drafter, good, folder / "target", (), timeout=120))
+
+
+def test_a_random_drafter_is_dead_and_changes_nothing(dead: SmokeReport) -> None:
+    assert dead.verdict == "fail"
+    assert dead.is_lossless
+    assert any("dead drafter" in text for text in dead.failures)
+
+
+def test_vllm_resolves_what_an_eagle_3_1_checkpoint_means(dead: SmokeReport) -> None:
+    assert dead.run.resolved == {**MEANT, "aux_layers": [2, 4, 5], "runner": "CPUModelRunner"}
+    assert dead.run.differences == ()
+
+
+def test_a_tensor_that_is_not_there_is_left_unfilled(folder: Path, tmp_path: Path) -> None:
+    words = ("o_proj", "fc_norm.1", "lm_head", "embed_tokens", "up_proj")
+    found = load(folder, pairs.changed(folder / "drafter", tmp_path / "holes", without=words))
+    assert sorted(found["unfilled"]) == [
+        "lm_head.weight",
+        "model.embed_tokens.weight",
+        "model.fc_norm.1.weight",
+        "model.layers.0.mlp.gate_up_proj.weight",
+        "model.layers.0.self_attn.o_proj.weight",
+    ]
+    assert found["resolved"] == {**MEANT, "own_embed_tokens": False, "own_lm_head": False}
+
+
+def test_a_whole_drafter_leaves_nothing_unfilled_and_does_as_its_flags_say(folder: Path, tmp_path: Path) -> None:
+    found = load(folder, pairs.changed(folder / "drafter", tmp_path / "fed-raw", norm_output=False))
+    assert found["unfilled"] == []
+    assert found["resolved"] == {**MEANT, "norm_output": False}
+
+
+def test_a_flag_where_vllm_does_not_look_is_a_difference(folder: Path, tmp_path: Path) -> None:
+    nested = {"norm_output": True, "eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
+    drafter = pairs.changed(folder / "drafter", tmp_path / "nested", norm_output=None, eagle_config=nested)
+    meant = api.inspect(str(drafter), target=str(folder / "target")).drafter
+    found = api.load_only(str(drafter), str(folder / "target"), timeout=120)
+    assert differences(meant, found["resolved"]) == ("norm_output: vLLM uses False, the checkpoint means True",)
+
+
+def test_four_ids_into_an_fc_of_three_end_in_one_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"EAGLECTL_TEST={tmp_path}"
+    monkeypatch.setenv(*mark.split("="))
+    drafter = pairs.changed(folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5])
+    with pytest.raises(
+        (Refused, Unreadable), match=r"4 aux layer ids.* an fc that takes 3|did not finish|ended with code"
+    ):
+        smoke(folder, drafter, timeout=45)
+    assert pairs.marked(mark) == []
+
+
+def test_a_run_out_of_time_is_not_a_pass_and_leaves_no_process(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"EAGLECTL_TEST={tmp_path}"
+    monkeypatch.setenv(*mark.split("="))
+    with pytest.raises(Unreadable, match="--timeout 1 s"):
+        smoke(folder, folder / "drafter", timeout=1)
+    assert pairs.marked(mark) == []
+
+
+def test_a_target_that_vllm_cannot_load_is_not_the_drafters_fault(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "x"}')
+    target = pairs.llama_target(tmp_path / "target")
+    weights = target / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(Unreadable, match="does not run the target"):
+        smoke(tmp_path, folder / "drafter")
+
+
+def test_prompts_past_the_context_are_the_users_to_shorten(folder: Path) -> None:
+    with pytest.raises(Usage, match="the target's context is 512"):
+        smoke(folder, folder / "drafter", max_tokens=600)
