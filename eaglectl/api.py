@@ -126,6 +126,10 @@ def smoke(
     folder = Path(target)
     if not folder.is_dir():
         raise Unreadable(f"--target {target}: smoke runs the target, so it must be a folder with its weights")
+    if against is not None and _engine(engine) not in ("vllm", "reference"):
+        raise Usage(
+            "--against needs an engine that loads both drafters; a server has loaded its own: use --engine vllm"
+        )
     reports = []
     for one in (source, against):
         if one is None:

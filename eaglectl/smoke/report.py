@@ -60,7 +60,7 @@ def judge(source: str, job: Job, run: EngineRun, min_length: float | None, min_p
         else:
             notes.append(f"{said}; in {run.dtype} rounding alone can do that")
     return SmokeReport(
-        source, run, measured, by_set, is_lossless, tuple(failures), tuple(notes), job.k, job.max_tokens, job.seed, digest(job.prompts)
+        source, run, measured, by_set, is_lossless, tuple(failures), tuple(notes), len(measured.per_position), job.max_tokens, job.seed, digest(job.prompts)
     )  # fmt: skip
 
 

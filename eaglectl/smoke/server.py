@@ -28,6 +28,8 @@ def run_server(job: Job, url: str) -> EngineRun:
             f"{base}/metrics has no {DRAFTS}; the server runs no speculative decoding, or is not vLLM: start it with"
             " --speculative-config"
         )
+    if _positions(first) == 0:
+        raise Unreadable(f"{base}/metrics does not count by position ({ACCEPTED}); a newer vLLM does")
     results, seconds = [], 0.0
     for prompt in job.prompts:
         before = _counters(base)
@@ -46,7 +48,10 @@ def run_server(job: Job, url: str) -> EngineRun:
         )
         results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens))
         job.told(len(results), len(job.prompts))
-    version = _get(f"{base}/version").get("version", "unknown")
+    try:
+        version = _get(f"{base}/version").get("version", "of unknown version")
+    except Unreadable:
+        version = "of unknown version"
     return EngineRun(
         "server",
         f"vLLM {version}",
@@ -72,8 +77,12 @@ def _settled(base: str, before: dict[str, float], tokens: int) -> dict[str, floa
                 f"{base} generated {grown} tokens while ours were {tokens}; other traffic shows in its counters: run"
                 " against a server of your own"
             )
-        if grown == tokens or time.monotonic() > deadline:
+        if grown == tokens:
             return after
+        if time.monotonic() > deadline:
+            raise Unreadable(
+                f"{base}/metrics shows {grown} of the {tokens} tokens that the server sent; its counters stand still"
+            )
         time.sleep(0.05)
 
 
@@ -83,7 +92,7 @@ def _positions(counters: dict[str, float]) -> int:
 
 def _model(base: str) -> str:
     found = _get(f"{base}/v1/models").get("data")
-    if not isinstance(found, list) or not found:
+    if not isinstance(found, list) or not found or not isinstance(found[0], dict) or "id" not in found[0]:
         raise Unreadable(f"{base}/v1/models lists no model; this is not an OpenAI-compatible server")
     return str(found[0]["id"])
 
@@ -98,7 +107,11 @@ def _complete(base: str, model: str, prompt: str, job: Job) -> int:
         "ignore_eos": True,
     }
     answer = _get(f"{base}/v1/completions", json.dumps(body).encode(), job.timeout)
-    return int(answer["usage"]["completion_tokens"])
+    usage = answer.get("usage")
+    if not isinstance(usage, dict) or type(usage.get("completion_tokens")) is not int:
+        raise Unreadable(f"{base}/v1/completions did not say how many tokens it made (usage.completion_tokens)")
+    count: int = usage["completion_tokens"]
+    return count
 
 
 def _counters(base: str) -> dict[str, float]:

@@ -1,0 +1,197 @@
+"""smoke on a running server: a real one of vLLM's, and small ones that are not what they should be."""
+
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglectl import api
+from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.smoke.report import SmokeReport
+from tests.engine import pairs
+
+PATIENCE = 180.0
+K = 3
+SETTINGS = (
+    "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-num-seqs", "4",
+    "--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", str(64 << 20), "--seed", "0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    pairs.llama_target(root / "target")
+    pairs.drafter("modelopt/hf", root / "target", root / "drafter")
+    pairs.write_prompts(root / "prompts.jsonl")
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server with speculation."""
+    speculation = {"method": "eagle3", "model": str(folder / "drafter"), "num_speculative_tokens": K}
+    port, log = free_port(), folder / "server.log"
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder / "target"),
+        "--port",
+        str(port),
+    ]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, *SETTINGS, "--speculative-config", json.dumps(speculation)],
+            env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait(f"http://127.0.0.1:{port}", process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        pairs.end(process)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait(url: str, process: "subprocess.Popen[Any]", log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.3)
+    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+
+
+def smoke(folder: Path, engine: str, **settings: Any) -> SmokeReport:
+    given = {"prompts": folder / "prompts.jsonl", "max_tokens": 16, "timeout": 120.0, **settings}
+    return api.smoke(str(folder / "drafter"), str(folder / "target"), engine=engine, **given)
+
+
+def test_a_server_counts_every_token_that_vllm_in_a_process_of_its_own_made(folder: Path, served: str) -> None:
+    """Rounds may differ: the server schedules asynchronously, and drafted differently from the same state in one of three."""
+    own, found = smoke(folder, "vllm"), smoke(folder, served)
+    assert own.verdict == found.verdict == "pass"
+    assert own.is_lossless
+    tokens = [[result.drafts + sum(result.accepted) for result in run.results] for run in (own.run, found.run)]
+    assert tokens[0] == tokens[1]
+    assert found.measured.length.value == pytest.approx(own.measured.length.value, rel=0.25)
+
+
+def test_the_number_of_positions_is_the_servers(folder: Path, served: str) -> None:
+    assert smoke(folder, served, k=5).k == K
+
+
+@pytest.mark.parametrize("length", [4, 64])
+def test_other_traffic_is_refused(length: int, folder: Path, served: str) -> None:
+    with traffic(served, str(folder / "target"), length), pytest.raises(Refused, match="other"):
+        smoke(folder, served)
+
+
+@contextmanager
+def traffic(url: str, model: str, length: int) -> Iterator[None]:
+    """Somebody else's completions, one after the other."""
+    done, begun = threading.Event(), threading.Event()
+    body = json.dumps({"model": model, "prompt": "noise", "max_tokens": length, "ignore_eos": True}).encode()
+
+    def send() -> None:
+        while not done.is_set():
+            request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answer.read()
+            begun.set()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_server_cannot_be_held_against_a_second_drafter(folder: Path) -> None:
+    with pytest.raises(Usage, match="--against"):
+        smoke(folder, "http://127.0.0.1:1", against=str(folder / "drafter"))
+
+
+# what vLLM 0.32.0 answers, as far as smoke reads it
+MODELS = {"data": [{"id": "m"}]}
+PLAIN = 'vllm:num_requests_running{engine="0",model_name="m"} 0.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
+DRAFTS = PLAIN + 'vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 0.0\n'
+POSITIONS = DRAFTS + 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 0.0\n'
+USAGE = {"usage": {"completion_tokens": 16}}
+
+NOT_SERVERS: dict[str, tuple[dict[str, Any], str]] = {
+    "a server of files": ({}, "answered 404"),
+    "no models": ({"/v1/models": {"data": []}}, "not an OpenAI-compatible server"),
+    "a model without an id": ({"/v1/models": {"data": [{}]}}, "not an OpenAI-compatible server"),
+    "text for JSON": ({"/v1/models": "hello"}, "did not answer with JSON"),
+    "no speculation": ({"/v1/models": MODELS, "/metrics": PLAIN}, "no speculative decoding"),
+    "no counts by position": ({"/v1/models": MODELS, "/metrics": DRAFTS}, "does not count by position"),
+    "no completions": ({"/v1/models": MODELS, "/metrics": POSITIONS}, "completions answered 404"),
+    "no usage": ({"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": {}}, "did not say how many tokens"),
+    "counters that stand still": (
+        {"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": USAGE}, "shows 0 of the 16 tokens",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_SERVERS)
+def test_a_server_that_cannot_be_measured_is_unreadable(name: str, folder: Path) -> None:
+    pages, word = NOT_SERVERS[name]
+    with small_server(pages) as url, pytest.raises(Unreadable, match=word):
+        smoke(folder, url)
+
+
+def test_nobody_there_is_unreadable(folder: Path) -> None:
+    with pytest.raises(Unreadable, match="no answer"):
+        smoke(folder, f"http://127.0.0.1:{free_port()}")
+
+
+@contextmanager
+def small_server(pages: Mapping[str, Any]) -> Iterator[str]:
+    """A plain HTTP server with these pages and nothing else."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = pages.get(self.path)
+            self.send_response(404 if page is None else 200)
+            self.end_headers()
+            self.wfile.write((page if isinstance(page, str) else json.dumps(page)).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
