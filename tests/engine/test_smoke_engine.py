@@ -8,8 +8,9 @@ import pytest
 from eaglectl import api
 from eaglectl.errors import Refused, Unreadable, Usage
 from eaglectl.smoke.job import Job
+from eaglectl.smoke.prompts import Prompt, read_prompts
 from eaglectl.smoke.report import SmokeReport
-from eaglectl.smoke.vllm_engine import differences, load_only
+from eaglectl.smoke.vllm_engine import differences, load_only, run_vllm
 from tests.engine import pairs
 
 MEANT = {
@@ -40,10 +41,10 @@ def smoke(folder: Path, drafter: Path, **settings: Any) -> SmokeReport:
     return api.smoke(str(drafter), str(folder / "target"), **given)
 
 
-def load(folder: Path, drafter: Path) -> Any:
-    """The loader's view of a drafter, which eaglectl itself may not want to read, and the difference to the good one."""
+def job(folder: Path, drafter: Path, prompts: tuple[Prompt, ...] = (), timeout: float = 120.0) -> Job:
+    """A drafter for vLLM that eaglectl itself need not want to read: what it knows is the good one's."""
     good = api.inspect(str(folder / "drafter"), target=str(folder / "target")).drafter
-    return load_only(Job(drafter, good, folder / "target", (), timeout=120))
+    return Job(drafter, good, folder / "target", prompts, max_tokens=16, timeout=timeout)
 
 
 def test_a_random_drafter_is_dead_and_changes_nothing(dead: SmokeReport) -> None:
@@ -59,7 +60,7 @@ def test_vllm_resolves_what_an_eagle_3_1_checkpoint_means(dead: SmokeReport) -> 
 
 def test_a_tensor_that_is_not_there_is_left_unfilled(folder: Path, tmp_path: Path) -> None:
     words = ("o_proj", "fc_norm.1", "lm_head", "embed_tokens", "up_proj")
-    found = load(folder, pairs.changed(folder / "drafter", tmp_path / "holes", without=words))
+    found = load_only(job(folder, pairs.changed(folder / "drafter", tmp_path / "holes", without=words)))
     assert sorted(found["unfilled"]) == [
         "lm_head.weight",
         "model.embed_tokens.weight",
@@ -70,30 +71,31 @@ def test_a_tensor_that_is_not_there_is_left_unfilled(folder: Path, tmp_path: Pat
     assert found["resolved"] == {**MEANT, "own_embed_tokens": False, "own_lm_head": False}
 
 
-def test_a_whole_drafter_leaves_nothing_unfilled_and_does_as_its_flags_say(folder: Path, tmp_path: Path) -> None:
-    found = load(folder, pairs.changed(folder / "drafter", tmp_path / "fed-raw", norm_output=False))
-    assert found["unfilled"] == []
-    assert found["resolved"] == {**MEANT, "norm_output": False}
-
-
 def test_a_flag_where_vllm_does_not_look_is_a_difference(folder: Path, tmp_path: Path) -> None:
     nested = {"norm_output": True, "eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
     drafter = pairs.changed(folder / "drafter", tmp_path / "nested", norm_output=None, eagle_config=nested)
     meant = api.inspect(str(drafter), target=str(folder / "target")).drafter
     found = api.load_only(str(drafter), str(folder / "target"), timeout=120)
+    assert found["unfilled"] == []
+    assert found["resolved"] == {**MEANT, "norm_output": False}
     assert differences(meant, found["resolved"]) == ("norm_output: vLLM uses False, the checkpoint means True",)
 
 
-def test_four_ids_into_an_fc_of_three_end_in_one_sentence(
+def test_four_ids_into_an_fc_of_three_are_refused_before_anything_hangs(folder: Path, tmp_path: Path) -> None:
+    drafter = pairs.changed(folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5])
+    with pytest.raises(Refused, match="4 aux layer ids"):
+        smoke(folder, drafter)
+
+
+def test_a_drafter_that_breaks_vllm_ends_in_one_sentence_and_leaves_no_process(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = f"EAGLECTL_TEST={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
     drafter = pairs.changed(folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5])
-    with pytest.raises(
-        (Refused, Unreadable), match=r"4 aux layer ids.* an fc that takes 3|did not finish|ended with code"
-    ):
-        smoke(folder, drafter, timeout=45)
+    with pytest.raises((Refused, Unreadable), match=r"not run this drafter|did not finish|ended with code") as caught:
+        run_vllm(job(folder, drafter, read_prompts(folder / "prompts.jsonl"), timeout=45))
+    assert "\n" not in str(caught.value)
     assert pairs.marked(mark) == []
 
 
