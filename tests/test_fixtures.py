@@ -52,6 +52,17 @@ def test_inspect_does_not_open_pickles_and_says_what_to_run(case: Case) -> None:
         inspected(case)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.is_pickled], ids=lambda case: case.path)
+def test_a_pickled_fixture_is_recognised_once_it_is_converted(case: Case) -> None:
+    pytest.importorskip("torch")
+    drafter = eaglectl.convert(str(case.folder), dry_run=True).plan.drafter
+    assert (drafter.producer, drafter.version, drafter.dims.draft_vocab) == (
+        case.producer,
+        case.version,
+        case.draft_vocab,
+    )
+
+
 @pytest.mark.parametrize(("path", "word"), REFUSED.items())
 def test_a_fixture_that_cannot_be_served_is_refused(path: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
     semantics = ["--source-semantics", "specforge=pre-879"] if path.startswith("specforge") else []

@@ -11,7 +11,7 @@ import re
 import shutil
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # what trainers wrap a drafter's names in (FSDP, torch.compile, TorchSpec's and SpecForge's own state)
 WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
+TORCHSPEC_PREFIX = "model_state.model.draft_model."
 PREFIXES = (
     "model_state.model.draft_model.",
     "model_state.draft_model.",
@@ -67,7 +68,7 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
             raise Refused(f"{source.label}: two tensors are {short} once the trainer's prefixes are removed; keep one")
         named[short] = tensor
     try:
-        _write(named, folder / SINGLE)
+        _write(named, folder / SINGLE, _marks(tensors))
         for name in source.names():
             is_pickled = name.endswith((*PICKLES, ".distcp", ".safetensors"))
             if (path := source.path(name)) and not name.startswith(".") and "/" not in name and not is_pickled:
@@ -236,7 +237,7 @@ def _assembled(source: Source, entry: Entry) -> "torch.Tensor":
     return whole
 
 
-def _write(tensors: Mapping[str, "torch.Tensor"], path: Path) -> None:
+def _write(tensors: Mapping[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
     torch = _torch()
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -247,7 +248,7 @@ def _write(tensors: Mapping[str, "torch.Tensor"], path: Path) -> None:
         for name, tensor in tensors.items()
     }
     try:
-        save_file(apart, path, {"format": "pt"})
+        save_file(apart, path, metadata)
     except SafetensorError as error:
         raise Unreadable(f"{path.parent.parent}: cannot keep the unpickled weights there: {error}") from None
 
@@ -262,6 +263,12 @@ def _asked(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _marks(names: Iterable[str]) -> dict[str, str]:
+    """File metadata that keeps the one mark which removing the trainer's prefix would lose."""
+    is_torchspec = any(name.startswith(TORCHSPEC_PREFIX) for name in names)
+    return {"format": "pt"} | ({"torchspec_version": "training state"} if is_torchspec else {})
 
 
 def _drafter_name(name: str) -> str:
