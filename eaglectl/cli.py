@@ -1,23 +1,20 @@
 """The command line: it parses, calls the API, prints, and exits with the codes that the contract names."""
 
 import json
-import os
 import re
 import sys
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import eaglectl
-from eaglectl.errors import EaglectlError, Usage, printable
+from eaglectl.errors import EaglectlError, Usage
+from eaglectl.terminal import Bar, Face, emit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.console import Console
+    pass
 
 app = typer.Typer(
     name="eaglectl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -51,37 +48,6 @@ Semantics = Annotated[
         help="A fact about the trainer that the file cannot state, like specforge=pre-879.",
     ),
 ]
-
-
-@dataclass(slots=True)
-class Face:
-    """How this call talks: quietly or not, in colour or not."""
-
-    quiet: bool = False
-    verbose: bool = False
-    no_color: bool = False
-
-    def console(self, *, stderr: bool = False) -> "Console":
-        """A rich console; of fixed width where there is no terminal, so that pipelines see stable lines."""
-        from rich.console import Console
-
-        stream = sys.stderr if stderr else sys.stdout
-        width = None if stream.isatty() else 160
-        return Console(
-            stderr=stderr, no_color=self.no_color or None, width=width, highlight=False, emoji=False, markup=False
-        )
-
-    def show(self, paint: "Callable[[Console], None]") -> None:
-        """Print to stdout what `paint` draws; without the padding at line ends where no terminal shows it."""
-        console = self.console()
-        with console.capture() as captured:
-            paint(console)
-        lines = (
-            captured.get().splitlines()
-            if console.is_terminal
-            else [line.rstrip() for line in captured.get().splitlines()]
-        )
-        _emit("\n".join(lines))
 
 
 @app.callback()
@@ -177,7 +143,7 @@ def convert_command(
         raise Usage(f"--to {to}: 3 or 3.1 was expected")
     wish = Wish(for_, to, tuple(engine or ()), tuple(drop or ()), _dtype(dtype))
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    progress = _Progress(face, is_on=not (face.quiet or json_ or dry_run))
+    progress = Bar(face, is_on=not (face.quiet or json_ or dry_run))
     with progress:
         done = api.convert(
             source, out, wish=wish, target=target, target_name=target_name, answers=answers, dry_run=dry_run, force=force, link=link,
@@ -247,7 +213,7 @@ def smoke_command(
     if is_load_only:
         _load_only(face, source, target, timeout, is_json=json_)
         return
-    with _Progress(face, is_on=not (face.quiet or json_)) as progress:
+    with Bar(face, is_on=not (face.quiet or json_)) as progress:
         report = api.smoke(
             source, target, engine=engine, device=device, k=k, prompts=prompts, max_tokens=max_tokens, temperature=temperature, seed=seed,
             against=against, min_acceptance_length=min_acceptance_length, min_position_0=min_position_0, timeout=timeout, probe=probe, answers=answers,
@@ -289,60 +255,6 @@ def demo_command(context: typer.Context) -> None:
     run_demo(context.obj.console(), run)
 
 
-class _Progress:
-    """A bar on stderr while bytes move; nothing where stderr is no terminal."""
-
-    def __init__(self, face: Face, *, is_on: bool) -> None:
-        self.is_on = is_on and sys.stderr.isatty()
-        self.face = face
-        self.bar: Any = None
-        self.task: Any = None
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def start(self, plan: Any) -> None:
-        if self.is_on:
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                console=self.face.console(stderr=True),
-                transient=True,
-            )
-            self.task = self.bar.add_task("writing", total=plan.nbytes)
-            self.bar.start()
-
-    def prompts(self, done: int, total: int) -> None:
-        if not self.is_on:
-            return
-        if self.bar is None:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self.bar = Progress(
-                TextColumn("prompts"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self.face.console(stderr=True),
-                transient=True,
-            )
-            self.task = self.bar.add_task("prompts", total=total)
-            self.bar.start()
-        self.bar.update(self.task, completed=done, total=total)
-
-    def advance(self, nbytes: int) -> None:
-        if self.bar:
-            self.bar.advance(self.task, nbytes)
-
-
 def _dtype(text: str | None) -> str | None:
     known = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
     if text is None:
@@ -368,23 +280,7 @@ def _bytes(text: str | None) -> int | None:
 
 
 def _print_json(document: Any) -> None:
-    _emit(json.dumps(document, indent=2))
-
-
-STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
-
-
-def _emit(text: str) -> None:
-    """Print to stdout, names from files made harmless; a reader that went away is no fault of anybody."""
-    lines = (
-        "".join(part if STYLE.fullmatch(part) else printable(part) for part in STYLE.split(line))
-        for line in text.split("\n")
-    )
-    try:
-        print("\n".join(lines), flush=True)
-    except BrokenPipeError:
-        # the interpreter flushes once more at its end, and must find somebody listening
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    emit(json.dumps(document, indent=2))
 
 
 def main() -> None:
