@@ -22,8 +22,8 @@ from eaglectl.formats.reading import read_drafter, read_target
 from eaglectl.reports.findings import Conversion, Inspection
 
 if TYPE_CHECKING:
-    from eaglectl.smoke.job import EngineRun, Job
-    from eaglectl.smoke.report import SmokeReport
+    from eaglectl.acceptance.job import EngineRun, Job
+    from eaglectl.acceptance.report import SmokeReport
 
 
 def inspect(
@@ -116,9 +116,9 @@ def smoke(
     vLLM gets the checkpoint as it lies; the reference runs what the checkpoint means. Raises Unreadable where the engine,
     device or input is not there, Refused and Usage as `convert` does.
     """
-    from eaglectl.smoke.job import Job
-    from eaglectl.smoke.prompts import builtin_prompts, read_prompts
-    from eaglectl.smoke.report import compare, judge
+    from eaglectl.acceptance.job import Job
+    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
+    from eaglectl.acceptance.report import compare, judge
 
     if k < 1 or max_tokens < 1:
         raise Usage("-k and --max-tokens need to be at least 1")
@@ -161,9 +161,9 @@ def smoke(
 
 
 def _probed(report: "SmokeReport", job: "Job", probe: str) -> "SmokeReport":
-    from eaglectl.smoke.probe import probe_drift, probe_sensitivity
-    from eaglectl.smoke.reference_engine import run_reference
-    from eaglectl.smoke.report import with_readings
+    from eaglectl.acceptance.probe import probe_drift, probe_sensitivity
+    from eaglectl.acceptance.reference_engine import run_reference
+    from eaglectl.acceptance.report import with_readings
 
     match probe:
         case "sensitivity":
@@ -176,8 +176,8 @@ def _probed(report: "SmokeReport", job: "Job", probe: str) -> "SmokeReport":
 
 def load_only(source: str, target: str, *, timeout: float = 600.0) -> Mapping[str, Any]:
     """What vLLM's drafter class and loader make of `source`: `unfilled` parameters and `resolved` flags; no weights of the target."""
-    from eaglectl.smoke.job import Job
-    from eaglectl.smoke.vllm_engine import load_only as load
+    from eaglectl.acceptance.job import Job
+    from eaglectl.acceptance.vllm_engine import load_only as load
 
     drafter = _as_it_lies(open_source(source), Path(target), Answers())
     return load(Job(Path(source), drafter, Path(target), (), timeout=timeout))
@@ -204,7 +204,7 @@ def _as_it_lies(original: FolderSource, target: Path, answers: Answers) -> Draft
 
 
 def _engine(asked: str) -> str:
-    from eaglectl.smoke.vllm_engine import is_installed
+    from eaglectl.acceptance.vllm_engine import is_installed
 
     if asked == "auto":
         return "vllm" if is_installed() else "reference"
@@ -216,15 +216,15 @@ def _engine(asked: str) -> str:
 def _run(job: "Job", engine: str) -> "EngineRun":
     match _engine(engine):
         case "vllm":
-            from eaglectl.smoke.vllm_engine import run_vllm
+            from eaglectl.acceptance.vllm_engine import run_vllm
 
             return run_vllm(job)
         case "reference":
-            from eaglectl.smoke.reference_engine import run_reference
+            from eaglectl.acceptance.reference_engine import run_reference
 
             return run_reference(job)
         case url:
-            from eaglectl.smoke.server import run_server
+            from eaglectl.acceptance.server import run_server
 
             return run_server(job, url)
 

@@ -11,7 +11,7 @@ import eaglectl
 
 ROOT = Path(eaglectl.__file__).parent
 # rooms of one station may not import each other
-RANK = {"errors": 0, "terminal": 1, "checkpoint": 1, "drafter": 2, "formats": 3, "engines": 3, "reference": 3, "conversion": 4, "validation": 4, "smoke": 4, "publishing": 5, "reports": 5, "api": 6, "demo": 7, "cli": 8}  # fmt: skip
+RANK = {"errors": 0, "terminal": 1, "checkpoint": 1, "drafter": 2, "formats": 3, "engines": 3, "reference": 3, "conversion": 4, "validation": 4, "acceptance": 4, "publishing": 5, "reports": 5, "api": 6, "demo": 7, "cli": 8}  # fmt: skip
 HOMES = {
     "torch": {
         "checkpoint/pickles.py",
@@ -20,14 +20,14 @@ HOMES = {
         "reference/rope.py",
         "reference/speculation.py",
         "reference/target.py",
-        "smoke/vllm_child.py",
+        "acceptance/vllm_child.py",
     },
     "safetensors": {"checkpoint/pickles.py", "reference/loading.py"},
-    "numpy": {"drafter/vocabulary.py", "conversion/arithmetic.py", "smoke/measurement.py"},
+    "numpy": {"drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py"},
     "packaging": {"engines/view.py", "engines/catalogue.py", "reports/wording.py"},
     "rich": {"reports/text.py", "reports/smoke.py", "terminal.py"},
     "typer": {"cli.py"},
-    "vllm": {"smoke/vllm_child.py"},
+    "vllm": {"acceptance/vllm_child.py"},
     "jsonschema": set(),
     "huggingface_hub": set(),
     "transformers": {"reference/target.py"},

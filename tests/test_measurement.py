@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglectl.acceptance.measurement import PromptResult, measure, ratio, shortfalls
 from eaglectl.errors import Unreadable
-from eaglectl.smoke.measurement import PromptResult, measure, ratio, shortfalls
 
 
 def result(drafts: int, *accepted: int) -> PromptResult:

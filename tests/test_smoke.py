@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from eaglectl.acceptance.prompts import builtin_prompts, read_prompts  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
-from eaglectl.smoke.prompts import builtin_prompts, read_prompts  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
 DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
@@ -186,3 +186,11 @@ def test_the_built_in_prompts_are_of_several_sets() -> None:
 
 def test_plain_lines_and_json_lines_may_be_mixed(prompts: Path) -> None:
     assert [prompt.set for prompt in read_prompts(prompts)] == ["code", "prose", "prompts"]
+
+
+def test_the_python_api_may_be_called_more_than_once(target: Path, prompts: Path) -> None:
+    import eaglectl
+
+    for _ in range(2):
+        report = eaglectl.smoke(DRAFTER, str(target), engine="reference", prompts=prompts, max_tokens=2)
+        assert report.verdict == "fail"

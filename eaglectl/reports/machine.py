@@ -3,13 +3,13 @@
 from typing import Any
 
 import eaglectl
+from eaglectl.acceptance.measurement import Estimate, Measurement
+from eaglectl.acceptance.report import SmokeReport
 from eaglectl.conversion.plan import Derived, Plan
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.errors import EaglectlError
 from eaglectl.reports.findings import Conversion, Inspection
-from eaglectl.smoke.measurement import Estimate, Measurement
-from eaglectl.smoke.report import SmokeReport
 
 
 def inspection(found: Inspection) -> dict[str, Any]:

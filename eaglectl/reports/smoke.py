@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.text import Text
 
+from eaglectl.acceptance.measurement import Estimate, Measurement
+from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports.text import indented, pairs, table
-from eaglectl.smoke.measurement import Estimate, Measurement
-from eaglectl.smoke.report import SmokeReport
 
 
 def print_smoke(console: Console, report: SmokeReport) -> None:

@@ -14,11 +14,11 @@ os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MU
 import torch
 from vllm import LLM, SamplingParams
 
+from eaglectl.acceptance.vllm_child import _settings, _speculative
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.reference.loading import load_drafter
 from eaglectl.reference.speculation import Drafting, Generated, Settings, Speculation
 from eaglectl.reference.target import load_target
-from eaglectl.smoke.vllm_child import _settings, _speculative
 from tests.engine import pairs
 
 K = 3

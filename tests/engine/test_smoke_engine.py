@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from eaglectl import api
+from eaglectl.acceptance.job import Job
+from eaglectl.acceptance.prompts import Prompt, read_prompts
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.acceptance.vllm_engine import differences, load_only, run_vllm
 from eaglectl.errors import Refused, Unreadable, Usage
-from eaglectl.smoke.job import Job
-from eaglectl.smoke.prompts import Prompt, read_prompts
-from eaglectl.smoke.report import SmokeReport
-from eaglectl.smoke.vllm_engine import differences, load_only, run_vllm
 from tests.engine import pairs
 
 MEANT = {

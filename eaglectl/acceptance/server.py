@@ -5,11 +5,13 @@ import re
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
+from eaglectl.acceptance.job import EngineRun, Job
+from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.prompts import Prompt
 from eaglectl.errors import Refused, Unreadable
-from eaglectl.smoke.job import EngineRun, Job
-from eaglectl.smoke.measurement import PromptResult
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
@@ -39,7 +41,7 @@ def run_server(job: Job, url: str) -> EngineRun:
                 " traffic"
             )
         begin = time.perf_counter()
-        tokens = _complete(base, model, prompt.text, job)
+        tokens = _complete(base, model, prompt, job)
         seconds += time.perf_counter() - begin
         after = _settled(base, before, tokens)
         drafts = int(after[DRAFTS] - before[DRAFTS])
@@ -97,21 +99,31 @@ def _model(base: str) -> str:
     return str(found[0]["id"])
 
 
-def _complete(base: str, model: str, prompt: str, job: Job) -> int:
+def _complete(base: str, model: str, prompt: Prompt, job: Job) -> int:
+    is_chat = prompt.is_chat and _has_template(job.target)
     body = {
         "model": model,
-        "prompt": prompt,
+        **({"messages": [{"role": "user", "content": prompt.text}]} if is_chat else {"prompt": prompt.text}),
         "max_tokens": job.max_tokens,
         "temperature": job.temperature,
         "seed": job.seed,
         "ignore_eos": True,
     }
-    answer = _get(f"{base}/v1/completions", json.dumps(body).encode(), job.timeout)
+    url = f"{base}/v1/chat/completions" if is_chat else f"{base}/v1/completions"
+    answer = _get(url, json.dumps(body).encode(), job.timeout)
     usage = answer.get("usage")
     if not isinstance(usage, dict) or type(usage.get("completion_tokens")) is not int:
-        raise Unreadable(f"{base}/v1/completions did not say how many tokens it made (usage.completion_tokens)")
+        raise Unreadable(f"{url} did not say how many tokens it made (usage.completion_tokens)")
     count: int = usage["completion_tokens"]
     return count
+
+
+def _has_template(target: Path) -> bool:
+    """Whether the target's tokenizer has a chat template; the other engines then use it (reference_engine.token_ids)."""
+    config = target / "tokenizer_config.json"
+    return (target / "chat_template.jinja").is_file() or (
+        config.is_file() and "chat_template" in json.loads(config.read_text())
+    )
 
 
 def _counters(base: str) -> dict[str, float]:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from eaglectl.smoke.job import EngineRun, Job
-from eaglectl.smoke.measurement import Estimate, Measurement, measure, ratio, shortfalls
-from eaglectl.smoke.probe import Drift, Reading
-from eaglectl.smoke.prompts import digest
+from eaglectl.acceptance.job import EngineRun, Job
+from eaglectl.acceptance.measurement import Estimate, Measurement, measure, ratio, shortfalls
+from eaglectl.acceptance.probe import Drift, Reading
+from eaglectl.acceptance.prompts import digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eaglectl.acceptance.job import Job
+from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
+from eaglectl.acceptance.prompts import Prompt
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import Usage
-from eaglectl.smoke.job import Job
-from eaglectl.smoke.measurement import Estimate, Measurement, PromptResult, measure, ratio
-from eaglectl.smoke.prompts import Prompt
 
 DEPTH = 7
 TEMPLATE = "<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
@@ -114,8 +114,8 @@ class _Stage:
     """The target loaded once; drafters on it are cheap."""
 
     def __init__(self, job: Job) -> None:
+        from eaglectl.acceptance.reference_engine import load_tokenizer, tokenise
         from eaglectl.reference import target as targets
-        from eaglectl.smoke.reference_engine import load_tokenizer, tokenise
 
         self.job = job
         device, self.dtype = targets.choose_device(job.device)
@@ -130,8 +130,8 @@ class _Stage:
         self, drafter: Drafter, boundaries: tuple[int, ...], *, is_absolute: bool = False, prompts: list[list[int]] | None = None, watcher: Any = None
     ) -> list[PromptResult] | None:  # fmt: skip
         """Acceptance under a reading; None where the reading is impossible (ids past the vocabulary)."""
+        from eaglectl.acceptance.reference_engine import BATCH
         from eaglectl.reference.speculation import Settings, Speculation
-        from eaglectl.smoke.reference_engine import BATCH
 
         model = self.drafter if drafter is self.job.drafter else self._load(drafter)
         if is_absolute:
@@ -178,7 +178,7 @@ class _Watched:
 
 
 def _conditions(job: Job, stage: _Stage) -> Mapping[str, list[list[int]]]:
-    from eaglectl.smoke.reference_engine import token_ids
+    from eaglectl.acceptance.reference_engine import token_ids
 
     room = min(stage.context, LONGEST) - job.max_tokens - DEPTH
     filler = token_ids(stage.tokenizer, Prompt(FILLER))

@@ -21,7 +21,7 @@ class Prompt:
 
 def builtin_prompts() -> tuple[Prompt, ...]:
     """The prompts that come with eaglectl, written for it (Apache-2.0)."""
-    lines = files("eaglectl.smoke").joinpath("prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = files("eaglectl.acceptance").joinpath("prompts.jsonl").read_text(encoding="utf-8").splitlines()
     return tuple(_prompt("the built-in prompts", number, line) for number, line in enumerate(lines, 1))
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.prompts import Prompt
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.smoke.measurement import PromptResult
-from eaglectl.smoke.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True)

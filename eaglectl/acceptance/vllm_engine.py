@@ -13,11 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from eaglectl.acceptance.job import EngineRun, Job
+from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.reference_engine import tokenise
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import Refused, Unreadable
-from eaglectl.smoke.job import EngineRun, Job
-from eaglectl.smoke.measurement import PromptResult
-from eaglectl.smoke.reference_engine import tokenise
 
 # what keeps a short run short and quiet (vLLM 0.32.0)
 ENVIRONMENT = {
@@ -92,7 +92,7 @@ def _child(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
         order.write_text(json.dumps(_order(job, mode, prompts)))
         environment = {**os.environ, **ENVIRONMENT}
         environment.setdefault("OMP_NUM_THREADS", "1")
-        command = [sys.executable, "-m", "eaglectl.smoke.vllm_child", str(order), str(answer)]
+        command = [sys.executable, "-m", "eaglectl.acceptance.vllm_child", str(order), str(answer)]
         # in a group of its own, so that whatever it started goes with it
         options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=environment, start_new_session=True, **options) as process:
@@ -130,7 +130,7 @@ def _order(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
         "mode": mode, "target": str(job.target.resolve()), "drafter": str(job.folder.resolve()), "k": job.k, "max_tokens": job.max_tokens,
         "seed": job.seed, "temperature": job.temperature, "device": job.device, "is_mla": job.drafter.dims.attention == "MLA",
         "is_mla_target": "kv_lora_rank" in json.loads((job.target / "config.json").read_text()),
-        "prompts": prompts,
+        "prompts": prompts, "context": _context(job.target).max_position_embeddings,
     }  # fmt: skip
 
 

@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from eaglectl.acceptance.job import EngineRun, Job
+from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.prompts import Prompt
 from eaglectl.errors import Unreadable, Usage
-from eaglectl.smoke.job import EngineRun, Job
-from eaglectl.smoke.measurement import PromptResult
-from eaglectl.smoke.prompts import Prompt
 
 BATCH = 8
 

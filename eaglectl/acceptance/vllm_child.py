@@ -9,6 +9,7 @@ from typing import Any
 COUNTERS = {"drafts": "vllm:spec_decode_num_drafts", "accepted": "vllm:spec_decode_num_accepted_tokens_per_pos"}
 KV_CACHE_BYTES = 256 << 20
 MARGIN = 16
+KEPT_LINES = 2
 
 
 def main() -> None:
@@ -21,8 +22,9 @@ def main() -> None:
         answer["version"] = vllm.__version__
         answer |= {"generate": generate, "plain": generate, "load": load}[order["mode"]](order)
     except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        answer["error"] = f"{type(error).__name__}: {(lines or ['(no message)'])[0][:400]}"
+        # pydantic says what is wrong in the second line
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        answer["error"] = f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
     Path(sys.argv[2]).write_text(json.dumps(answer))
 
 
@@ -32,6 +34,7 @@ def generate(order: dict[str, Any]) -> dict[str, Any]:
 
     prompts: list[list[int]] = order["prompts"]
     longest = max(map(len, prompts)) + order["max_tokens"] + order["k"] + MARGIN
+    longest = min(longest, order["context"] or longest)
     is_plain = order["mode"] == "plain"
     speculative = {} if is_plain else {"speculative_config": _speculative(order)}
     llm = LLM(**_settings(order, longest), disable_log_stats=False, **speculative)
