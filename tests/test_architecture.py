@@ -26,7 +26,7 @@ HOMES = {
     "numpy": {"drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py"},
     "packaging": {"engines/view.py", "engines/catalogue.py", "reports/wording.py"},
     "rich": {"reports/text.py", "reports/smoke.py", "terminal.py"},
-    "typer": {"cli.py"},
+    "typer": {"cli/app.py", "cli/convert.py", "cli/demo.py", "cli/inspect.py", "cli/options.py", "cli/smoke.py"},
     "vllm": {"acceptance/vllm_child.py"},
     "jsonschema": set(),
     "huggingface_hub": set(),

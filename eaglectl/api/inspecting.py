@@ -1,0 +1,46 @@
+"""What a checkpoint is."""
+
+from collections.abc import Sequence
+
+from eaglectl.api.inputs import open_target
+from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.source import open_source
+from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
+from eaglectl.engines.engine import Verdict, aux_readings
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reading import read_drafter
+from eaglectl.reports.findings import Inspection
+
+
+def inspect(
+    source: str, *, target: str | None = None, engines: Sequence[str] = (), answers: Answers | None = None
+) -> Inspection:
+    """What a checkpoint is and what engines do with it; config and headers are read, no tensor data.
+
+    Raises Unreadable (missing, truncated, pickled), Refused (no EAGLE-3 drafter, or contradictory), Usage.
+    """
+    wanted = [parse_engine(text) for text in engines]
+    checkpoint = read_checkpoint(open_source(source))
+    drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
+    names, config = tuple(checkpoint.tensors), checkpoint.config
+    flatten = by_name(drafter.producer).flatten
+    flat = flatten(config) if flatten else config
+
+    def judge(one: Wanted) -> tuple[Verdict, ...]:
+        return verdicts(drafter, config, flat, names, one)
+
+    every = (*judge(parse_engine("vllm>=0")), *judge(parse_engine("sglang")))
+    asked = tuple(verdict for one in wanted for verdict in judge(one))
+    readings = aux_readings(
+        flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target
+    )
+    return Inspection(
+        checkpoint.source.label,
+        drafter,
+        checkpoint,
+        readings,
+        every,
+        asked,
+        {"source": source, **launch_commands(drafter, source)},
+    )
