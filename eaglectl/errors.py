@@ -9,12 +9,17 @@ def printable(text: str) -> str:
 
 
 class EaglectlError(Exception):
-    """Base of every error that is an answer to the user and not a crash; its text is one clear sentence, on one line."""
+    """Base of every error that is an answer to the user and not a crash; its text is one clear sentence, on one line.
+
+    `topic` names the rule of `eaglectl validate` that this is a case of, `where` the place ("config.json:KEY", "tensor:NAME").
+    """
 
     exit_code: ClassVar[int] = 70
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, topic: str = "", where: str = "") -> None:
         super().__init__(printable(message))
+        self.topic = topic
+        self.where = where
 
 
 class Refused(EaglectlError):

@@ -9,6 +9,7 @@ from eaglectl.cli.convert import convert_command
 from eaglectl.cli.demo import demo_command
 from eaglectl.cli.inspect import inspect_command
 from eaglectl.cli.smoke import smoke_command
+from eaglectl.cli.validate import validate_command
 from eaglectl.terminal import Face
 
 app = typer.Typer(
@@ -32,5 +33,5 @@ def common(
         raise typer.Exit
 
 
-for command in (inspect_command, convert_command, smoke_command, demo_command):
+for command in (inspect_command, convert_command, validate_command, smoke_command, demo_command):
     app.command(command.__name__.removesuffix("_command"))(command)

@@ -49,12 +49,14 @@ def bias_feature(name: str) -> Feature | None:
 class Note:
     """Something a reader of the checkpoint should know.
 
-    A question needs an answer that only the user has before a conversion; a problem forbids one.
+    A question needs an answer that only the user has before a conversion; a problem forbids one. `topic` names the rule
+    of `eaglectl validate` that it is a case of; a note needs none.
     """
 
     level: Level
     about: str
     text: str
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,6 @@ class Keys:
             left[key] = value
         return left
 
-    def say(self, level: str, about: str, text: str) -> None:
+    def say(self, level: str, about: str, text: str, topic: str = "") -> None:
         """Add a note."""
-        self.notes.append(Note(level, about, text))  # type: ignore[arg-type]
+        self.notes.append(Note(level, about, text, topic))  # type: ignore[arg-type]

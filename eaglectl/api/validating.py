@@ -1,0 +1,47 @@
+"""Judging checkpoints by rules."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from eaglectl.api.inputs import open_target
+from eaglectl.checkpoint.checkpoint import read_config
+from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.engines.catalogue import parse_engine
+from eaglectl.errors import EaglectlError
+from eaglectl.formats.format import Answers
+from eaglectl.validation.catalogue import chosen
+from eaglectl.validation.judging import Report, judge
+from eaglectl.validation.policy import Policy
+from eaglectl.validation.rule import Severity
+from eaglectl.validation.subject import Subject, TargetSide
+
+
+def validate(
+    source: str, *, target: str | None = None, engines: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = (),
+    fail_on: Severity | Literal["never"] | None = None, policy: Policy | None = None, headers_only: bool = False, answers: Answers | None = None,
+) -> Report:  # fmt: skip
+    """Judge one checkpoint by the rules. `engines` (those of the policy where none are given) add what their releases do with it.
+
+    `fail_on`: the least severity that fails; None: what the policy says, "error" where it says nothing.
+    A checkpoint that cannot be read is reported, not raised; Unreadable is for what does not exist, Usage for unknown rules and engines.
+    """
+    policy = policy or Policy()
+    least = fail_on or policy.fail_on or "error"
+    wanted = tuple(parse_engine(text) for text in (engines or policy.engines))
+    subject = Subject(
+        open_source(source), _target_side(target), wanted, answers or Answers(), headers_only=headers_only
+    )
+    return judge(subject, chosen(select, ignore), policy, None if least == "never" else least, source)
+
+
+def _target_side(target: str | None) -> TargetSide:
+    known = open_target(target)
+    if target is None:
+        return TargetSide(known)
+    path = Path(target)
+    source = FolderSource(path.parent) if path.is_file() and path.suffix == ".json" else open_source(target)
+    try:
+        return TargetSide(known, source, read_config(source))
+    except EaglectlError:
+        return TargetSide(known, source)

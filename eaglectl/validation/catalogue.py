@@ -1,0 +1,45 @@
+"""Every rule, by id."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+
+from eaglectl.errors import Usage
+from eaglectl.validation import files
+from eaglectl.validation.rule import Rule
+
+MODULES = (files,)
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """All rules in the order of their ids."""
+    found = [one for module in MODULES for one in vars(module).values() if isinstance(one, Rule)]
+    found += [one for module in MODULES for one in getattr(module, "RULES", ())]
+    return tuple(sorted(found, key=lambda one: int(one.id.removeprefix("EGL"))))
+
+
+def find(text: str) -> Rule:
+    """The rule that `text` names, by id or by name. Raises Usage with the nearest ones."""
+    by_name = {one.id: one for one in rules()} | {one.name: one for one in rules()}
+    if text in by_name or text.upper() in by_name:
+        return by_name.get(text) or by_name[text.upper()]
+    near = get_close_matches(text.upper() if text.upper().startswith("EGL") else text, by_name, 3)
+    raise Usage(f"{text} is no rule; " + (f"near it: {', '.join(near)}" if near else "`eaglectl rules` lists them"))
+
+
+def chosen(select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules to run: all, or those that `select` names (an id, a name, or a prefix like EGL2), less those of `ignore`."""
+    wanted, unwanted = list(select), list(ignore)
+    kept = rules() if not wanted else _matching(wanted)
+    left_out = {one.id for one in _matching(unwanted)}
+    return tuple(one for one in kept if one.id not in left_out)
+
+
+def _matching(texts: Iterable[str]) -> tuple[Rule, ...]:
+    ids: set[str] = set()
+    for text in texts:
+        prefix = text.upper()
+        family = {one.id for one in rules() if prefix in ("EGL", f"EGL{int(one.id[3:]) // 100}")}
+        ids |= family or {find(text).id}
+    return tuple(one for one in rules() if one.id in ids)

@@ -1,0 +1,101 @@
+"""Running the rules over a checkpoint, and what comes of it under a policy."""
+
+import datetime
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from eaglectl.validation.policy import Policy, Suppression
+from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
+from eaglectl.validation.subject import Subject
+
+Outcome = Literal["pass", "fail", "could-not-look"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unlooked:
+    """A rule that could not look, and why; `is_required`: the policy asks for it, so nothing passes without it."""
+
+    rule: Rule
+    reason: str
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A finding that a suppression of the policy lets pass."""
+
+    finding: Finding
+    by: Suppression
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What validation found in one checkpoint. `unused` are suppressions of the policy that met nothing here."""
+
+    source: str
+    path: str
+    engines: tuple[str, ...]
+    verdict: Outcome
+    findings: tuple[Finding, ...]
+    unlooked: tuple[Unlooked, ...]
+    suppressed: tuple[Suppressed, ...]
+    unused: tuple[Suppression, ...]
+    passed: tuple[Rule, ...]
+    policy: str
+    seconds: float
+
+
+def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str) -> Report:
+    """Run `rules` over `subject`. `fail_on`: the least severity that fails; None: nothing does.
+
+    Findings come in order of severity, then of rule. A suppression that has run out is as good as none.
+    """
+    start = time.perf_counter()
+    findings: list[Finding] = []
+    unlooked: list[Unlooked] = []
+    passed: list[Rule] = []
+    for one in rules:
+        severity = "error" if one.id in policy.forbidden else policy.severities.get(one.id, one.severity)
+        try:
+            hits = list(one.check(subject))
+        except CannotLook as reason:
+            is_asked = bool(subject.wanted) and one.family.startswith("serving")
+            unlooked.append(Unlooked(one, str(reason), is_asked or one.id in policy.required))
+            continue
+        findings += [Finding(one, severity, hit) for hit in hits]
+        if not hits:
+            passed.append(one)
+    today = datetime.datetime.now(datetime.UTC).date()
+    valid = [one for one in policy.suppressions if one.until is None or one.until >= today]
+    suppressed = [Suppressed(finding, by) for finding in findings if (by := _suppressor(finding, valid))]
+    hidden = {id(one.finding) for one in suppressed}
+    kept = [finding for finding in findings if id(finding) not in hidden]
+    kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    used = {one.by for one in suppressed}
+    engines = tuple(f"{wanted.engine}=={release}" for wanted in subject.wanted for release in wanted.releases)
+    return Report(
+        subject.label, path, engines, _outcome(kept, unlooked, fail_on, subject), tuple(kept), tuple(unlooked), tuple(suppressed),
+        tuple(one for one in policy.suppressions if one not in used), tuple(passed), policy.origin, time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def _suppressor(finding: Finding, suppressions: Sequence[Suppression]) -> Suppression | None:
+    fitting = (one for one in suppressions if one.rule in (finding.rule.id, finding.rule.name))
+    return next((one for one in fitting if finding.hit.where.startswith(one.where)), None)
+
+
+def _outcome(
+    findings: Sequence[Finding], unlooked: Sequence[Unlooked], fail_on: Severity | None, subject: Subject
+) -> Outcome:
+    if fail_on and any(SEVERITIES.index(one.severity) >= SEVERITIES.index(fail_on) for one in findings):
+        return "fail"
+    is_blind = subject.stop is not None and not any(one.severity == "error" for one in findings)
+    return "could-not-look" if is_blind or any(one.is_required for one in unlooked) else "pass"
+
+
+def merged(reports: Sequence[Report]) -> Outcome:
+    """The verdict over several checkpoints: a failure before blindness before a pass."""
+    verdicts = {report.verdict for report in reports}
+    return "fail" if "fail" in verdicts else "could-not-look" if "could-not-look" in verdicts else "pass"
