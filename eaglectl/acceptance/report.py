@@ -51,6 +51,7 @@ def judge(source: str, job: Job, run: EngineRun, min_length: float | None, min_p
     failures = list(shortfalls(measured, min_length, min_position_0)) + [
         f"not as the checkpoint means: {text}" for text in run.differences
     ]
+    failures += [note.text for note in job.drafter.told("problem")]  # engines run such a file all the same
     notes = []
     is_lossless = run.equal == len(run.results) if run.plain and job.temperature == 0 else None
     if is_lossless is False:

@@ -1,16 +1,14 @@
-"""A running vLLM server as the engine: prompts go over its OpenAI API, counters come from /metrics before and after."""
+"""A running server as the engine: vLLM's by its counters in /metrics before and after, SGLang's by what it says of each request."""
 
-import json
 import re
 import time
-import urllib.error
-import urllib.request
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
+from eaglectl.acceptance.http import complete, first_model, get, other_drafter, read
 from eaglectl.acceptance.job import EngineRun, Job
 from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.prompts import Prompt
+from eaglectl.acceptance.sglang_server import run_sglang_server, sglang_info
 from eaglectl.errors import Refused, Unreadable
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
@@ -23,15 +21,18 @@ SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?\s+([-+0-9.eE]+|NaN|[+-
 def run_server(job: Job, url: str) -> EngineRun:
     """Run `job` against the server at `url`, prompt by prompt. Raises Unreadable where it does not answer or speculate, Refused for other traffic."""
     base = url.rstrip("/")
-    model = _model(base)
+    model = first_model(base)
+    if (info := sglang_info(base)) is not None:
+        return run_sglang_server(job, base, model, info)
     first = _counters(base)
     if DRAFTS not in first:
         raise Unreadable(
-            f"{base}/metrics has no {DRAFTS}; the server runs no speculative decoding, or is not vLLM: start it with"
+            f"{base}/metrics has no {DRAFTS}; the server runs no speculative decoding, or is neither vLLM nor SGLang: start it with"
             " --speculative-config"
         )
     if _positions(first) == 0:
         raise Unreadable(f"{base}/metrics does not count by position ({ACCEPTED}); a newer vLLM does")
+    settings = _settings(base)
     results, seconds = [], 0.0
     for prompt in job.prompts:
         before = _counters(base)
@@ -41,7 +42,7 @@ def run_server(job: Job, url: str) -> EngineRun:
                 " traffic"
             )
         begin = time.perf_counter()
-        tokens = _complete(base, model, prompt, job)
+        tokens, _ = complete(base, model, prompt, job)
         seconds += time.perf_counter() - begin
         after = _settled(base, before, tokens)
         drafts = int(after[DRAFTS] - before[DRAFTS])
@@ -50,22 +51,32 @@ def run_server(job: Job, url: str) -> EngineRun:
         )
         results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens))
         job.told(len(results), len(job.prompts))
-    try:
-        version = _get(f"{base}/version").get("version", "of unknown version")
-    except Unreadable:
-        version = "of unknown version"
+    drafter = str(settings.get("model", "not said"))
     return EngineRun(
-        "server",
-        f"vLLM {version}",
-        "the server's",
-        "the server's",
-        "what the server at this URL does",
-        tuple(results),
-        (),
-        seconds,
-        0.0,
-        {"model": model},
-    )
+        "server", f"vLLM {_version(base)}", "the server's", "the server's",
+        "what the server at this URL does" + ("" if settings else "; which drafter that is it says only with VLLM_SERVER_DEV_MODE=1"),
+        tuple(results), (), seconds, 0.0, {"model": model, "drafter": drafter}, other_drafter(job.folder, drafter),
+    )  # fmt: skip
+
+
+def _version(base: str) -> str:
+    try:
+        return str(get(f"{base}/version").get("version", "of unknown version"))
+    except Unreadable:
+        return "of unknown version"
+
+
+def _settings(base: str) -> Mapping[str, Any]:
+    """The server's speculative_config where it shows it (development mode). Raises Refused where its acceptance is invented."""
+    try:
+        config = get(f"{base}/server_info?config_format=json").get("vllm_config")
+    except Unreadable:
+        return {}
+    found = config.get("speculative_config") if isinstance(config, Mapping) else None
+    settings: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    if (method := settings.get("rejection_sample_method")) == "synthetic":
+        raise Refused(f"{base} runs with rejection_sample_method: {method}, which invents acceptance; start it without")
+    return settings
 
 
 def _settled(base: str, before: dict[str, float], tokens: int) -> dict[str, float]:
@@ -92,43 +103,9 @@ def _positions(counters: dict[str, float]) -> int:
     return sum(1 for key in counters if key.startswith(f"{ACCEPTED}["))
 
 
-def _model(base: str) -> str:
-    found = _get(f"{base}/v1/models").get("data")
-    if not isinstance(found, list) or not found or not isinstance(found[0], dict) or "id" not in found[0]:
-        raise Unreadable(f"{base}/v1/models lists no model; this is not an OpenAI-compatible server")
-    return str(found[0]["id"])
-
-
-def _complete(base: str, model: str, prompt: Prompt, job: Job) -> int:
-    is_chat = prompt.is_chat and _has_template(job.target)
-    body = {
-        "model": model,
-        **({"messages": [{"role": "user", "content": prompt.text}]} if is_chat else {"prompt": prompt.text}),
-        "max_tokens": job.max_tokens,
-        "temperature": job.temperature,
-        "seed": job.seed,
-        "ignore_eos": True,
-    }
-    url = f"{base}/v1/chat/completions" if is_chat else f"{base}/v1/completions"
-    answer = _get(url, json.dumps(body).encode(), job.timeout)
-    usage = answer.get("usage")
-    if not isinstance(usage, dict) or type(usage.get("completion_tokens")) is not int:
-        raise Unreadable(f"{url} did not say how many tokens it made (usage.completion_tokens)")
-    count: int = usage["completion_tokens"]
-    return count
-
-
-def _has_template(target: Path) -> bool:
-    """Whether the target's tokenizer has a chat template; the other engines then use it (reference_engine.token_ids)."""
-    config = target / "tokenizer_config.json"
-    return (target / "chat_template.jinja").is_file() or (
-        config.is_file() and "chat_template" in json.loads(config.read_text())
-    )
-
-
 def _counters(base: str) -> dict[str, float]:
     found: dict[str, float] = {}
-    for line in _read(f"{base}/metrics").decode("utf-8", "replace").splitlines():
+    for line in read(f"{base}/metrics").decode("utf-8", "replace").splitlines():
         sample = SAMPLE.match(line)
         if not sample or not sample[1].startswith("vllm:"):
             continue
@@ -136,23 +113,3 @@ def _counters(base: str) -> dict[str, float]:
         key = f"{sample[1]}[{place[1]}]" if place else sample[1]
         found[key] = found.get(key, 0.0) + float(sample[3])
     return found
-
-
-def _get(url: str, body: bytes | None = None, timeout: float = 30.0) -> dict[str, Any]:
-    try:
-        value = json.loads(_read(url, body, timeout))
-    except ValueError:
-        raise Unreadable(f"{url} did not answer with JSON; this is not an OpenAI-compatible server") from None
-    return value if isinstance(value, dict) else {}
-
-
-def _read(url: str, body: bytes | None = None, timeout: float = 30.0) -> bytes:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            found: bytes = answer.read()
-            return found
-    except urllib.error.HTTPError as error:
-        raise Unreadable(f"{url} answered {error.code}: {error.read(300).decode('utf-8', 'replace')}") from None
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{url}: no answer ({error})") from None

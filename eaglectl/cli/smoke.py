@@ -16,7 +16,7 @@ def smoke_command(
     source: Source,
     target: Annotated[str, typer.Option("--target", help="The target model's folder; it is run.")],
     engine: Annotated[
-        str, typer.Option("--engine", help="auto, vllm, reference, or the URL of a running vLLM server.")
+        str, typer.Option("--engine", help="auto, vllm, reference, or the URL of a running vLLM or SGLang server.")
     ] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
     k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", help="Drafted tokens a round.")] = 3,
