@@ -32,7 +32,10 @@ class Suppressed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What validation found in one checkpoint. `unused` are suppressions of the policy that met nothing here."""
+    """What validation found in one checkpoint. `unused` are suppressions of the policy that met nothing here.
+
+    `fail_on` is the least severity that failed it, None for none; `problem` why it could not be read, where no rule says so.
+    """
 
     source: str
     path: str
@@ -45,6 +48,8 @@ class Report:
     passed: tuple[Rule, ...]
     policy: str
     seconds: float
+    fail_on: Severity | None = "error"
+    problem: str = ""
 
 
 def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str) -> Report:
@@ -78,6 +83,7 @@ def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Seve
     return Report(
         subject.label, path, engines, _outcome(kept, unlooked, fail_on, subject), tuple(kept), tuple(unlooked), tuple(suppressed),
         tuple(one for one in policy.suppressions if one not in used), tuple(passed), policy.origin, time.perf_counter() - start,
+        fail_on=fail_on, problem=str(subject.stop or "") if _is_blind(subject, kept) else "",
     )  # fmt: skip
 
 
@@ -91,8 +97,17 @@ def _outcome(
 ) -> Outcome:
     if fail_on and any(SEVERITIES.index(one.severity) >= SEVERITIES.index(fail_on) for one in findings):
         return "fail"
-    is_blind = subject.stop is not None and not any(one.severity == "error" for one in findings)
-    return "could-not-look" if is_blind or any(one.is_required for one in unlooked) else "pass"
+    is_blind = _is_blind(subject, findings) or any(one.is_required for one in unlooked)
+    return "could-not-look" if is_blind else "pass"
+
+
+def _is_blind(subject: Subject, findings: Sequence[Finding]) -> bool:
+    return subject.stop is not None and not any(one.severity == "error" for one in findings)
+
+
+def unopened(source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in") -> Report:
+    """The report of a checkpoint that could not be opened at all: nothing was looked at, nothing passes."""
+    return Report(source, source, (), "could-not-look", (), (), (), (), (), policy, 0.0, fail_on, problem)
 
 
 def merged(reports: Sequence[Report]) -> Outcome:
