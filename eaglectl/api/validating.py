@@ -35,6 +35,16 @@ def validate(
     return judge(subject, chosen(select, ignore), policy, None if least == "never" else least, source)
 
 
+def check_options(
+    *, target: str | None = None, engines: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> None:
+    """Raise what is wrong with options of `validate` whatever the checkpoint: an unknown engine or rule, a target that is not there."""
+    open_target(target)
+    for text in engines:
+        parse_engine(text)
+    chosen(select, ignore)
+
+
 def _target_side(target: str | None) -> TargetSide:
     known = open_target(target)
     if target is None:

@@ -7,7 +7,9 @@ import typer
 import eaglectl
 from eaglectl.cli.convert import convert_command
 from eaglectl.cli.demo import demo_command
+from eaglectl.cli.explain import explain_command
 from eaglectl.cli.inspect import inspect_command
+from eaglectl.cli.rules import rules_command
 from eaglectl.cli.smoke import smoke_command
 from eaglectl.cli.validate import validate_command
 from eaglectl.terminal import Face
@@ -33,5 +35,14 @@ def common(
         raise typer.Exit
 
 
-for command in (inspect_command, convert_command, validate_command, smoke_command, demo_command):
+COMMANDS = (
+    inspect_command,
+    convert_command,
+    validate_command,
+    smoke_command,
+    explain_command,
+    rules_command,
+    demo_command,
+)
+for command in COMMANDS:
     app.command(command.__name__.removesuffix("_command"))(command)

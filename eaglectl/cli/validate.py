@@ -1,49 +1,122 @@
 """`eaglectl validate`."""
 
+import sys
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
+from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target
 from eaglectl.errors import Usage
+from eaglectl.terminal import Face, emit
+
+if TYPE_CHECKING:
+    from eaglectl.validation.judging import Report
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...", help="Checkpoint folders, or files in them: weights, config.json, the index of the shards."
+    ),
+]
+Select = Annotated[list[str] | None, typer.Option("--select", help="Only these rules: EGL201, a name, EGL2.")]
+Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Not these rules.")]
+FailOn = Annotated[
+    str | None,
+    typer.Option("--fail-on", help="The least severity that fails: error (the default), warning, note or never."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="On stdout: text (the default), json, junit, sarif, github, gitlab, markdown."),
+]
+Output = Annotated[
+    list[str] | None,
+    typer.Option("--output", metavar="FORMAT=FILE", help="Write a report to a file too. May be given several times."),
+]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Checkpoints judged at the same time.")]
+# what a hook that is given files by their names may hand over in place of the folder
+STAND_FOR_FOLDER = ("config.json", "model.safetensors.index.json")
+CRASH = 70
 
 
 def validate_command(
     context: typer.Context,
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Checkpoint folders.")],
+    sources: Sources,
     target: Target = None,
     engine: Engines = None,
-    select: Annotated[
-        list[str] | None, typer.Option("--select", help="Only these rules: EGL201, a name, EGL2.")
-    ] = None,
-    ignore: Annotated[list[str] | None, typer.Option("--ignore", help="Not these rules.")] = None,
-    fail_on: Annotated[str | None, typer.Option("--fail-on", help="error, warning, note or never.")] = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    fail_on: FailOn = None,
     headers_only: Annotated[bool, typer.Option("--headers-only", help="Read no tensor data.")] = False,
+    format_: Format = None,
+    output: Output = None,
+    jobs: Jobs = 1,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show only what fails.")] = False,
 ) -> None:
     """Judge checkpoints by rules, and by what each engine release does with them."""
     from eaglectl import api
-    from eaglectl.reports import validation
-    from eaglectl.validation.judging import merged
+    from eaglectl.api.several import validate_all
+    from eaglectl.reports import outputs
+    from eaglectl.validation.judging import merged, unopened
 
-    least = _severity(fail_on)
+    name, files, least = _format(format_, is_json=json_), outputs.parse_outputs(output or ()), _severity(fail_on)
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    judged = partial(
-        api.validate, target=target, engines=engine or (), select=select or (), ignore=ignore or (), fail_on=least,
-        headers_only=headers_only, answers=answers,
-    )  # fmt: skip
-    reports = [judged(source) for source in sources]
-    if json_:
-        print_json(validation.document(reports))
-    else:
-        context.obj.show(lambda console: validation.print_reports(console, reports))
-    verdict = merged(reports)
-    if verdict != "pass":
-        raise typer.Exit(1 if verdict == "fail" else 3)
+    options: dict[str, Any] = {
+        "target": target,
+        "engines": engine or (),
+        "select": select or (),
+        "ignore": ignore or (),
+    }
+    api.check_options(**options)
+    judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
+    blind = partial(unopened, fail_on=None if least == "never" else least or "error")
+    done = validate_all(_folders(sources), judge, blind, jobs)
+    _show(context.obj, name, done.reports, is_quiet=quiet or context.obj.quiet)
+    outputs.write_outputs(files, done.reports)
+    if "github" in (name, *(file for file, _ in files)):
+        outputs.append_summary(done.reports)
+    for crash in done.crashes:
+        print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
+    code = CRASH if done.crashes else {"pass": 0, "fail": 1, "could-not-look": 3}[merged(done.reports)]
+    if code:
+        raise typer.Exit(code)
+
+
+def _show(face: Face, name: str, reports: "list[Report]", *, is_quiet: bool) -> None:
+    from eaglectl.reports import outputs
+
+    if name != "text":
+        emit(outputs.render(name, reports))
+        return
+    from eaglectl.reports.validation import print_reports
+
+    face.show(lambda console: print_reports(console, reports, is_quiet=is_quiet))
+
+
+def _folders(sources: list[str]) -> list[str]:
+    """The sources, each folder once where files stand for it."""
+    paths = [Path(source) for source in sources]
+    stands = [path.name in STAND_FOR_FOLDER and path.is_file() for path in paths]
+    named = [
+        str(path.parent) if is_file else source for source, path, is_file in zip(sources, paths, stands, strict=True)
+    ]
+    return list(dict.fromkeys(named))
+
+
+def _format(text: str | None, *, is_json: bool) -> str:
+    from eaglectl.reports.outputs import FORMATS
+
+    name = text or ("json" if is_json else "text")
+    if name not in FORMATS:
+        raise Usage(f"--format {text}: one of {', '.join(FORMATS)} was expected")
+    if is_json and name != "json":
+        raise Usage(f"--json and --format {name} are two formats; write one of them to a file: --output {name}=FILE")
+    return name
 
 
 def _severity(text: str | None) -> Any:

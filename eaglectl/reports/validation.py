@@ -1,13 +1,19 @@
-"""What `validate` found: the screen and the JSON document."""
+"""What `validate` found, on the screen: by checkpoint, the worst first, the way out under each finding."""
 
+import io
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-import eaglectl
-from eaglectl.validation.judging import Report, merged
+from eaglectl.errors import printable
+from eaglectl.reports import wording
+from eaglectl.reports.tallies import blindness, counted, fails, plural
+from eaglectl.validation.judging import Report, Suppressed, merged
+from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding
 
 STYLES = {
@@ -20,37 +26,105 @@ STYLES = {
 }
 
 
-def print_reports(console: Console, reports: Sequence[Report]) -> None:
-    """One block for each checkpoint, the worst findings first."""
+def print_reports(console: Console, reports: Sequence[Report], *, is_quiet: bool = False) -> None:
+    """One block for each checkpoint, and a last line over all. Quiet: only what fails."""
     for report in reports:
-        console.print(Text.assemble((report.source, "bold"), "  ", (report.verdict, STYLES[report.verdict])))
-        for one in report.findings:
-            console.print(Text.assemble("  ", (one.severity, STYLES[one.severity]), f"  {one.rule.id} {one.rule.name}"))
-            console.print(Text(f"    {one.hit.message}"))
-            console.print(Text(f"    fix: {one.fix}", style="dim"))
+        _print_report(console, report, is_quiet=is_quiet)
+        if not is_quiet:
+            console.print()
+    console.print(_last_line(reports), soft_wrap=True)
 
 
-def document(reports: Sequence[Report]) -> dict[str, Any]:
-    """eaglectl/validate/1, for one checkpoint or several."""
-    head = {"schema": "eaglectl/validate/1", "version": eaglectl.__version__}
+def as_text(reports: Sequence[Report]) -> str:
+    """The screen as a file holds it: without colours, of the width that pipelines see."""
+    stream = io.StringIO()
+    print_reports(Console(file=stream, width=160, no_color=True, highlight=False, emoji=False, markup=False), reports)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def _print_report(console: Console, report: Report, *, is_quiet: bool) -> None:
+    title = (printable(report.path), "bold")
+    console.print(Text.assemble(title, "  ", (report.verdict, STYLES[report.verdict])), soft_wrap=True)
+    if report.problem:
+        _print(console, 2, f"could not be read: {report.problem}", "yellow")
+    for one in report.findings:
+        if not is_quiet or fails(one, report):
+            _print_finding(console, one)
+    if not is_quiet:
+        _print_rest(console, report)
+
+
+def _print_finding(console: Console, one: Finding) -> None:
+    head = Text.assemble((f"{one.severity:<8}", STYLES[one.severity]), (f"{one.rule.id} {one.rule.name}", "bold"))
+    if one.hit.where:
+        head.append(f"  {printable(one.hit.where)}", style="cyan")
+    if one.hit.engines:
+        head.append(f"  {wording.engines(one.hit.engines)}", style="magenta")
+    console.print(Padding(head, (0, 0, 0, 2)))
+    _print(console, 10, one.hit.message)
+    _print(console, 10, f"fix: {one.fix}", "dim")
+
+
+def _print_rest(console: Console, report: Report) -> None:
+    if report.unlooked and not report.problem:
+        _heading(console, "could not look")
+        for reason, ids in blindness(report):
+            _row(console, plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})")
+    if report.suppressed:
+        _heading(console, "suppressed")
+        for (rule, by), count in _suppressed(report.suppressed).items():
+            _row(console, rule, f"{plural(count, 'finding')}: {_reason(by)}")
+    if report.unused:
+        _heading(console, "suppressions that met nothing")
+        for one in report.unused:
+            _row(console, one.rule, _reason(one))
+
+
+def _suppressed(found: Sequence[Suppressed]) -> Counter[tuple[str, Suppression]]:
+    return Counter((one.finding.rule.id, one.by) for one in found)
+
+
+def _reason(by: Suppression) -> str:
+    limits = [by.where, f"until {by.until}" if by.until else ""]
+    shown = ", ".join(limit for limit in limits if limit)
+    return f"{by.reason} ({shown})" if shown else by.reason
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print(Text(f"  {text}", style="bold"))
+
+
+def _row(console: Console, name: str, text: str) -> None:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=8, no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text(printable(name)), Text(printable(text), style="dim"))
+    console.print(Padding(table, (0, 0, 0, 4)))
+
+
+def _print(console: Console, indent: int, text: str, style: str = "") -> None:
+    console.print(Padding(Text(printable(text), style=style), (0, 0, 0, indent)))
+
+
+def _last_line(reports: Sequence[Report]) -> Text:
+    verdict = merged(reports)
+    policies = sorted({report.policy for report in reports})
+    least = {report.fail_on for report in reports}
+    until = "never fails" if least == {None} else f"fails on {next(iter(least))}"
+    return Text.assemble(
+        (verdict, f"bold {STYLES[verdict]}"),
+        f"  {_total(reports)}",
+        (f"  ({until}; policy: {printable(', '.join(policies))})", "dim"),
+    )
+
+
+def _total(reports: Sequence[Report]) -> str:
     if len(reports) == 1:
-        return {**head, **_report(reports[0])}
-    return {**head, "verdict": merged(reports), "reports": [_report(report) for report in reports]}
-
-
-def _report(report: Report) -> dict[str, Any]:
-    return {
-        "source": report.path, "engines": list(report.engines), "verdict": report.verdict, "policy": report.policy,
-        "findings": [_finding(one) for one in report.findings],
-        "could_not_look": [{"rule": one.rule.id, "name": one.rule.name, "reason": one.reason, "is_required": one.is_required} for one in report.unlooked],
-        "suppressed": [{**_finding(one.finding), "reason": one.by.reason} for one in report.suppressed],
-        "unused_suppressions": [{"rule": one.rule, "reason": one.reason} for one in report.unused],
-        "passed": [one.id for one in report.passed],
-    }  # fmt: skip
-
-
-def _finding(one: Finding) -> dict[str, Any]:
-    return {
-        "rule": one.rule.id, "name": one.rule.name, "severity": one.severity, "message": one.hit.message, "where": one.hit.where,
-        "engines": list(one.hit.engines), "fix": one.fix, "url": "",
-    }  # fmt: skip
+        return counted(reports[0])
+    verdicts = Counter(report.verdict for report in reports)
+    tally = Counter(one.severity for report in reports for one in report.findings)
+    words = [f"{count} {verdict}" for verdict, count in sorted(verdicts.items())]
+    severities = [plural(tally[one], one) for one in ("error", "warning", "note") if tally[one]]
+    return f"{plural(len(reports), 'checkpoint')}: {', '.join(words)}" + (
+        f"; {', '.join(severities)}" if severities else ""
+    )

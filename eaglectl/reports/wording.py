@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from packaging.version import Version
 
 from eaglectl.drafter.boundaries import AuxLayers
+from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 
 
@@ -30,11 +31,27 @@ def trained_layers(aux: AuxLayers) -> str:
     return f"{layers(aux.boundaries, is_default=aux.is_default)} ({aux.how})"
 
 
+def engines(named: Sequence[str]) -> str:
+    """Engine releases, each as "vllm==0.32.0", in few words: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
+    known = {"vllm": vllm.releases()}
+    by_engine: dict[str, list[str]] = {}
+    for one in named:
+        engine, _, release = one.partition("==")
+        by_engine.setdefault(engine, []).extend([release] if release else [])
+    words = (f"{engine} {ranges(found, known.get(engine, found))}" for engine, found in by_engine.items())
+    return ", ".join(word.strip() for word in words)
+
+
 def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:
     """Consecutive releases of one outcome as ranges of `known`: "0.22.0 - 0.33.0"."""
+    return ranges([verdict.release for verdict in verdicts], known)
+
+
+def ranges(releases: Sequence[str], known: Sequence[str]) -> str:
+    """Releases as ranges of `known`: "0.22.0 - 0.33.0"."""
     position = {release: index for index, release in enumerate(known)}
     runs: list[list[str]] = []
-    for release in sorted((verdict.release for verdict in verdicts), key=Version):
+    for release in sorted(set(releases), key=Version):
         if runs and position[release] == position[runs[-1][-1]] + 1:
             runs[-1].append(release)
         else:

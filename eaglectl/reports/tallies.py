@@ -1,0 +1,71 @@
+"""What the reports of `validate` share: which findings fail, how they are counted, and what each is called."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from eaglectl.validation.judging import Report
+from eaglectl.validation.rule import SEVERITIES, Finding, Rule, Severity
+
+# where the rules' page lies; a pipeline may give the address at which its people read it
+DOCS = "docs/rules.md"
+DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
+
+
+def fingerprints(findings: Sequence[Finding]) -> list[str]:
+    """A stable name for each finding, whatever its numbers say: of its rule, its place and its engines."""
+    seen: Counter[tuple[Any, ...]] = Counter()
+    names = []
+    for one in findings:
+        what = (one.rule.id, one.hit.where, *sorted({engine.split("=")[0] for engine in one.hit.engines}))
+        seen[what] += 1
+        names.append(digest(*what, str(seen[what])))
+    return names
+
+
+def digest(*parts: str) -> str:
+    """SHA-256 over texts."""
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
+
+
+def fails(finding: Finding, report: Report) -> bool:
+    """Whether a finding is of a severity that fails the checkpoint."""
+    return bool(report.fail_on) and SEVERITIES.index(finding.severity) >= SEVERITIES.index(report.fail_on or "error")
+
+
+def rules_of(report: Report) -> list[Rule]:
+    """Every rule that ran, by id."""
+    ran = [*report.passed, *(one.rule for one in report.findings), *(one.rule for one in report.unlooked)]
+    ran += [one.finding.rule for one in report.suppressed]
+    return sorted({one.id: one for one in ran}.values(), key=lambda one: int(one.id.removeprefix("EGL")))
+
+
+def blindness(report: Report) -> list[tuple[str, list[str]]]:
+    """Each reason for which rules could not look, and their ids; what the policy requires first."""
+    by_reason: dict[tuple[bool, str], list[str]] = {}
+    for one in report.unlooked:
+        by_reason.setdefault((not one.is_required, one.reason), []).append(one.rule.id)
+    ordered = sorted(by_reason.items(), key=lambda item: (item[0][0], -len(item[1])))
+    return [(reason if is_optional else f"{reason} (required)", ids) for (is_optional, reason), ids in ordered]
+
+
+def counted(report: Report) -> str:
+    """How many findings of each severity, and how many rules could not look and passed."""
+    tally = Counter(one.severity for one in report.findings)
+    severities: tuple[Severity, ...] = ("error", "warning", "note")
+    words = [plural(tally[severity], severity) for severity in severities if tally[severity]]
+    words += [f"{len(report.suppressed)} suppressed"] if report.suppressed else []
+    words += [f"{plural(len(report.unlooked), 'rule')} could not look"] if report.unlooked else []
+    return ", ".join([*words, f"{len(report.passed)} passed"])
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def rule_url(rule: Rule) -> str:
+    """The rule's paragraph in its page: in this repository, or at $EAGLECTL_DOCS_URL."""
+    return f"{os.environ.get(DOCS_VARIABLE) or DOCS}#{rule.id.lower()}-{rule.name}"
