@@ -1,13 +1,66 @@
-"""The few steps that touch elements: casting floats when asked, and putting an absorbed kv_b_proj back together."""
+"""The few steps that touch elements: arithmetic in float64, casting floats, and putting an absorbed kv_b_proj back together."""
 
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import Refused
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
+
+
+Array = npt.NDArray[np.float64]
+
+
+def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
+    """A tensor's numbers as float64, whatever they come from; nothing is rounded on the way. Raises Refused for what is no float."""
+    match tensor.origin:
+        case Computed(sources=sources, make=make):
+            found: Array = make(*(evaluate(source, checkpoint) for source in sources))
+            return found
+        case Absorbed(w_kc, w_vc):
+            raw = b"".join(join_absorbed(checkpoint, w_kc, w_vc))
+        case segments:
+            raw = b"".join(checkpoint.read(s.stored, s.start, s.stop) for s in segments)
+    return decode(raw, tensor.dtype, tensor.name).reshape(tensor.shape)
+
+
+def decode(raw: bytes, dtype: str, name: str) -> Array:
+    """Floats of a stored dtype as float64, flat. Raises Refused for other dtypes."""
+    if dtype == "BF16":
+        return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
+    if dtype not in _FLOATS:
+        raise Refused(f"{name} is {dtype}; arithmetic needs one of BF16, {', '.join(_FLOATS)}")
+    return np.frombuffer(raw, _FLOATS[dtype]).astype(np.float64)
+
+
+def encode(values: Array, dtype: str, name: str) -> bytes:
+    """float64 numbers in a stored dtype, rounded once to nearest even. Raises Refused where they are not finite there."""
+    with np.errstate(over="ignore"):
+        result = _round_to_bfloat16(values) if dtype == "BF16" else values.astype(_FLOATS[dtype])
+    wide = (result.astype("<u4") << 16).view("<f4") if dtype == "BF16" else result
+    if not bool(np.isfinite(wide).all()):
+        raise Refused(
+            f"{name}: the result has values that {dtype} cannot hold, or none at all; see that its inputs are finite"
+        )
+    return result.tobytes()
+
+
+def _round_to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
+    # rounding to float32 first could round twice; to odd keeps what decides the second rounding
+    single = values.astype("<f4")
+    bits = single.view("<u4").copy()
+    inexact = (single.astype(np.float64) != values) & np.isfinite(single)
+    is_above = np.abs(single.astype(np.float64)) > np.abs(values)
+    bits = np.where(inexact & is_above, bits - 1, bits)
+    bits = np.where(inexact, bits | 1, bits).astype("<u4")
+    return _to_bfloat16(bits.view("<f4"))
+
+
+_FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def cast(raw: bytes, before: str, after: str, name: str) -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Absorbed, Segment
+from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Cast:
     before: str
 
 
-Way = tuple[Segment, ...] | Derived | Absorbed | Cast
+Way = tuple[Segment, ...] | Derived | Absorbed | Computed | Cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,20 @@ class Step:
     is_whole: bool = False
 
     @property
+    def how(self) -> str | None:
+        """What a derived or computed tensor was made by."""
+        return self.way.how if isinstance(self.way, Derived | Computed) else None
+
+    @property
     def action(self) -> str:
-        """kept, renamed, split, joined, reordered, derived, rearranged or cast."""
+        """kept, renamed, split, joined, reordered, derived, rearranged, computed or cast."""
         match self.way:
             case Derived():
                 return "derived"
             case Absorbed():
                 return "rearranged"
+            case Computed():
+                return "computed"
             case Cast():
                 return "cast"
             case (segment,) if self.is_whole:

@@ -7,7 +7,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.conversion.plan import Cast, Derived, Step, Way
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.drafter.tensors import Absorbed, Segment, Tensor
+from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.drafter.vocabulary import (
     DraftVocabulary,
     from_tokens,
@@ -87,7 +87,12 @@ def tensor_steps(
 def _step(checkpoint: Checkpoint, name: str, tensor: Tensor, layout: Layout, way: Way, dtype: str | None) -> Step:
     nbytes = _size(way)
     written = tensor.dtype
-    if dtype and tensor.dtype in FLOATS and dtype != tensor.dtype:
+    if isinstance(way, Computed):
+        if written not in ITEM:
+            raise Refused(f"{name} is {written}; {way.how} needs its numbers: convert the unquantised drafter")
+        written = dtype or written
+        nbytes = prod(tensor.shape) * ITEM[written]
+    elif dtype and tensor.dtype in FLOATS and dtype != tensor.dtype:
         if not isinstance(way, tuple):
             raise Refused(
                 f"{name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first, then cast the result"

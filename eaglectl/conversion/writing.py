@@ -13,9 +13,9 @@ from eaglectl.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
-from eaglectl.conversion.arithmetic import cast, join_absorbed
+from eaglectl.conversion.arithmetic import cast, encode, evaluate, join_absorbed
 from eaglectl.conversion.plan import Cast, Derived, Plan, Step
-from eaglectl.drafter.tensors import Absorbed, Segment
+from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import EaglectlError, Usage
 
 BLOCK = 8 << 20
@@ -80,7 +80,9 @@ def provenance(plan: Plan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> 
         "layout": plan.layout,
         "boundaries": None if drafter.aux.boundaries is None else list(drafter.aux.boundaries),
         "tensors": [
-            {"name": s.name, "action": s.action, "from": list(s.origin)} for s in plan.steps if s.action != "kept"
+            {"name": s.name, "action": s.action, "from": list(s.origin), **({"how": s.how} if s.how else {})}
+            for s in plan.steps
+            if s.action != "kept"
         ],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],
         "notes": [{"level": note.level, "about": note.about, "text": note.text} for note in plan.notes],
@@ -149,6 +151,10 @@ def _parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
             yield data
         case Absorbed(w_kc, w_vc):
             yield from join_absorbed(checkpoint, w_kc, w_vc)
+        case Computed():
+            yield encode(
+                evaluate(Tensor(step.name, step.dtype, step.shape, step.way), checkpoint), step.dtype, step.name
+            )
         case Cast(segments, before):
             for segment in segments:
                 for start in range(segment.start, segment.stop, BLOCK):

@@ -1,10 +1,10 @@
 """The canonical tensors of a drafter: their names, and their shapes as products of named dimensions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 LAYER = re.compile(r"layers\.(0|[1-9][0-9]*)\.(.+)")
 NORM = re.compile(r"fc_norm\.(0|[1-9][0-9]*)\.weight")
@@ -75,13 +75,22 @@ class Absorbed:
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """A tensor made by arithmetic: `make` takes the sources as float64 arrays and returns one; `how` names the step."""
+
+    how: str
+    sources: tuple["Tensor", ...]
+    make: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
-    """A canonical tensor and where its bytes come from: segments in order, or an absorbed pair."""
+    """A canonical tensor and where its bytes come from: segments in order, an absorbed pair, or arithmetic."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    origin: tuple[Segment, ...] | Absorbed
+    origin: tuple[Segment, ...] | Absorbed | Computed
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -89,6 +98,8 @@ class Tensor:
         match self.origin:
             case Absorbed(w_kc, w_vc):
                 return (w_kc, w_vc)
+            case Computed(sources=sources):
+                return tuple(dict.fromkeys(name for source in sources for name in source.stored))
             case segments:
                 return tuple(dict.fromkeys(segment.stored for segment in segments))
 

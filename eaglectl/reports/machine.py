@@ -5,7 +5,7 @@ from typing import Any
 import eaglectl
 from eaglectl.acceptance.measurement import Estimate, Measurement
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.conversion.plan import Derived, Plan
+from eaglectl.conversion.plan import Plan
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.errors import EaglectlError
@@ -53,7 +53,7 @@ def plan(value: Plan) -> dict[str, Any]:
         "tensors": [
             {
                 "name": step.name, "action": step.action, "from": list(step.origin), "dtype": step.dtype, "shape": list(step.shape),
-                "bytes": step.nbytes, "how": step.way.how if isinstance(step.way, Derived) else None,
+                "bytes": step.nbytes, "how": step.how,
             }
             for step in value.steps
         ],
