@@ -68,5 +68,5 @@ def _issue(place: Place, title: str, text: str, name: str, severity: str) -> dic
     where = f" ({place.logical})" if place.logical else ""
     return {
         "check_name": printable(title), "description": printable(f"{title}: {text}{where}"), "severity": severity,
-        "fingerprint": digest(place.path, title, name), "location": {"path": place.path, "lines": {"begin": place.line or 1}},
+        "fingerprint": digest(place.path, title, name), "location": {"path": printable(place.path), "lines": {"begin": place.line or 1}},
     }  # fmt: skip

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import eaglectl
+from eaglectl.errors import printable
 from eaglectl.reports.tallies import rule_url
-from eaglectl.validation.judging import Report, merged
+from eaglectl.validation.judging import Report, Unlooked, merged
+from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding, Rule
 
 
@@ -30,21 +32,30 @@ def explanation(rule: Rule) -> dict[str, Any]:
 
 def _report(report: Report) -> dict[str, Any]:
     return {
-        "source": report.path, "engines": list(report.engines), "verdict": report.verdict, "problem": report.problem,
-        "policy": report.policy, "fail_on": report.fail_on or "never",
+        "source": printable(report.path), "engines": list(report.engines), "verdict": report.verdict, "problem": printable(report.problem),
+        "policy": printable(report.policy), "fail_on": report.fail_on or "never",
         "findings": [_finding(one) for one in report.findings],
-        "could_not_look": [{"rule": one.rule.id, "name": one.rule.name, "reason": one.reason, "is_required": one.is_required} for one in report.unlooked],
-        "suppressed": [{**_finding(one.finding), "reason": one.by.reason, "until": str(one.by.until) if one.by.until else None} for one in report.suppressed],
-        "unused_suppressions": [{"rule": one.rule, "where": one.where, "reason": one.reason, "until": str(one.until) if one.until else None} for one in report.unused],
+        "could_not_look": [_unlooked(one) for one in report.unlooked],
+        "suppressed": [{**_finding(one.finding), **_reason(one.by)} for one in report.suppressed],
+        "unused_suppressions": [{"rule": printable(one.rule), "where": printable(one.where), **_reason(one)} for one in report.unused],
         "passed": [one.id for one in report.passed],
     }  # fmt: skip
 
 
 def _finding(one: Finding) -> dict[str, Any]:
     return {
-        "rule": one.rule.id, "name": one.rule.name, "severity": one.severity, "message": one.hit.message, "where": one.hit.where,
-        "engines": list(one.hit.engines), "fix": one.fix, "url": rule_url(one.rule),
+        "rule": one.rule.id, "name": one.rule.name, "severity": one.severity, "message": printable(one.hit.message), "where": printable(one.hit.where),
+        "engines": list(one.hit.engines), "fix": printable(one.fix), "url": rule_url(one.rule),
     }  # fmt: skip
+
+
+def _unlooked(one: Unlooked) -> dict[str, Any]:
+    reason = printable(one.reason)
+    return {"rule": one.rule.id, "name": one.rule.name, "reason": reason, "is_required": one.is_required}
+
+
+def _reason(by: Suppression) -> dict[str, str | None]:
+    return {"reason": printable(by.reason), "until": str(by.until) if by.until else None}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -24,8 +24,8 @@ class Place:
     @property
     def uri(self) -> str:
         """The file as a URI: relative where the path is."""
-        path = Path(self.path)
-        return path.as_uri() if path.is_absolute() else quote(self.path)
+        scheme = "file://" if Path(self.path).is_absolute() else ""
+        return scheme + quote(self.path, errors="replace")
 
 
 class Places:
@@ -54,7 +54,7 @@ class Places:
         """The files of the checkpoint."""
         try:
             return FolderSource(self.root).names()
-        except EaglectlError:
+        except (EaglectlError, ValueError):
             return ()
 
     @cached_property
@@ -89,7 +89,7 @@ class Places:
         if file not in self.texts:
             try:
                 self.texts[file] = FolderSource(self.root).read(file).decode("utf-8-sig", "replace")
-            except EaglectlError:
+            except (EaglectlError, ValueError):
                 self.texts[file] = ""
         return self.texts[file]
 

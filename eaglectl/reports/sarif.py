@@ -80,7 +80,7 @@ def _result(one: Finding, place: Place, name: str, number: int, hidden: Suppress
         "message": {"text": _plain(f"{one.hit.message}. Fix: {one.fix}")},
         "locations": [_location(place)],
         "partialFingerprints": {"eaglectl/v1": name},
-        "properties": {"where": one.hit.where, "engines": list(one.hit.engines)},
+        "properties": {"where": printable(one.hit.where), "engines": list(one.hit.engines)},
     }  # fmt: skip
     if hidden:
         result["suppressions"] = [{"kind": "external", "justification": _plain(hidden.by.reason)}]
@@ -94,7 +94,7 @@ def _location(place: Place) -> dict[str, Any]:
         physical["region"] = {"startLine": place.line, **column}
     location: dict[str, Any] = {"physicalLocation": physical}
     if place.logical:
-        location["logicalLocations"] = [{"fullyQualifiedName": place.logical, "kind": "resource"}]
+        location["logicalLocations"] = [{"fullyQualifiedName": printable(place.logical), "kind": "resource"}]
     return location
 
 

@@ -1,0 +1,368 @@
+"""The formats of validate: by their schemas, and with names that try to break out of them."""
+
+import dataclasses
+import datetime
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+import xmlschema
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import eaglectl
+from eaglectl.reports import documents
+from eaglectl.reports.annotations import github, gitlab
+from eaglectl.reports.junit import junit
+from eaglectl.reports.markdown import markdown, safe
+from eaglectl.reports.outputs import FORMATS, render
+from eaglectl.reports.places import Places, key_offset
+from eaglectl.reports.sarif import sarif
+from eaglectl.reports.tallies import fingerprints
+from eaglectl.reports.validation import as_text, print_reports
+from eaglectl.validation.judging import Report, Suppressed, Unlooked, unopened
+from eaglectl.validation.policy import Suppression
+from eaglectl.validation.rule import Finding, Hit, Rule, Severity
+from tests.builders import drafter_folder
+from tests.conftest import FIXTURES
+
+SCHEMAS = FIXTURES.parent / "schemas"
+OTHERS = Path(__file__).parent / "schemas"
+HOSTILE = "a|b\nc\r\n::error::x ]]> </failure> <script> `code` [x](http://evil) @all #1 %0A \x00\x1b[31m\u202e\ud800 {0} *b* $x$"
+
+
+def rule(number: int, severity: Severity = "error", engines: str = "") -> Rule:
+    text = f"sentence {number}"
+    return Rule(f"EGL{number}", f"rule-{number}", severity, text, f"why {number}", f"do {number}", lambda _: iter(()), engines)  # fmt: skip
+
+
+RULES = {number: rule(number) for number in (201, 203, 204, 301, 701, 702, 1003)} | {110: rule(110, "warning")}
+
+
+def finding(number: int, message: str = "m", where: str = "", severity: Severity = "error", **more: Any) -> Finding:
+    return Finding(RULES[number], severity, Hit(message, where, **more))
+
+
+def report(path: str = "drafter", **changes: Any) -> Report:
+    by = Suppression("EGL203", "known since May", datetime.date(2027, 1, 31), "tensor:")
+    base = Report(
+        path, path, ("vllm==0.32.0",), "fail",
+        (
+            finding(201, "fc.weight is missing", "tensor:fc.weight", fix="train it"),
+            finding(1003, "is never applied", "config.json:fc_norm", engines=("vllm==0.22.0", "vllm==0.22.1", "vllm==0.23.0")),
+            finding(110, "says nothing", "config.json:norm_before_residual", "warning"),
+        ),
+        (
+            Unlooked(RULES[701], "no target was given", False),
+            Unlooked(RULES[702], "no target was given", False),
+            Unlooked(RULES[301], "d2t cannot be read", True),
+        ),
+        (Suppressed(finding(203, "is narrow", "tensor:x"), by),),
+        (Suppression("EGL999", "long gone"),),
+        (RULES[204],), "eaglectl.toml", 0.5,
+    )  # fmt: skip
+    return dataclasses.replace(base, **changes)
+
+
+def hostile() -> Report:
+    by = Suppression("EGL203", HOSTILE, None, HOSTILE)
+    return report(
+        HOSTILE, findings=tuple(finding(201, HOSTILE, where, fix=HOSTILE) for where in (HOSTILE, f"tensor:{HOSTILE}", f"config.json:{HOSTILE}", f"{HOSTILE}.json:{HOSTILE}")),
+        unlooked=(Unlooked(RULES[701], HOSTILE, True), Unlooked(RULES[702], HOSTILE, False)), suppressed=(Suppressed(finding(203, HOSTILE, HOSTILE), by),),
+        unused=(by,), policy=HOSTILE, problem=HOSTILE,
+    )  # fmt: skip
+
+
+def good_and_bad() -> list[Report]:
+    return [report(), hostile(), report("other", verdict="pass", findings=()), unopened("gone", "no such folder")]
+
+
+def schema(path: Path) -> jsonschema.protocols.Validator:
+    found = json.loads(path.read_text())
+    return jsonschema.validators.validator_for(found)(found)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4])
+def test_json_keeps_its_schema(count: int) -> None:
+    document = json.loads(json.dumps(documents.validation(good_and_bad()[:count])))
+    schema(SCHEMAS / "validate.schema.json").validate(document)
+
+
+def test_json_is_the_same_twice_and_tells_no_time() -> None:
+    first, second = (render("json", [report(seconds=seconds)]) for seconds in (0.1, 9.9))
+    assert first == second
+
+
+def test_json_of_one_checkpoint_is_the_documented_one() -> None:
+    document = documents.validation([report()])
+    assert document["schema"] == "eaglectl/validate/1" and document["verdict"] == "fail"
+    assert document["findings"][0] == {
+        "rule": "EGL201", "name": "rule-201", "severity": "error", "message": "fc.weight is missing", "where": "tensor:fc.weight",
+        "engines": [], "fix": "train it", "url": "docs/rules.md#egl201-rule-201",
+    }  # fmt: skip
+    assert document["could_not_look"][2] == {"rule": "EGL301", "name": "rule-301", "reason": "d2t cannot be read", "is_required": True}  # fmt: skip
+    assert document["suppressed"][0]["until"] == "2027-01-31"
+    assert document["unused_suppressions"][0]["rule"] == "EGL999"
+
+
+def test_json_holds_no_text_that_strict_readers_refuse() -> None:
+    assert "\\ud800" in documents.validation([hostile()])["findings"][0]["message"]
+    assert render("json", [hostile()]).isascii() and not re.search(r"(?<!\\)\\ud800", render("json", [hostile()]))
+
+
+def test_the_address_of_the_rules_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLECTL_DOCS_URL", "https://example.org/rules")
+    assert documents.validation([report()])["findings"][0]["url"] == "https://example.org/rules#egl201-rule-201"
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_junit_keeps_the_schema_of_jenkins(count: int) -> None:
+    xmlschema.XMLSchema(OTHERS / "junit-10.xsd").validate(junit(good_and_bad()[:count]))
+
+
+def cases(text: str) -> dict[str, list[str]]:
+    return {
+        case.attrib["name"]: [child.tag for child in case] for case in ElementTree.fromstring(text).iter("testcase")
+    }
+
+
+def test_junit_has_a_case_for_each_rule_and_never_passes_what_was_not_looked_at() -> None:
+    assert cases(junit([report()])) == {
+        "EGL110 rule-110": ["system-out"],
+        "EGL201 rule-201": ["failure"],
+        "EGL203 rule-203": ["system-out"],
+        "EGL204 rule-204": [],
+        "EGL301 rule-301": ["error"],
+        "EGL701 rule-701": ["skipped"],
+        "EGL702 rule-702": ["skipped"],
+        "EGL1003 rule-1003": ["failure"],
+    }
+    suite = ElementTree.fromstring(junit([report()]))[0].attrib
+    assert (suite["tests"], suite["failures"], suite["errors"], suite["skipped"]) == ("8", "2", "1", "2")
+
+
+def test_junit_fails_what_fail_on_says() -> None:
+    assert cases(junit([report(fail_on="warning")]))["EGL110 rule-110"] == ["failure"]
+    assert cases(junit([report(fail_on=None)]))["EGL201 rule-201"] == ["system-out"]
+
+
+def test_junit_says_that_a_checkpoint_could_not_be_opened() -> None:
+    root = ElementTree.fromstring(junit([unopened("gone", "no such folder")]))
+    assert root.attrib["errors"] == "1"
+    assert root.find("testsuite/testcase/error").attrib["message"] == "no such folder"  # type: ignore[union-attr]
+
+
+def test_junit_gives_hostile_names_back_as_printable_text() -> None:
+    root = ElementTree.fromstring(junit([hostile()]))
+    texts = [text for element in root.iter() for text in (*element.attrib.values(), element.text or "")]
+    assert any("]]> </failure> <script>" in text for text in texts)
+    assert all(text.replace("\n", "").isprintable() for text in texts)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_sarif_keeps_its_schema(count: int) -> None:
+    schema(OTHERS / "sarif-schema-2.1.0.json").validate(json.loads(sarif(good_and_bad()[:count])))
+
+
+def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
+    run = json.loads(sarif([report()]))["runs"][0]
+    driver, first = run["tool"]["driver"], run["results"][0]
+    assert driver["version"] == eaglectl.__version__
+    assert [one["id"] for one in driver["rules"]] == ["EGL110", "EGL201", "EGL203", "EGL204", "EGL301", "EGL701", "EGL702", "EGL1003"]  # fmt: skip
+    assert all(one["helpUri"].startswith("docs/rules.md#") for one in driver["rules"])
+    assert all(driver["rules"][one["ruleIndex"]]["id"] == one["ruleId"] for one in run["results"])
+    assert (first["level"], first["ruleId"]) == ("error", "EGL201")
+    assert first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "tensor:fc.weight"
+    assert run["results"][3]["suppressions"] == [{"kind": "external", "justification": "known since May"}]
+
+
+def test_sarif_tells_what_could_not_be_looked_at_as_notifications() -> None:
+    run = json.loads(sarif([report()]))["runs"][0]
+    told = run["invocations"][0]["toolExecutionNotifications"]
+    assert [(one["associatedRule"]["id"], one["level"]) for one in told] == [("EGL701", "note"), ("EGL702", "note"), ("EGL301", "error")]  # fmt: skip
+    assert run["invocations"][0]["executionSuccessful"] is True
+    gone = json.loads(sarif([unopened("gone", "no such folder")]))["runs"][0]
+    assert gone["invocations"][0]["executionSuccessful"] is False and gone["results"] == []
+
+
+def test_sarif_makes_no_links_of_names() -> None:
+    run = json.loads(sarif([hostile()]))["runs"][0]
+    told = [*run["results"], *run["invocations"][0]["toolExecutionNotifications"]]
+    assert told and not any("](" in one["message"]["text"] for one in told)
+
+
+def test_a_place_is_the_line_of_its_key_the_file_of_its_tensor_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = drafter_folder(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    lines = (folder / "config.json").read_text().splitlines()
+    places = Places(str(folder))
+    for key in ("hidden_size", "eagle_config.use_aux_hidden_state"):
+        place = places.find(f"config.json:{key}")
+        assert place.line and place.column and place.path == f"{folder}/config.json"
+        assert lines[place.line - 1][place.column - 1 :].startswith(f'"{key.split(".")[-1]}"')
+    assert places.find("config.json:not_there").line == 1
+    assert (places.find("tensor:fc.weight").path, places.find("tensor:fc.weight").logical) == (f"{folder}/model.safetensors", "tensor:fc.weight")  # fmt: skip
+    assert places.find("").path == f"{folder}/config.json"
+    assert places.find("notes.txt").path == f"{folder}/notes.txt"
+    monkeypatch.chdir(tmp_path)
+    assert places.find("").uri == "drafter/config.json"
+    assert Places("drafter").find("").uri == "drafter/config.json"
+
+
+def test_the_place_of_a_tensor_is_its_shard() -> None:
+    folder = FIXTURES / "producers/vllm/sharded"
+    weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    places = Places(str(folder))
+    assert {name: Path(places.find(f"tensor:{name}").path).name for name in weight_map} == weight_map
+
+
+def test_places_in_what_cannot_be_read_have_no_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b'{"a": \xff')
+    assert Places(str(tmp_path)).find("config.json:b").line == 1
+    assert Places(str(tmp_path / "gone")).find("tensor:x").path.endswith("gone/model.safetensors")
+
+
+NAMES = st.text(min_size=1).filter(lambda name: "." not in name and "[" not in name)
+NESTED = st.recursive(
+    st.integers() | st.text() | st.lists(st.integers()), lambda inner: st.dictionaries(NAMES, inner), max_leaves=12
+)
+
+
+@given(st.dictionaries(NAMES, NESTED), st.sampled_from([None, 1, 4]), st.booleans())
+def test_every_key_of_a_json_object_is_found(value: dict[str, Any], indent: int | None, is_ascii: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
+
+    def held(inner: dict[str, Any], path: tuple[str, ...]) -> None:
+        for name, below in inner.items():
+            offset = key_offset(text, ".".join((*path, name)))
+            assert offset is not None and json.JSONDecoder().raw_decode(text, offset)[0] == name
+            if isinstance(below, dict):
+                held(below, (*path, name))
+
+    held(value, ())
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a"', '{"a": 1', '{"a" 1}', "{" * 5000, '{"b": ' * 5000])
+def test_no_text_breaks_the_search_for_a_key(text: str) -> None:
+    assert key_offset(text, "c.d") is None
+
+
+def test_the_last_of_two_keys_of_one_name_is_the_one_that_counts() -> None:
+    assert key_offset('{"a": 1, "a": 2}', "a") == 9
+
+
+def test_github_commands_are_one_line_each_and_escaped() -> None:
+    lines = github([hostile()]).splitlines()
+    assert len(lines) == 4 + 1 + 1 + 1 and lines[-1] == "eaglectl: fail"
+    for line in lines[:-1]:
+        command = re.fullmatch(r"::(error|warning|notice) (?P<properties>[^:]*)::(?P<data>.*)", line)
+        assert command and line.isprintable(), line
+        assert [part.split("=")[0] for part in command["properties"].split(",")] in (["file", "title"], ["file", "line", "title"])  # fmt: skip
+        assert "%250A" in command["data"] and "%0D%0A" in command["data"]
+
+
+def test_github_points_at_the_line_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    drafter_folder(tmp_path)
+    found = report("drafter", findings=(finding(110, "is odd", "config.json:model_type", "warning"),), unlooked=())
+    assert github([found]).splitlines()[0] == "::warning file=drafter/config.json,line=1,col=47,title=EGL110 rule-110::is odd. Fix: do 110"  # fmt: skip
+
+
+def test_gitlab_gets_its_fields_and_a_fingerprint_for_each_issue() -> None:
+    issues = json.loads(gitlab(good_and_bad()))
+    assert all(set(one) == {"check_name", "description", "fingerprint", "severity", "location"} for one in issues)
+    assert {one["severity"] for one in issues} <= {"info", "minor", "major", "critical", "blocker"}
+    assert len({one["fingerprint"] for one in issues}) == len(issues)
+    assert all(one["location"]["lines"]["begin"] >= 1 for one in issues)
+    assert any(one["description"] == "could not look: no such folder" for one in issues)
+
+
+def test_a_fingerprint_stays_when_the_numbers_of_a_message_change() -> None:
+    before = [finding(201, "is 3", "tensor:a"), finding(201, "is 4", "tensor:a"), finding(201, "is 3", "tensor:b")]
+    after = [finding(201, "is 7", "tensor:a"), finding(201, "is 8", "tensor:a"), finding(201, "is 9", "tensor:b")]
+    assert fingerprints(before) == fingerprints(after) and len(set(fingerprints(before))) == 3
+
+
+def test_markdown_keeps_its_table_whatever_the_names() -> None:
+    page = markdown([hostile()])
+    rows = [line for line in page.splitlines() if line.startswith("| error")]
+    assert len(rows) == 4
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
+    assert not re.search(r"<script>|@all|(?<!\\)\]\(|\x1b", page)
+
+
+def test_markdown_leaves_plain_words_plain() -> None:
+    assert safe("fc.weight is [4, 8]: 50% of 3/4 (a-b)") == "fc.weight is \\[4, 8\\]: 50% of 3/4 (a-b)"
+
+
+def test_markdown_says_what_it_cut_off() -> None:
+    page = markdown([report()] * 400)
+    assert len(page) < 60_100 and page.splitlines()[-1].endswith("more lines were cut off.*")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_survives_hostile_names_and_can_be_written(name: str) -> None:
+    text = render(name, good_and_bad())
+    assert text.encode().decode() == text and "\x1b" not in text and "\x00" not in text
+
+
+def screen(width: int, *reports: Report, is_quiet: bool = False) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    print_reports(console, reports, is_quiet=is_quiet)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_the_screen_shows_the_worst_first_and_the_way_out_under_each() -> None:
+    assert screen(120, report()) == [
+        "drafter  fail",
+        "  error   EGL201 rule-201  tensor:fc.weight",
+        "          fc.weight is missing",
+        "          fix: train it",
+        "  error   EGL1003 rule-1003  config.json:fc_norm  vllm 0.22.0 - 0.23.0",
+        "          is never applied",
+        "          fix: do 1003",
+        "  warning EGL110 rule-110  config.json:norm_before_residual",
+        "          says nothing",
+        "          fix: do 110",
+        "  could not look",
+        "    1 rule    d2t cannot be read (required) (EGL301)",
+        "    2 rules   no target was given (EGL701, EGL702)",
+        "  suppressed",
+        "    EGL203    1 finding: known since May (tensor:, until 2027-01-31)",
+        "  suppressions that met nothing",
+        "    EGL999    long gone",
+        "",
+        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed  (fails on error; policy: eaglectl.toml)",
+    ]
+
+
+def test_a_quiet_screen_shows_what_fails() -> None:
+    lines = screen(120, report(), is_quiet=True)
+    assert not any("EGL110" in line or "could not look" in line for line in lines[:-1]) and len(lines) == 8
+
+
+def test_several_checkpoints_are_counted_in_the_last_line() -> None:
+    lines = screen(120, *good_and_bad()[::2], unopened("gone", "no such folder"))
+    assert lines[-1].startswith("fail  3 checkpoints: 1 could-not-look, 1 fail, 1 pass; 2 errors, 1 warning")
+    assert "  could not be read: no such folder" in lines
+
+
+def test_the_text_of_a_finding_wraps_under_itself() -> None:
+    long = report(findings=(finding(201, "word " * 60, "tensor:fc.weight"),), unlooked=(Unlooked(RULES[701], "word " * 60, False),))  # fmt: skip
+    lines = screen(80, long)
+    assert all(len(line) <= 80 for line in lines[:-1])
+    assert sum(line.startswith("          word") for line in lines) == 5
+
+
+def test_nothing_on_the_screen_comes_raw_from_a_name() -> None:
+    assert all(line.isprintable() for line in as_text([hostile()]).splitlines())
