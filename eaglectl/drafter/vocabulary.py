@@ -5,6 +5,7 @@ d2t is kept as offsets: draft token i proposes target token i + d2t[i] (vLLM lla
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,11 @@ from eaglectl.errors import Refused, Usage
 
 Ids = npt.NDArray[np.int64]
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "U8": "u1", "I8": "i1", "BOOL": "?"}
+_OTHERS = {"U64": "<u8", "U32": "<u4", "U16": "<u2", "F64": "<f8", "F32": "<f4", "F16": "<f2"}
+BOTH_FIT = (
+    "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset or"
+    " d2t=absolute"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,37 @@ class DraftVocabulary:
         return mask
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with d2t or t2d: the rule of `eaglectl validate` that it is a case of, and one sentence."""
+
+    topic: str
+    text: str
+    tensor: str = "d2t"
+
+
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
     """Raw little-endian data of an integer or boolean tensor as int64."""
     if dtype not in _INTEGERS:
-        raise Refused(f"{name} is {dtype}; whole numbers were expected (engines read int64)")
+        raise Refused(
+            f"{name} is {dtype}; whole numbers were expected (engines read int64)", "d2t-dtype", f"tensor:{name}"
+        )
     return np.frombuffer(raw, dtype=_INTEGERS[dtype]).astype(np.int64)
+
+
+def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
+    """Raw little-endian data as engines copy it into their int64 parameter: fractions are cut off. Raises Refused."""
+    if dtype == "BF16":
+        return _whole((np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16).view(np.float32))
+    if dtype in _OTHERS:
+        return _whole(np.frombuffer(raw, dtype=_OTHERS[dtype]))
+    return numbers(name, dtype, raw)
+
+
+def _whole(values: npt.NDArray[Any]) -> Ids:
+    # what is no number, or too large for int64, is far outside of every vocabulary
+    limit = float(2**62)
+    return np.clip(np.nan_to_num(values.astype(np.float64), nan=-limit), -limit, limit).astype(np.int64)
 
 
 def identity(size: int) -> DraftVocabulary:
@@ -72,42 +104,103 @@ def read_vocabulary(
     """
     used = None if t2d is None else np.flatnonzero(t2d)
     if used is not None and len(used) != draft_vocab:
-        raise Refused(
-            f"t2d marks {len(used)} target tokens and the draft vocabulary has {draft_vocab}; restore both from the"
-            " trainer"
-        )
+        raise Refused(_miscounted(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
     if d2t is None:
         if used is None:
             raise Refused(
                 f"d2t is missing and the draft vocabulary has {draft_vocab} of {vocab} tokens; engines would propose"
-                f" the first {draft_vocab}: restore it from the trainer"
+                f" the first {draft_vocab}: restore it from the trainer",
+                "d2t-missing",
             )
         return DraftVocabulary(used.astype(np.int64), "from t2d")
-    as_offset = d2t + np.arange(len(d2t), dtype=np.int64)
-    fits = [
-        (kind, targets)
-        for kind, targets in (("offset", as_offset), ("absolute", d2t))
+    readings = _readings(d2t, used, vocab)
+    fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
+    if not fits and readings:
+        raise Refused(
+            f"d2t does not fit as --source-semantics d2t={answer} says; leave it out", "d2t-range", "tensor:d2t"
+        )
+    if not fits:
+        states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), used, vocab))
+        raise Refused(
+            f"d2t, read as offsets, {states}, and does not fit as absolute ids either; restore it from the trainer",
+            "d2t-range",
+            "tensor:d2t",
+        )
+    if len(fits) > 1 and not np.array_equal(offset_targets(d2t), d2t):
+        raise Usage(BOTH_FIT)
+    kind, targets = next(iter(fits.items()))
+    words = {"offset": "offsets", "absolute": "absolute ids"}
+    return DraftVocabulary(targets, f"d2t holds {words[kind]}" + (", as t2d confirms" if used is not None else ""))
+
+
+def offset_targets(d2t: Ids) -> Ids:
+    """The target token of each draft token as engines take it from d2t: i + d2t[i]."""
+    return d2t + np.arange(len(d2t), dtype=np.int64)
+
+
+def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
+    """What is wrong with d2t [draft_vocab], which engines read as offsets, and with t2d [vocab]; each fact once."""
+    used = None if t2d is None else np.flatnonzero(t2d)
+    found: tuple[Fault, ...] = ()
+    if used is not None and len(used) != draft_vocab:
+        found = (Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"),)
+        used = None
+    return found if d2t is None else (*found, *_faults_of_d2t(d2t, used, draft_vocab, vocab))
+
+
+def _faults_of_d2t(d2t: Ids, used: Ids | None, draft_vocab: int, vocab: int) -> list[Fault]:
+    targets = offset_targets(d2t)
+    readings = _readings(d2t, used, vocab)
+    if draft_vocab < vocab and not d2t.any() and ("offset" not in readings or used is None):
+        text = f"d2t is zeros: only the first {draft_vocab} of {vocab} tokens can be proposed"
+        return [Fault("d2t-identity", text + ("" if used is None else ", and t2d marks others"))]
+    if "offset" in readings:
+        falls = np.flatnonzero(np.diff(targets) < 0)[:1]
+        words = "d2t's targets do not ascend: draft token {} is {}, the next is {}"
+        return [Fault("d2t-order", words.format(i, targets[i], targets[i + 1])) for i in falls]
+    if "absolute" in readings:
+        text = (
+            f"d2t holds token ids ({d2t[0]} to {d2t[-1]}); engines add the draft token's own number to each, and reach"
+            f" {targets.max()}"
+        )
+        return [Fault("d2t-absolute", text)]
+    return [
+        Fault(fault.topic, f"d2t, read as offsets, {fault.text}; it does not fit as token ids either")
+        for fault in _misfits(targets, used, vocab)
+    ]
+
+
+def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
+    """Whether d2t fits as offsets and as absolute ids, with no t2d to tell."""
+    return t2d is None and len(_readings(d2t, None, vocab)) > 1 and not np.array_equal(offset_targets(d2t), d2t)
+
+
+def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
+    return {
+        kind: targets
+        for kind, targets in (("offset", offset_targets(d2t)), ("absolute", d2t))
         if _is_valid(targets, vocab)
         and (used is None or np.array_equal(np.sort(targets), used))
         and (used is not None or kind == "offset" or bool((np.diff(targets) > 0).all()))
-    ]
-    if answer is not None:
-        fits = [(kind, targets) for kind, targets in fits if kind == answer]
-    match fits:
-        case [(kind, targets)]:
-            return DraftVocabulary(
-                targets,
-                f"d2t holds {'offsets' if kind == 'offset' else 'absolute ids'}"
-                + (", as t2d confirms" if used is not None else ""),
-            )
-        case []:
-            raise Refused(_why_not(d2t, as_offset, used, vocab))
-    if np.array_equal(as_offset, d2t):
-        return DraftVocabulary(as_offset, "d2t holds offsets")
-    raise Usage(
-        "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset or"
-        " d2t=absolute"
-    )
+    }
+
+
+def _miscounted(marked: int, draft_vocab: int) -> str:
+    return f"t2d marks {marked} target tokens and the draft vocabulary has {draft_vocab}; restore both from the trainer"
+
+
+def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
+    """Why `targets` are no draft vocabulary, each text to follow "d2t, read as offsets,"."""
+    inside = targets[(targets >= 0) & (targets < vocab)]
+    found = []
+    if outside := len(targets) - len(inside):
+        span = f"reaches from {targets.min()} to {targets.max()} in a vocabulary of {vocab}"
+        found.append(Fault("d2t-range", f"{span} ({outside} tokens are outside)"))
+    if repeated := len(inside) - len(np.unique(inside)):
+        found.append(Fault("d2t-unique", f"repeats a target token ({repeated} of {len(targets)} are another's too)"))
+    if not found and used is not None and (others := len(np.setdiff1d(targets, used))):
+        found.append(Fault("d2t-t2d", f"does not give the tokens that t2d marks ({others} are others)"))
+    return found
 
 
 def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
@@ -126,14 +219,3 @@ def _is_valid(targets: Ids, vocab: int) -> bool:
     return bool(
         len(targets) and targets.min() >= 0 and targets.max() < vocab and len(np.unique(targets)) == len(targets)
     )
-
-
-def _why_not(d2t: Ids, as_offset: Ids, used: Ids | None, vocab: int) -> str:
-    state = (
-        "repeats a target token"
-        if as_offset.min() >= 0 and as_offset.max() < vocab
-        else f"reaches from {as_offset.min()} to {as_offset.max()} in a vocabulary of {vocab}"
-    )
-    if used is not None and _is_valid(as_offset, vocab):
-        state = "does not give the tokens that t2d marks"
-    return f"d2t, read as offsets, {state}, and does not fit as absolute ids either; restore it from the trainer"
