@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from itertools import pairwise
 
 from eaglectl.cli.app import app
 from eaglectl.cli.options import print_json
@@ -18,7 +19,7 @@ def run(arguments: list[str]) -> int:
     try:
         code = int(app(arguments, prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as problem:
-        if "--json" in arguments:
+        if _wants_json(arguments):
             from eaglectl.reports import machine
 
             print_json(machine.error(problem))
@@ -27,13 +28,17 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception as problem:
-        code = _other(problem, is_json="--json" in arguments)
+        code = _other(problem, is_json=_wants_json(arguments))
     if code == INTERRUPTED:
         print("eaglectl: interrupted; nothing was left behind", file=sys.stderr)
     return code
 
 
 INTERRUPTED = 130
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    return bool({"--json", "--format=json"} & set(arguments)) or ("--format", "json") in pairwise(arguments)
 
 
 def _other(problem: Exception, *, is_json: bool) -> int:

@@ -37,6 +37,7 @@ Output = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Checkpoints judged at the same time.")]
 # what a hook that is given files by their names may hand over in place of the folder
 STAND_FOR_FOLDER = ("config.json", "model.safetensors.index.json")
+CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 CRASH = 70
 
 
@@ -67,22 +68,19 @@ def validate_command(
     name, files, least = _format(format_, is_json=json_), outputs.parse_outputs(output or ()), _severity(fail_on)
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     options: dict[str, Any] = {
-        "target": target,
-        "engines": engine or (),
-        "select": select or (),
-        "ignore": ignore or (),
-    }
+        "target": target, "engines": engine or (), "select": select or (), "ignore": ignore or (),
+    }  # fmt: skip
     api.check_options(**options)
     judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
     blind = partial(unopened, fail_on=None if least == "never" else least or "error")
     done = validate_all(_folders(sources), judge, blind, jobs)
+    for crash in done.crashes:
+        print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
     _show(context.obj, name, done.reports, is_quiet=quiet or context.obj.quiet)
     outputs.write_outputs(files, done.reports)
     if "github" in (name, *(file for file, _ in files)):
         outputs.append_summary(done.reports)
-    for crash in done.crashes:
-        print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
-    code = CRASH if done.crashes else {"pass": 0, "fail": 1, "could-not-look": 3}[merged(done.reports)]
+    code = CRASH if done.crashes else CODES[merged(done.reports)]
     if code:
         raise typer.Exit(code)
 

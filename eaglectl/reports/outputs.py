@@ -43,16 +43,16 @@ def parse_outputs(texts: Sequence[str]) -> Outputs:
         if name not in FORMATS or not equals or not file:
             raise Usage(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
         path = Path(file)
-        if any(path.absolute() == other.absolute() for _, other in found):
-            raise Usage(f"--output {text}: another --output writes {file} already")
         _check(text, path)
+        if any(path.resolve() == other.resolve() for _, other in found):
+            raise Usage(f"--output {text}: another --output writes {file} already")
         found.append((name, path))
     return found
 
 
 def _check(text: str, path: Path) -> None:
     try:
-        if not path.parent.is_dir():
+        if not path.resolve().parent.is_dir():
             raise Usage(f"--output {text}: there is no folder {path.parent}; make it first")
         if path.is_dir():
             raise Usage(f"--output {text}: {path} is a folder; give the name of a file")

@@ -1,0 +1,230 @@
+"""The command line of validate, rules and explain: files, several sources, exit codes, and the hooks of pipelines."""
+
+import json
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from eaglectl.reports.outputs import FORMATS
+from eaglectl.validation.catalogue import rules
+from eaglectl.validation.rule import Rule, rule
+from tests.builders import Outcome, call, contents, drafter_folder, refusal
+from tests.conftest import FIXTURES
+
+SCHEMAS = FIXTURES.parent / "schemas"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return drafter_folder(tmp_path, "good")
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    folder = drafter_folder(tmp_path, "bad")
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    return folder
+
+
+def validate(*arguments: str | Path) -> Outcome:
+    return call("validate", "--select", "EGL002", *arguments)
+
+
+def test_exit_codes_are_those_of_the_contract(good: Path, bad: Path, tmp_path: Path) -> None:
+    assert validate(good).code == 0
+    assert validate(bad).code == 1
+    assert validate(tmp_path / "gone").code == 3
+    assert validate(good, "--fail-on", "never").code == 0
+    assert validate(good, bad, tmp_path / "gone").code == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_changes_no_exit_code(name: str, good: Path, bad: Path) -> None:
+    assert validate(good, "--format", name).code == 0
+    outcome = validate(bad, "--format", name)
+    assert outcome.code == 1 and outcome.err == "" and "EGL002" in outcome.out
+
+
+def test_json_is_one_format_of_two_names(bad: Path) -> None:
+    document = validate(bad, "--json").document
+    assert document == validate(bad, "--format", "json").document
+    jsonschema.validate(document, json.loads((SCHEMAS / "validate.schema.json").read_text()))
+
+
+def test_several_files_are_written_in_one_run_whole_and_alone(good: Path, bad: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "old.json").write_text("old")
+    given = [part for name in FORMATS for part in ("--output", f"{name}={out / name}")]
+    assert validate(good, bad, *given, "--output", f"json={out / 'old.json'}").code == 1
+    assert sorted(path.name for path in out.iterdir()) == sorted((*FORMATS, "old.json"))
+    assert (out / "old.json").read_text() == (out / "json").read_text() == validate(good, bad, "--json").out
+
+
+def test_an_output_writes_through_a_link_and_into_a_pipe(good: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real.json")
+    os.mkfifo(tmp_path / "pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    validate(good, "--output", f"json={tmp_path / 'link'}", "--output", f"gitlab={tmp_path / 'pipe'}")
+    reader.join(10)
+    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "real.json").read_text())["verdict"] == "pass"
+    assert read == ["[]\n"] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("json", "FORMAT=FILE was expected"),
+        ("json=", "FORMAT=FILE was expected"),
+        ("xml=x", "one of text, json, junit, sarif"),
+        ("json=no/such/report.json", "there is no folder no/such; make it first"),
+        ("json=.", "is a folder"),
+        ("json=a\0b", "null byte"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_said_before_anything_is_judged(
+    given: str, says: str, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = contents(tmp_path)
+    assert says in refusal(2, "validate", good, "--output", given)
+    assert contents(tmp_path) == before
+
+
+def test_two_outputs_into_one_file_are_refused(good: Path) -> None:
+    assert "writes ./r already" in refusal(2, "validate", good, "--output", "json=r", "--output", "sarif=./r")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--format", "yaml"), "--format yaml: one of text, json"),
+        (("--fail-on", "all"), "--fail-on all"),
+        (("--select", "EGL9999"), "EGL9999 is no rule"),
+        (("--ignore", "no-pickle"), "near it: no-pickles"),
+        (("--engine", "vllm==99"), "no known release fits"),
+    ],
+)
+def test_wrong_options_end_with_2_whatever_the_sources(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    assert says in refusal(2, "validate", tmp_path / "gone", *given)
+
+
+def test_a_target_that_is_not_there_ends_with_3(good: Path, tmp_path: Path) -> None:
+    assert "gone" in refusal(3, "validate", good, "--target", tmp_path / "gone")
+
+
+def test_two_formats_on_stdout_are_refused(good: Path) -> None:
+    outcome = call("validate", good, "--json", "--format", "sarif")
+    assert outcome.code == 2 and "--output sarif=FILE" in outcome.document["message"]
+
+
+def test_an_error_is_a_document_under_format_json_too(good: Path) -> None:
+    document = call("validate", good, "--format", "json", "--fail-on", "all").document
+    assert (document["schema"], document["exit_code"]) == ("eaglectl/error/1", 2)
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_one_source_never_stops_the_others(jobs: int, good: Path, bad: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    sources = [tmp_path / "gone", good, tmp_path / "empty", bad, tmp_path / "notes.txt", good]
+    document = validate(*sources, "--json", "--jobs", str(jobs)).document
+    jsonschema.validate(document, json.loads((SCHEMAS / "validate.schema.json").read_text()))
+    found = [(Path(one["source"]).name, one["verdict"]) for one in document["reports"]]
+    assert found == [
+        ("gone", "could-not-look"),
+        ("good", "pass"),
+        ("empty", "could-not-look"),
+        ("bad", "fail"),
+        ("notes.txt", "could-not-look"),
+    ]
+    assert all(one["problem"] for one in document["reports"] if one["verdict"] == "could-not-look")
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_crash_in_one_is_told_with_its_traceback_and_the_others_are_judged(
+    jobs: int, good: Path, bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglectl import api
+
+    real = api.validate
+
+    def crashing(source: str, **given: Any) -> Any:
+        if source.endswith("good"):
+            raise ZeroDivisionError("of our own")
+        return real(source, **given)
+
+    monkeypatch.setattr(api, "validate", crashing)
+    outcome = validate(good, bad, "--json", "--jobs", str(jobs))
+    assert outcome.code == 70 and outcome.err.count("Traceback") == 1 and "please report it" in outcome.err
+    verdicts = [(one["verdict"], one["problem"]) for one in outcome.document["reports"]]
+    assert verdicts == [("could-not-look", "this is a fault of eaglectl: ZeroDivisionError: of our own"), ("fail", "")]
+
+
+def test_files_of_a_folder_stand_for_it_once(good: Path) -> None:
+    (good / "model.safetensors.index.json").write_text("{}")
+    document = validate(good / "config.json", good / "model.safetensors.index.json", "--json").document
+    assert document["source"] == str(good)
+
+
+def test_a_step_summary_is_appended_where_github_asks(
+    bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("# before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    validate(bad)
+    assert summary.read_text() == "# before\n"
+    validate(bad, "--format", "github")
+    assert summary.read_text().startswith("# before\n## eaglectl validate: fail") and "EGL002" in summary.read_text()
+
+
+def test_quiet_shows_what_fails(good: Path, bad: Path) -> None:
+    for outcome in (validate(good, bad, "-q"), call("-q", "validate", "--select", "EGL002", good, bad)):
+        assert [line.split()[0] for line in outcome.out.splitlines() if line[0] != " "] == [str(good), str(bad), "fail"]
+
+
+def test_rules_lists_the_catalogue() -> None:
+    document = call("rules", "--json").document
+    jsonschema.validate(document, json.loads((SCHEMAS / "rules.schema.json").read_text()))
+    assert [one["id"] for one in document["rules"]] == [one.id for one in rules()]
+    out = call("rules").out
+    assert all(one.id in out and one.name in out for one in rules())
+
+
+@pytest.mark.parametrize("one", rules(), ids=lambda one: one.id)
+def test_every_rule_is_explained(one: Rule) -> None:
+    out = re.sub(r"\s+", " ", call("explain", one.id).out)
+    for text in (one.name, one.severity, one.sentence, one.why, one.fix, f"--ignore {one.id}", "[[suppress]]"):
+        assert re.sub(r"\s+", " ", text) in out
+    assert (
+        call("explain", one.name.upper() if one.name.isupper() else one.name).out == call("explain", one.id.lower()).out
+    )
+    document = call("explain", one.id, "--json").document
+    jsonschema.validate(document, json.loads((SCHEMAS / "explain.schema.json").read_text()))
+
+
+def test_explaining_no_rule_names_the_nearest() -> None:
+    assert "no-pickles" in refusal(2, "explain", "no-pickle")
+    assert "EGL002" in refusal(2, "explain", "EGL0021")
+
+
+def test_ids_and_names_of_rules_are_each_one_rules_own() -> None:
+    assert len({one.id for one in rules()}) == len({one.name for one in rules()}) == len(rules())
+    assert all(re.fullmatch(r"EGL[0-9]{3,4}", one.id) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", one.name) for one in rules())  # fmt: skip
+
+
+def test_a_rule_without_a_documented_fix_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="Fix:"):
+
+        @rule("EGL001", "half", "error")
+        def half(subject: Any) -> Any:
+            """Only a sentence."""
