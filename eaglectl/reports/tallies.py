@@ -42,13 +42,26 @@ def rules_of(report: Report) -> list[Rule]:
     return sorted({one.id: one for one in ran}.values(), key=lambda one: int(one.id.removeprefix("EGL")))
 
 
-def blindness(report: Report) -> list[tuple[str, list[str]]]:
+# a reason for which rules could not look, and their ids
+Blindness = tuple[str, list[str]]
+
+
+def blindness(report: Report) -> list[Blindness]:
     """Each reason for which rules could not look, and their ids; what the policy requires first."""
     by_reason: dict[tuple[bool, str], list[str]] = {}
     for one in report.unlooked:
         by_reason.setdefault((not one.is_required, one.reason), []).append(one.rule.id)
     ordered = sorted(by_reason.items(), key=lambda item: (item[0][0], -len(item[1])))
     return [(reason if is_optional else f"{reason} (required)", ids) for (is_optional, reason), ids in ordered]
+
+
+def shared_blindness(reports: Sequence[Report]) -> list[Blindness]:
+    """What could not be looked at in any of several checkpoints, for the same reasons."""
+    read = [report for report in reports if not report.problem]
+    if len(read) < 2:
+        return []
+    others = [blindness(report) for report in read[1:]]
+    return [one for one in blindness(read[0]) if all(one in other for other in others)]
 
 
 def counted(report: Report) -> str:

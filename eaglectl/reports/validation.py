@@ -11,7 +11,7 @@ from rich.text import Text
 
 from eaglectl.errors import printable
 from eaglectl.reports import wording
-from eaglectl.reports.tallies import blindness, counted, fails, plural
+from eaglectl.reports.tallies import Blindness, blindness, counted, fails, plural, shared_blindness
 from eaglectl.validation.judging import Report, Suppressed, merged
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding
@@ -28,11 +28,15 @@ STYLES = {
 
 def print_reports(console: Console, reports: Sequence[Report], *, is_quiet: bool = False) -> None:
     """One block for each checkpoint, and a last line over all. Quiet: only what fails."""
+    common = shared_blindness(reports)
     for report in reports:
-        _print_report(console, report, is_quiet=is_quiet)
+        _print_report(console, report, common, is_quiet=is_quiet)
         if not is_quiet:
             console.print()
-    console.print(_last_line(reports), soft_wrap=True)
+    if common and not is_quiet:
+        _print_blindness(console, "could not look, in every checkpoint", common)
+        console.print()
+    console.print(_last_line(reports), soft_wrap=not console.is_terminal)
 
 
 def as_text(reports: Sequence[Report]) -> str:
@@ -42,7 +46,7 @@ def as_text(reports: Sequence[Report]) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def _print_report(console: Console, report: Report, *, is_quiet: bool) -> None:
+def _print_report(console: Console, report: Report, common: Sequence[Blindness], *, is_quiet: bool) -> None:
     title = (printable(report.path), "bold")
     console.print(Text.assemble(title, "  ", (report.verdict, STYLES[report.verdict])), soft_wrap=True)
     if report.problem:
@@ -51,7 +55,9 @@ def _print_report(console: Console, report: Report, *, is_quiet: bool) -> None:
         if not is_quiet or fails(one, report):
             _print_finding(console, one)
     if not is_quiet:
-        _print_rest(console, report)
+        own = [] if report.problem else [one for one in blindness(report) if one not in common]
+        _print_blindness(console, "could not look", own)
+        _print_suppressions(console, report)
 
 
 def _print_finding(console: Console, one: Finding) -> None:
@@ -62,14 +68,17 @@ def _print_finding(console: Console, one: Finding) -> None:
         head.append(f"  {wording.engines(one.hit.engines)}", style="magenta")
     console.print(Padding(head, (0, 0, 0, 2)))
     _print(console, 10, one.hit.message)
-    _print(console, 10, f"fix: {one.fix}", "dim")
+    console.print(Padding(Text.assemble(("fix: ", "green"), printable(one.fix)), (0, 0, 0, 10)))
 
 
-def _print_rest(console: Console, report: Report) -> None:
-    if report.unlooked and not report.problem:
-        _heading(console, "could not look")
-        for reason, ids in blindness(report):
-            _row(console, plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})")
+def _print_blindness(console: Console, title: str, found: Sequence[Blindness]) -> None:
+    if found:
+        _heading(console, title)
+    for reason, ids in found:
+        _row(console, plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})")
+
+
+def _print_suppressions(console: Console, report: Report) -> None:
     if report.suppressed:
         _heading(console, "suppressed")
         for (rule, by), count in _suppressed(report.suppressed).items():

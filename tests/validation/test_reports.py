@@ -357,6 +357,16 @@ def test_several_checkpoints_are_counted_in_the_last_line() -> None:
     assert "  could not be read: no such folder" in lines
 
 
+def test_what_no_checkpoint_could_show_is_told_once() -> None:
+    lines = screen(120, report(), report("other", unlooked=report().unlooked[:2]), unopened("gone", "no such folder"))
+    assert lines.count("    2 rules   no target was given (EGL701, EGL702)") == 1
+    assert (
+        lines.count("  could not look") == 1
+        and lines.count("    1 rule    d2t cannot be read (required) (EGL301)") == 1
+    )
+    assert lines.index("  could not look, in every checkpoint") > lines.index("gone  could-not-look")
+
+
 def test_the_text_of_a_finding_wraps_under_itself() -> None:
     long = report(findings=(finding(201, "word " * 60, "tensor:fc.weight"),), unlooked=(Unlooked(RULES[701], "word " * 60, False),))  # fmt: skip
     lines = screen(80, long)
