@@ -69,10 +69,17 @@ class Bar:
 
     def prompts(self, done: int, total: int) -> None:
         """Show how many prompts are done, and how long the others will take."""
+        self._count("prompts", done, total)
+
+    def checkpoints(self, done: int, total: int) -> None:
+        """Show how many checkpoints are judged, and how long the others will take."""
+        self._count("checkpoints", done, total)
+
+    def _count(self, what: str, done: int, total: int) -> None:
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
         if self.bar is None:
-            self._start("prompts", total, MofNCompleteColumn(), TimeRemainingColumn())
+            self._start(what, total, MofNCompleteColumn(), TimeRemainingColumn())
         if self.bar:
             self.bar.update(self.task, completed=done)
 

@@ -9,7 +9,7 @@ import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target
 from eaglectl.errors import Usage
-from eaglectl.terminal import Face, emit
+from eaglectl.terminal import Bar, Face, emit
 
 if TYPE_CHECKING:
     from eaglectl.validation.judging import Report
@@ -73,10 +73,12 @@ def validate_command(
     api.check_options(**options)
     judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
     blind = partial(unopened, fail_on=None if least == "never" else least or "error")
-    done = validate_all(_folders(sources), judge, blind, jobs)
+    folders, is_quiet = _folders(sources), quiet or context.obj.quiet
+    with Bar(context.obj, is_on=len(folders) > 1 and not is_quiet) as bar:
+        done = validate_all(folders, judge, blind, jobs=jobs, told=bar.checkpoints)
     for crash in done.crashes:
         print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
-    _show(context.obj, name, done.reports, is_quiet=quiet or context.obj.quiet)
+    _show(context.obj, name, done.reports, is_quiet=is_quiet)
     outputs.write_outputs(files, done.reports)
     if "github" in (name, *(file for file, _ in files)):
         outputs.append_summary(done.reports)
