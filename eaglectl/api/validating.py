@@ -30,7 +30,12 @@ def validate(
     least = fail_on or policy.fail_on or "error"
     wanted = tuple(parse_engine(text) for text in (engines or policy.engines))
     subject = Subject(
-        open_source(source), _target_side(target), wanted, answers or Answers(), headers_only=headers_only
+        open_source(source),
+        _target_side(target),
+        wanted,
+        answers or Answers(),
+        headers_only=headers_only,
+        policy=policy,
     )
     return judge(subject, chosen(select, ignore), policy, None if least == "never" else least, source)
 

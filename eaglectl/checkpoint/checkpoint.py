@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from eaglectl.checkpoint.header import StoredTensor, header_length, parse_header, parse_json
@@ -12,6 +13,8 @@ from eaglectl.errors import Refused, Unreadable
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = (".bin", ".pt", ".pth")
+# rules of validate that a fault met here is a case of
+WEIGHTS, SHARDS, JSON, UNSAFE = "one-weight-source", "shard-index", "readable-json", "unsafe-file"
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
 
@@ -48,13 +51,14 @@ def read_checkpoint(source: Source) -> Checkpoint:
         found, extra = _read_header(source, file)
         for tensor in found:
             if tensor.name in tensors:
-                raise Unreadable(f"{tensor.name} is in both {tensors[tensor.name].file} and {file}; keep one")
+                both = f"{tensors[tensor.name].file} and {file}"
+                raise Unreadable(f"{tensor.name} is in both {both}; keep one", SHARDS, file)
             tensors[tensor.name] = tensor
         metadata |= extra
     if weight_map is not None:
         _check_index(weight_map, tensors)
     if not tensors:
-        raise Unreadable(f"{source.label}: {', '.join(files)} holds no tensors")
+        raise Unreadable(f"{source.label}: {', '.join(files)} holds no tensors", WEIGHTS, files[0])
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
 
 
@@ -64,16 +68,21 @@ def read_config(source: Source) -> Mapping[str, Any]:
     if "config.json" not in names and "adapter_config.json" in names:
         raise Refused(
             f"{source.label} is a LoRA adapter (it has adapter_config.json and no config.json), not a whole model; merge"
-            " it into its model first"
+            " it into its model first",
+            "not-a-drafter",
+            "adapter_config.json",
         )
     if "config.json" not in names:
+        has_weights = any(name.endswith((".safetensors", *PICKLES)) for name in names)
         raise Unreadable(
             f"{source.label} has no config.json; a drafter is a config.json beside its weights: copy the trainer's"
-            " draft json there under that name"
+            " draft json there under that name",
+            JSON if has_weights else "",  # with neither, this is no checkpoint at all
+            "config.json",
         )
-    config = parse_json("config.json", source.read("config.json"))
+    config = parse_json("config.json", source.read("config.json"), JSON)
     if not isinstance(config, dict):
-        raise Unreadable(f"config.json is a JSON {type(config).__name__}, not an object")
+        raise Unreadable(f"config.json is a JSON {type(config).__name__}, not an object", JSON, "config.json")
     return config
 
 
@@ -108,27 +117,34 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     if pickles:
         raise Unreadable(
             f"{source.label}: the weights are pickles ({', '.join(pickles[:3])}), which are only opened to be"
-            f" converted; run `eaglectl convert {source.label} -o OUT`, then use OUT"
+            f" converted; run `eaglectl convert {source.label} -o OUT`, then use OUT",
+            UNSAFE,
+            pickles[0],
         )
     if INDEX in names and SINGLE not in names:
-        index = parse_json(INDEX, source.read(INDEX))
+        index = parse_json(INDEX, source.read(INDEX), SHARDS)
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
         if (
             not isinstance(weight_map, dict)
             or not weight_map
             or not all(isinstance(file, str) for file in weight_map.values())
         ):
-            raise Unreadable(f'{INDEX} needs a "weight_map" object from tensor to file')
+            raise Unreadable(f'{INDEX} needs a "weight_map" object from tensor to file', SHARDS, INDEX)
+        for name, file in weight_map.items():
+            if file.endswith(".safetensors") and PurePosixPath(file).name == file and file not in names:
+                raise Unreadable(f"{file}: No such file, and {INDEX} says that {name} is in it", SHARDS, INDEX)
         return tuple(sorted(set(weight_map.values()))), weight_map
     found = tuple(name for name in names if name.endswith(".safetensors"))
     if SINGLE in found:
         return (SINGLE,), None
     match found:
         case ():
-            raise Unreadable(f"{source.label} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin")
+            about = f"{source.label} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
+            raise Unreadable(about, WEIGHTS)
         case (name,):
             return (name,), None
-    raise Unreadable(f"{source.label} has {len(found)} .safetensors files and no {INDEX}; name the one to read")
+    about = f"{source.label} has {len(found)} .safetensors files and no {INDEX}; name the one to read"
+    raise Unreadable(about, WEIGHTS)
 
 
 def _read_header(source: Source, file: str) -> tuple[tuple[StoredTensor, ...], Mapping[str, str]]:
@@ -145,20 +161,21 @@ def _read_header(source: Source, file: str) -> tuple[tuple[StoredTensor, ...], M
 def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> None:
     for name, file in weight_map.items():
         if name not in tensors:
-            raise Unreadable(f"{INDEX} says {name} is in {file}, and it is not there")
+            raise Unreadable(f"{INDEX} says {name} is in {file}, and it is not there", SHARDS, INDEX)
         if tensors[name].file != file:
-            raise Unreadable(f"{INDEX} says {name} is in {file}, and it is in {tensors[name].file}")
+            raise Unreadable(f"{INDEX} says {name} is in {file}, and it is in {tensors[name].file}", SHARDS, INDEX)
     for name, tensor in tensors.items():
         if name not in weight_map:
-            raise Unreadable(f"{name} is in {tensor.file} and not in {INDEX}; engines would skip it: rebuild the index")
+            about = f"{name} is in {tensor.file} and not in {INDEX}; engines would skip it: rebuild the index"
+            raise Unreadable(about, SHARDS, INDEX)
 
 
 def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for name in ("hf_quant_config.json", "eaglectl.json"):
         if name in source.names():
-            value = parse_json(name, source.read(name))
+            value = parse_json(name, source.read(name), JSON)
             if not isinstance(value, dict):
-                raise Unreadable(f"{name} is a JSON {type(value).__name__}, not an object")
+                raise Unreadable(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
             found[name] = value
     return found

@@ -12,6 +12,9 @@ from typing import Any
 
 from eaglectl.errors import Unreadable
 
+# rules of validate that a fault met here is a case of
+HEADER = "safetensors-header"
+POINTER = "lfs-pointer"
 MAX_HEADER = 100_000_000
 LIMIT = 2**64
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -60,42 +63,50 @@ def header_length(file: str, first8: bytes, file_size: int) -> int:
     """Bytes of JSON that follow the first 8; raises Unreadable if the file cannot be safetensors."""
     if first8.startswith(LFS_POINTER[:8]) and file_size < 1024:
         raise Unreadable(
-            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its repository"
+            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its repository",
+            POINTER,
+            file,
         )
     if len(first8) < 8:
-        raise Unreadable(f"{file} has {file_size} bytes; a safetensors file has at least 8")
+        raise Unreadable(f"{file} has {file_size} bytes; a safetensors file has at least 8", HEADER, file)
     length = int.from_bytes(first8, "little")
     if length > MAX_HEADER:
         raise Unreadable(
-            f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file"
+            f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file",
+            HEADER,
+            file,
         )
     if 8 + length > file_size:
         raise Unreadable(
             f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated or not"
-            " safetensors"
+            " safetensors",
+            HEADER,
+            file,
         )
     return length
 
 
-def parse_json(what: str, raw: bytes) -> Any:
+def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
     """JSON of one meaning: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
 
-    `what` names the file in messages. -0 is read as a float, as the safetensors library reads it.
+    `what` names the file in messages, `topic` and `where` go into errors. -0 is read as a float, as the safetensors library reads it.
     """
     if raw.startswith(LFS_POINTER):
-        raise Unreadable(f"{what} is a Git LFS pointer, not the file; run `git lfs pull` in its repository")
+        about = f"{what} is a Git LFS pointer, not the file; run `git lfs pull` in its repository"
+        raise Unreadable(about, POINTER, where or what)
     try:
         return _one_meaning(raw)
     except Unreadable as error:
-        raise Unreadable(f"{what}: {error}") from None
+        fault = f"{what}: {error}"
     except UnicodeDecodeError as error:
-        raise Unreadable(f"{what} is not UTF-8 text (byte {error.start})") from None
+        fault = f"{what} is not UTF-8 text (byte {error.start})"
     except UnicodeEncodeError:
-        raise Unreadable(f"{what} has an escape of a lone surrogate, which is no character; remove it") from None
+        fault = f"{what} has an escape of a lone surrogate, which is no character; remove it"
     except RecursionError:
-        raise Unreadable(f"{what} is nested too deeply to be a real file") from None
+        fault = f"{what} is nested too deeply to be a real file"
     except ValueError as error:
-        raise Unreadable(f"{what} is not valid JSON: {error}") from None
+        fault = f"{what} is not valid JSON: {error}"
+    raise Unreadable(fault, topic, where or what)
 
 
 def _one_meaning(raw: bytes) -> Any:
@@ -144,6 +155,13 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
     Raises Unreadable where a tensor's type is unknown, a shape and its bytes disagree, or the offsets overlap, leave a
     hole, or do not end with the file.
     """
+    try:
+        return _header(file, raw, file_size)
+    except Unreadable as error:
+        raise Unreadable(str(error), HEADER, file) from None
+
+
+def _header(file: str, raw: bytes, file_size: int) -> Header:
     table = parse_json(f"{file} (header)", raw)
     if not isinstance(table, dict):
         raise Unreadable(f"{file}: the header is a JSON {type(table).__name__}, not an object")

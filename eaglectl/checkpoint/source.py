@@ -7,6 +7,8 @@ from typing import Protocol
 
 from eaglectl.errors import Unreadable, Usage
 
+# the rule of validate that a file outside the folder is a case of
+UNSAFE = "unsafe-file"
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 
 
@@ -65,22 +67,29 @@ class FolderSource:
         """
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-            raise Unreadable(f'"{name}" points out of the checkpoint folder; files must lie inside {self.label}')
+            raise Unreadable(
+                f'"{name}" points out of the checkpoint folder; files must lie inside {self.label}', UNSAFE, name
+            )
         path = self.root / name
         resolved, root = self._resolved(name), self.root.resolve()
         if not resolved.is_relative_to(root) and not _in_hub_cache(root, resolved):
-            raise Unreadable(f"{name} is a symbolic link that leaves {self.label}; put the file itself there")
+            about = f"{name} is a symbolic link that leaves {self.label}; put the file itself there"
+            raise Unreadable(about, UNSAFE, name)
         if path.exists() and not path.is_file():
-            raise Unreadable(f"{name} in {self.label} is not a regular file; put the file itself there")
+            about = f"{name} in {self.label} is not a regular file; put the file itself there"
+            raise Unreadable(about, UNSAFE, name)
         return path
 
     def _resolved(self, name: str) -> Path:
         try:
             return (self.root / name).resolve()
         except ValueError:
-            raise Unreadable(f'"{name}" cannot be the name of a file in {self.label}; rename it') from None
+            raise Unreadable(
+                f'"{name}" cannot be the name of a file in {self.label}; rename it', UNSAFE, name
+            ) from None
         except (OSError, RuntimeError):
-            raise Unreadable(f"{name} in {self.label} is a symbolic link that leads back to itself") from None
+            about = f"{name} in {self.label} is a symbolic link that leads back to itself"
+            raise Unreadable(about, UNSAFE, name) from None
 
     def size(self, name: str) -> int:
         """Bytes of a file."""

@@ -13,6 +13,7 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter
+from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import CannotLook, Hit
 
 
@@ -49,12 +50,14 @@ class Subject:
         answers: Answers,
         *,
         headers_only: bool,
+        policy: Policy | None = None,
     ) -> None:
         self.source = source
         self.target = target
         self.wanted = wanted
         self.answers = answers
         self.headers_only = headers_only
+        self.policy = policy or Policy()
         self.stop: EaglectlError | None = None
         self._config: Mapping[str, Any] | None = None
         self._checkpoint: Checkpoint | None = None
