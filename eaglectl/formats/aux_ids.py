@@ -15,6 +15,8 @@ from eaglectl.formats.keys import Keys
 
 # trainers that do not write the layers they trained on, and whose recipes may change them
 UNSTATED = ("automodel", "modelopt", "modelopt-megatron")
+# formats whose top-level ids are boundaries, whatever eagle_config says
+TOP_IS_BOUNDARIES = ("vllm", "speculators", "peagle")
 
 
 def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answers: Answers) -> AuxLayers:
@@ -36,6 +38,7 @@ def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answ
             "problem",
             "aux layers",
             f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers",
+            "aux-count",
         )
     if depth is not None and max(boundaries) > depth:
         keys.say(
@@ -43,6 +46,7 @@ def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answ
             "aux layers",
             f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as {convention});"
             " pass --aux-convention or --aux-layers",
+            "aux-range",
         )
     if order:
         keys.say(
@@ -50,6 +54,7 @@ def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answ
             "aux layers",
             f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in silence,"
             " convert reorders fc to match",
+            "aux-repeated" if len(boundaries) < len(ids) else "aux-order",
         )
     is_default = depth is not None and boundaries == default_boundaries(depth)
     return AuxLayers(count, boundaries, is_default, how, ids, convention, order)
@@ -75,14 +80,15 @@ def _stated(
 ) -> tuple[tuple[int, ...] | None, Convention | None, str]:  # fmt: skip
     if top and nested and nested == tuple(j - 1 for j in top):
         return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-    if top and nested and top != nested and format.name not in ("vllm", "speculators", "peagle"):
-        keys.say(
-            "question",
-            "aux layers",
-            f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no convention;"
-            " pass --aux-layers",
+    if top and nested and top != nested:
+        text = (
+            f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no convention"
         )
-        return top, None, "two lists that disagree"
+        if format.name not in TOP_IS_BOUNDARIES:
+            keys.say("question", "aux layers", f"{text}; pass --aux-layers", "aux-lists")
+            return top, None, "two lists that disagree"
+        if sorted(nested) not in ([j - 1 for j in sorted(top)], sorted(top)):
+            keys.say("warning", "aux layers", f"{text}; those at the top are believed", "aux-lists")
     ids, place = (
         (top, "top-level ids") if top else (nested, "ids in eagle_config") if nested else (v2, "eagle_config.layer_ids")
     )
@@ -111,6 +117,7 @@ def _stated(
         "question",
         "aux layers",
         f"{place} {why}; pass --aux-convention boundary or output" + ("" if target.depth else ", or --target"),
+        "aux-convention",
     )
     return ids, None, f"{place}, in an unknown convention"
 
@@ -121,6 +128,7 @@ def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayer
             "question",
             "aux layers",
             f"fc takes {count} aux states and config names no layers; pass --aux-layers with {count} boundaries",
+            "aux-count",
         )
         return AuxLayers(count, None, False, "not stated")
     if format.name in UNSTATED:
@@ -129,6 +137,7 @@ def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayer
             "aux layers",
             f"{format.title} may train on other layers than the default and this config names none; if the recipe set"
             " them, pass --aux-layers",
+            "aux-ids-doubted",
         )
     boundaries = default_boundaries(target.depth) if target.depth else None
     if boundaries is not None and (boundaries[0] >= boundaries[1] or boundaries[1] >= boundaries[2]):
@@ -137,6 +146,7 @@ def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayer
             "aux layers",
             f"config names no layers, and the default of a target of {target.depth} layers is no three; pass"
             " --aux-layers",
+            "aux-range",
         )
         return AuxLayers(count, None, False, "not stated")
     return AuxLayers(count, boundaries, True, "no ids: the default (2, n//2, n-3)")

@@ -121,6 +121,7 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
             "target",
             f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it belongs to"
             " another target",
+            "target-mismatch",
         )
     if target.vocab is not None and target.vocab != dims.vocab:
         level = "problem" if target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab else "warning"
@@ -129,6 +130,7 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
             "target",
             f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it belongs to"
             " this target",
+            "target-vocabulary" if level == "problem" else "target-vocabulary-size",
         )
 
 

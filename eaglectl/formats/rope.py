@@ -16,21 +16,33 @@ def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
     if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
         raise Refused(
             "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one rope_theta and"
-            " rope_scaling"
+            " rope_scaling",
+            "rope-values",
+            "config.json:rope_parameters",
         )
     for where, source in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         inner = (source or {}).get("rope_theta")
         if inner is None:
             continue
         if type(inner) not in (int, float):
-            raise Refused(f"config.json: {where}.rope_theta is {inner!r}; a number was expected")
+            raise Refused(
+                f"config.json: {where}.rope_theta is {inner!r}; a number was expected",
+                "rope-values",
+                f"config.json:{where}",
+            )
         if theta is not None and inner != theta:
-            raise Refused(f"config.json says rope_theta: {theta:g} and {where}.rope_theta: {inner:g}; make them agree")
+            raise Refused(
+                f"config.json says rope_theta: {theta:g} and {where}.rope_theta: {inner:g}; make them agree",
+                "rope-spellings",
+                f"config.json:{where}",
+            )
         theta = inner
     forms = [form for form in (_scaling(scaling), _scaling(parameters)) if form is not None]
     if len(forms) == 2 and forms[0] != forms[1]:
         raise Refused(
-            "config.json: rope_scaling and rope_parameters describe different scalings; keep the one that was trained"
+            "config.json: rope_scaling and rope_parameters describe different scalings; keep the one that was trained",
+            "rope-spellings",
+            "config.json:rope_parameters",
         )
     if theta is None:
         keys.say("note", "rope_theta", "config has no rope_theta; every loader then uses 10000, and it is written so")
@@ -42,9 +54,15 @@ def _scaling(raw: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return None
     kind = raw.get("rope_type", raw.get("type", "default"))
     if not isinstance(kind, str):
-        raise Refused(f"config.json: rope_type is {kind!r}; a name was expected")
+        raise Refused(
+            f"config.json: rope_type is {kind!r}; a name was expected", "rope-values", "config.json:rope_scaling"
+        )
     if "factor" in raw and type(raw["factor"]) not in (int, float):
-        raise Refused(f"config.json: the rope scaling's factor is {raw['factor']!r}; a number was expected")
+        raise Refused(
+            f"config.json: the rope scaling's factor is {raw['factor']!r}; a number was expected",
+            "rope-values",
+            "config.json:rope_scaling",
+        )
     rest = {key: value for key, value in raw.items() if key not in ("rope_theta", "rope_type", "type")}
     # mrope says "default" and carries its sections beside it
     return None if kind == "default" and not rest else {"rope_type": kind, **rest}

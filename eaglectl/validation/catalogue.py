@@ -5,10 +5,10 @@ from difflib import get_close_matches
 from functools import cache
 
 from eaglectl.errors import Usage
-from eaglectl.validation import files, vocabulary
+from eaglectl.validation import files, layers, rope, target, vocabulary
 from eaglectl.validation.rule import Rule
 
-MODULES = (files, vocabulary)
+MODULES = (files, vocabulary, layers, rope, target)
 
 
 @cache

@@ -1,0 +1,237 @@
+"""Rules on rotary embeddings and positions: spellings that agree, values that engines can use, and the target's beside them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eaglectl.drafter.drafter import Rope
+from eaglectl.errors import EaglectlError
+from eaglectl.formats.keys import Keys
+from eaglectl.formats.rope import read_rope
+from eaglectl.validation.rule import CannotLook, Hit, rule
+from eaglectl.validation.subject import Subject
+
+# the scalings that vLLM 0.33 builds (rotary_embedding/__init__.py), and the keys without which each stops
+SCALINGS: Mapping[str, tuple[str, ...]] = {
+    "default": (), "proportional": (), "mllama4": (), "dynamic": (),
+    "linear": ("factor",), "ntk": ("factor",), "yarn": ("factor",), "deepseek_yarn": ("factor",), "deepseek_llama_scaling": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"), "su": ("short_factor", "long_factor"),
+    "mrope": ("mrope_section",), "bailing_mrope": ("mrope_section",), "openpangu": ("mrope_section",),
+}  # fmt: skip
+STRETCHED = ("yarn", "deepseek_yarn", "llama3", "longrope", "su")
+
+
+@rule("EGL601", "rope-base", "note")
+def rope_base(subject: Subject) -> Iterator[Hit]:
+    """The rope base is the target's.
+
+    A drafter may have a base of its own (SafeAILab's have 10000 whatever the target's is), and is served right with it. Where
+    it was meant to be the target's, a tool has lost it; and some runtimes keep one rotary table for both models.
+
+    Fix: ask the trainer which base was trained; never copy the target's into a drafter that has another.
+    """
+    base = _target_rope(subject)[1].theta
+    if not _states_base(_target_config(subject)):
+        raise CannotLook("the target's config states no rope base")
+    own = subject.drafter.rope.theta
+    if base != own:
+        yield Hit(f"the drafter rotates with base {own:g} and the target with {base:g}", _place(subject, "rope_theta"))
+
+
+@rule("EGL602", "rope-scaling", "note")
+def rope_scaling(subject: Subject) -> Iterator[Hit]:
+    """The rope scaling is the target's.
+
+    A drafter trained on short texts may have none, and is served right without; a conversion that drops it costs
+    acceptance, the more the longer the text.
+
+    Fix: ask the trainer which scaling was trained; restore it if a conversion has dropped it.
+    """
+    where, other = _target_rope(subject)
+    own, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, other))
+    keys = [key for key in dict.fromkeys((*own, *theirs)) if own.get(key) != theirs.get(key)]
+    if keys:
+        found = ", ".join(f"{key} {own.get(key)} and {theirs.get(key)}" for key in keys)
+        yield Hit(
+            f"the drafter's rope scaling and the target's ({where}) differ: {found}", _place(subject, "rope_scaling")
+        )
+
+
+@rule("EGL603", "max-positions", "warning")
+def max_positions(subject: Subject) -> Iterator[Hit]:
+    """The drafter has as many positions as the target.
+
+    vLLM before 0.27.0 sizes the drafter's rotary table by its own max_position_embeddings and reads past its end for longer
+    texts; where nothing stops, acceptance falls beyond the length that was trained.
+
+    Fix: set max_position_embeddings to the target's, and measure acceptance on long prompts with `eaglectl smoke`.
+    """
+    wanted = _target_config(subject).get("max_position_embeddings")
+    if type(wanted) is not int:
+        raise CannotLook("the target's config has no max_position_embeddings")
+    own = subject.drafter.settings["max_position_embeddings"]
+    if own < wanted:
+        text = f"the drafter has {own} positions and the target {wanted}"
+        yield Hit(text, _place(subject, "max_position_embeddings"))
+
+
+@rule("EGL604", "rope-spellings", "error")
+def rope_spellings(subject: Subject) -> Iterator[Hit]:
+    """rope_theta, rope_scaling and rope_parameters say the same.
+
+    transformers 4 reads the first two, transformers 5 the third: with two values, the engine's version decides which
+    rotation is served.
+
+    Fix: keep the values that were trained, in both spellings or in one.
+    """
+    yield from subject.said("rope-spellings")
+
+
+@rule("EGL605", "rope-pairing", "warning")
+def rope_pairing(subject: Subject) -> Iterator[Hit]:
+    """An MLA drafter rotates neighbouring dimensions.
+
+    vLLM's and SGLang's MLA drafter classes pair dimensions 2i and 2i+1 whatever rope_interleave says: weights trained with
+    halves paired are rotated wrongly.
+
+    Fix: reorder the rotary rows of q_b_proj and kv_a_proj_with_mqa (new[2i] = old[i], new[2i+1] = old[i + half]) and remove
+    the key; if the weights are interleaved already, remove the key.
+    """
+    if subject.drafter.dims.attention == "MLA" and subject.flat.get("rope_interleave") is False:
+        text = "config says rope_interleave: false, and engines rotate MLA drafters interleaved"
+        yield Hit(text, _place(subject, "rope_interleave"))
+
+
+@rule("EGL606", "mrope-sections", "error")
+def mrope_sections(subject: Subject) -> Iterator[Hit]:
+    """mrope_section adds up to half of the rotary dimensions.
+
+    It shares the rotated pairs out to time, height and width. vLLM stops at any other sum.
+
+    Fix: copy mrope_section from the trainer's config, or leave it out for a drafter of text alone.
+    """
+    dims, scaling = subject.drafter.dims, subject.drafter.rope.scaling or {}
+    sections = scaling.get("mrope_section")
+    if sections is None:
+        return
+    share = scaling.get("partial_rotary_factor", subject.flat.get("partial_rotary_factor", 1.0))
+    size = dims.qk_rope_head_dim or int(dims.head_dim * (share if type(share) in (int, float) else 1.0))
+    is_list = isinstance(sections, list) and all(type(one) is int for one in sections)
+    if not is_list or sum(sections) != size // 2:
+        text = f"mrope_section is {sections}; its sum must be {size // 2}, half of the {size} rotated dimensions"
+        yield Hit(text, _place(subject, "rope_scaling"))
+
+
+@rule("EGL607", "rope-base-doubt", "warning")
+def rope_base_doubt(subject: Subject) -> Iterator[Hit]:
+    """The stored rope base is the one that was trained.
+
+    Some trainers rotate with base 10000 whatever their config says, and engines rotate with what it says: every position
+    after the first few is seen as another.
+
+    Fix: measure both bases with `eaglectl smoke`, then convert with `--source-semantics rope=10000` or `rope=stored`.
+    """
+    yield from subject.said("rope-base-doubt")
+
+
+@rule("EGL608", "rope-one-spelling", "note")
+def rope_one_spelling(subject: Subject) -> Iterator[Hit]:
+    """The rope base and scaling are spelled as older readers know them too.
+
+    transformers 5 keeps them in rope_parameters alone; readers of the older spelling find none and take 10000.
+
+    Fix: run `eaglectl convert`, or write rope_theta and rope_scaling beside rope_parameters.
+    """
+    flat, rope = subject.flat, subject.drafter.rope
+    lost = []
+    if rope.theta != 10000 and flat.get("rope_theta") is None:
+        lost.append(f"base {rope.theta:g}")
+    if rope.scaling is not None and flat.get("rope_scaling") is None:
+        lost.append(f"scaling {rope.scaling['rope_type']}")
+    if lost and flat.get("rope_parameters"):
+        text = (
+            f"only rope_parameters has the rope's {' and '.join(lost)}, which readers before transformers 5 do not find"
+        )
+        yield Hit(text, _place(subject, "rope_parameters"))
+
+
+@rule("EGL609", "rope-values", "error")
+def rope_values(subject: Subject) -> Iterator[Hit]:
+    """The rope settings are numbers that a rotation can be made of.
+
+    Engines stop at scalings that they do not know, or that lack a part.
+
+    Fix: copy the rope settings from the trainer's config.
+    """
+    if subject.stop is not None and subject.stop.topic == "rope-values":
+        yield from subject.said("rope-values")
+        return
+    rope = subject.drafter.rope
+    if rope.theta <= 0:
+        yield Hit(f"the rope base is {rope.theta:g}; it must be above 0", _place(subject, "rope_theta"))
+    scaling = rope.scaling or {"rope_type": "default"}
+    kind = scaling["rope_type"]
+    if kind not in SCALINGS:
+        text = f"the rope scaling is {kind!r}, which vLLM does not know; it knows {', '.join(SCALINGS)}"
+        yield Hit(text, _place(subject, "rope_scaling"))
+    lacking = [key for key in SCALINGS.get(kind, ()) if scaling.get(key) is None]
+    if kind == "dynamic" and not {"factor", "alpha"} & set(scaling):
+        lacking = ["factor"]
+    if lacking:
+        yield Hit(f"the rope scaling {kind} is without {', '.join(lacking)}", _place(subject, "rope_scaling"))
+
+
+@rule("EGL610", "rope-original-length", "warning")
+def rope_original_length(subject: Subject) -> Iterator[Hit]:
+    """A scaling that stretches a length says which.
+
+    Without original_max_position_embeddings transformers 4 stops, and transformers 5 takes max_position_embeddings, which
+    gives another rotation.
+
+    Fix: copy original_max_position_embeddings from the trainer's config.
+    """
+    scaling = subject.drafter.rope.scaling or {}
+    key = "original_max_position_embeddings"
+    if scaling.get("rope_type") in STRETCHED and not (scaling.get(key) or subject.flat.get(key)):
+        text = f"the rope scaling {scaling['rope_type']} is without {key}"
+        yield Hit(text, _place(subject, "rope_scaling"))
+
+
+def _target_config(subject: Subject) -> Mapping[str, Any]:
+    """The config of the target's language model."""
+    config = subject.target.config
+    if config is None:
+        raise CannotLook("no target was given; pass --target")
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
+def _target_rope(subject: Subject) -> tuple[str, Rope]:
+    config = _target_config(subject)
+    try:
+        rope = read_rope(Keys(config), is_mla=False)
+    except EaglectlError as error:
+        raise CannotLook(f"the target's rope is no single one: {error}") from None
+    return rope.scaling["rope_type"] if rope.scaling else "plain", rope
+
+
+def _states_base(config: Mapping[str, Any]) -> bool:
+    inner = [config.get(key) for key in ("rope_parameters", "rope_scaling")]
+    places = [config, *(one for one in inner if isinstance(one, Mapping))]
+    return any(place.get("rope_theta") is not None for place in places)
+
+
+def _comparable(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    parts = dict(scaling or {"rope_type": "default"})
+    return parts | {"rope_type": parts["rope_type"].removeprefix("deepseek_")}
+
+
+def _place(subject: Subject, key: str) -> str:
+    """The key as this config has it: at the top, or in the decoder layer's own object."""
+    if key in ("rope_theta", "rope_scaling") and subject.flat.get(key) is None:
+        key = "rope_parameters"
+    nested = subject.config.get("transformer_layer_config")
+    is_nested = key not in subject.config and isinstance(nested, Mapping) and key in nested
+    if is_nested:
+        return f"config.json:transformer_layer_config.{key}"
+    return f"config.json:{key}" if key in subject.config else "config.json"
