@@ -31,10 +31,22 @@ class Suppressed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseVerdict:
+    """Whether one engine release serves the checkpoint as it was trained: `reasons` say why not, `rules` are the ids that found it."""
+
+    engine: str
+    release: str
+    outcome: Outcome
+    rules: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What validation found in one checkpoint. `unused` are suppressions of the policy that met nothing here.
 
     `fail_on` is the least severity that failed it, None for none; `problem` why it could not be read, where no rule says so.
+    `releases` has every engine release asked for, oldest first; `ways_out` the smallest changes that make all of them pass.
     """
 
     source: str
@@ -50,6 +62,8 @@ class Report:
     seconds: float
     fail_on: Severity | None = "error"
     problem: str = ""
+    releases: tuple[ReleaseVerdict, ...] = ()
+    ways_out: tuple[str, ...] = ()
 
 
 def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str) -> Report:
