@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from eaglectl.reports.outputs import FORMATS
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -72,3 +73,19 @@ def test_the_actions_script_runs(is_bad: bool, code: int, tmp_path: Path) -> Non
     assert done.stdout.splitlines()[-1] == f"eaglectl: {'fail' if is_bad else 'pass'}"
     assert (tmp_path / "summary").read_text().startswith("## eaglectl validate")
     assert not (tmp_path / "evil").exists()
+
+
+PAGE = (ROOT / "docs/pipelines.md").read_text()
+
+
+def test_the_page_names_every_format_and_real_options() -> None:
+    assert set(re.findall(r"^\| `([a-z]+)` \|", PAGE, re.MULTILINE)) == set(FORMATS)
+    calls = " ".join(re.findall(r"eaglectl validate .*", PAGE))
+    assert set(re.findall(r"--[a-z-]+", calls)) <= options()
+
+
+def test_the_workflows_of_the_page_parse_and_give_real_inputs() -> None:
+    action, _, hooks = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+    assert set(action["steps"][1]["with"]) <= set(ACTION["inputs"])
+    assert hooks[0]["hooks"][0]["id"] == HOOK["id"]
+    assert re.search(hooks[0]["hooks"][0]["files"], "drafters/a/config.json")
