@@ -6,7 +6,7 @@ from typing import Any
 import eaglectl
 from eaglectl.errors import printable
 from eaglectl.reports.tallies import rule_url
-from eaglectl.validation.judging import Report, Unlooked, merged
+from eaglectl.validation.judging import ReleaseVerdict, Report, Unlooked, merged
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding, Rule
 
@@ -35,6 +35,7 @@ def _report(report: Report) -> dict[str, Any]:
         "source": printable(report.path), "engines": list(report.engines), "verdict": report.verdict, "problem": printable(report.problem),
         "policy": printable(report.policy), "fail_on": report.fail_on or "never",
         "findings": [_finding(one) for one in report.findings],
+        "releases": [_release(one) for one in report.releases], "ways_out": [printable(way) for way in report.ways_out],
         "could_not_look": [_unlooked(one) for one in report.unlooked],
         "suppressed": [{**_finding(one.finding), **_reason(one.by)} for one in report.suppressed],
         "unused_suppressions": [{"rule": printable(one.rule), "where": printable(one.where), **_reason(one)} for one in report.unused],
@@ -47,6 +48,11 @@ def _finding(one: Finding) -> dict[str, Any]:
         "rule": one.rule.id, "name": one.rule.name, "severity": one.severity, "message": printable(one.hit.message), "where": printable(one.hit.where),
         "engines": list(one.hit.engines), "fix": printable(one.fix), "url": rule_url(one.rule),
     }  # fmt: skip
+
+
+def _release(one: ReleaseVerdict) -> dict[str, Any]:
+    reasons = [printable(reason) for reason in one.reasons]
+    return {"engine": one.engine, "release": one.release, "verdict": one.outcome, "rules": list(one.rules), "reasons": reasons}  # fmt: skip
 
 
 def _unlooked(one: Unlooked) -> dict[str, Any]:

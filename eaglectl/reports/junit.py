@@ -42,6 +42,7 @@ def _properties(report: Report) -> dict[str, str]:
     return {
         "eaglectl": eaglectl.__version__, "engines": ", ".join(report.engines), "verdict": report.verdict,
         "policy": report.policy, "fail-on": report.fail_on or "never",
+        **{f"{one.engine}=={one.release}": ": ".join(filter(None, (one.outcome, ", ".join(one.rules)))) for one in report.releases},
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglectl.errors import printable
 from eaglectl.reports import wording
-from eaglectl.reports.tallies import blindness, counted
+from eaglectl.reports.tallies import blindness, counted, release_rows
 from eaglectl.validation.judging import Report, merged
 from eaglectl.validation.rule import Finding
 
@@ -33,6 +33,11 @@ def _section(report: Report) -> Iterator[str]:
     if report.findings:
         yield from ("", "| severity | rule | where | finding | fix |", "|---|---|---|---|---|")
         yield from (_row(one) for one in report.findings)
+    if report.releases:
+        yield from ("", "| releases | served as trained | why |", "|---|---|---|")
+        yield from (f"| {safe(named)} | {outcome} | {safe(why)} |" for named, outcome, why in release_rows(report))
+    if report.ways_out:
+        yield from ("", "The smallest change that makes all pass:", "", *(f"* {safe(way)}" for way in report.ways_out))
     if report.unlooked and not report.problem:
         yield from _folded("could not look", [f"{', '.join(ids)}: {safe(reason)}" for reason, ids in blindness(report)])
     if report.suppressed:

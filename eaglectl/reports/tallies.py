@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from eaglectl.validation.judging import Report
+from eaglectl.reports import wording
+from eaglectl.validation.judging import Outcome, Report
 from eaglectl.validation.rule import SEVERITIES, Finding, Rule, Severity
 
 # where the rules' page lies; a pipeline may give the address at which its people read it
@@ -62,6 +63,17 @@ def shared_blindness(reports: Sequence[Report]) -> list[Blindness]:
         return []
     others = [blindness(report) for report in read[1:]]
     return [one for one in blindness(read[0]) if all(one in other for other in others)]
+
+
+def release_rows(report: Report) -> list[tuple[str, Outcome, str]]:
+    """Engine releases with one outcome for the same reasons, that outcome, and why: the rules that found it, or in words."""
+    groups: dict[tuple[str, Outcome, str], list[str]] = {}
+    for one in report.releases:
+        why = ", ".join(one.rules) or "; ".join(one.reasons)
+        groups.setdefault((one.engine, one.outcome, why), []).append(
+            f"{one.engine}=={one.release}" if one.release else one.engine
+        )
+    return [(wording.engines(named), outcome, why) for (_, outcome, why), named in groups.items()]
 
 
 def counted(report: Report) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from eaglectl.errors import printable
 from eaglectl.reports import wording
-from eaglectl.reports.tallies import Blindness, blindness, counted, fails, plural, shared_blindness
+from eaglectl.reports.tallies import Blindness, blindness, counted, fails, plural, release_rows, shared_blindness
 from eaglectl.validation.judging import Report, Suppressed, merged
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding
@@ -55,6 +55,7 @@ def _print_report(console: Console, report: Report, common: Sequence[Blindness],
         if not is_quiet or fails(one, report):
             _print_finding(console, one)
     if not is_quiet:
+        _print_releases(console, report)
         own = [] if report.problem else [one for one in blindness(report) if one not in common]
         _print_blindness(console, "could not look", own)
         _print_suppressions(console, report)
@@ -69,6 +70,19 @@ def _print_finding(console: Console, one: Finding) -> None:
     console.print(Padding(head, (0, 0, 0, 2)))
     _print(console, 10, one.hit.message)
     console.print(Padding(Text.assemble(("fix: ", "green"), printable(one.fix)), (0, 0, 0, 10)))
+
+
+def _print_releases(console: Console, report: Report) -> None:
+    if report.releases:
+        _heading(console, "served as trained by")
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for releases, outcome, why in release_rows(report):
+            table.add_row(printable(releases), Text(outcome, style=STYLES[outcome]), Text(printable(why), style="dim"))
+        console.print(Padding(table, (0, 0, 0, 4)))
+    if report.ways_out:
+        _heading(console, "smallest change that makes all pass")
+    for way in report.ways_out:
+        console.print(Padding(Text(printable(way)), (0, 0, 0, 4)))
 
 
 def _print_blindness(console: Console, title: str, found: Sequence[Blindness]) -> None:

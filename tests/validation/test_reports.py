@@ -26,7 +26,7 @@ from eaglectl.reports.places import Places, key_offset
 from eaglectl.reports.sarif import sarif
 from eaglectl.reports.tallies import fingerprints
 from eaglectl.reports.validation import as_text, print_reports
-from eaglectl.validation.judging import Report, Suppressed, Unlooked, unopened
+from eaglectl.validation.judging import ReleaseVerdict, Report, Suppressed, Unlooked, unopened
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding, Hit, Rule, Severity
 from tests.builders import drafter_folder
@@ -66,6 +66,13 @@ def report(path: str = "drafter", **changes: Any) -> Report:
         (Suppressed(finding(203, "is narrow", "tensor:x"), by),),
         (Suppression("EGL999", "long gone"),),
         (RULES[204],), "eaglectl.toml", 0.5,
+        releases=(
+            ReleaseVerdict("vllm", "0.22.0", "fail", ("EGL1003",), ("is never applied",)),
+            ReleaseVerdict("vllm", "0.22.1", "fail", ("EGL1003",), ("is never applied",)),
+            ReleaseVerdict("vllm", "0.24.0", "pass"),
+            ReleaseVerdict("sglang", "0.5.23", "could-not-look", (), ("the target's type is not known",)),
+        ),
+        ways_out=("run `eaglectl convert drafter`",),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
 
@@ -75,7 +82,7 @@ def hostile() -> Report:
     return report(
         HOSTILE, findings=tuple(finding(201, HOSTILE, where, fix=HOSTILE) for where in (HOSTILE, f"tensor:{HOSTILE}", f"config.json:{HOSTILE}", f"{HOSTILE}.json:{HOSTILE}")),
         unlooked=(Unlooked(RULES[701], HOSTILE, True), Unlooked(RULES[702], HOSTILE, False)), suppressed=(Suppressed(finding(203, HOSTILE, HOSTILE), by),),
-        unused=(by,), policy=HOSTILE, problem=HOSTILE,
+        unused=(by,), policy=HOSTILE, problem=HOSTILE, releases=(ReleaseVerdict("vllm", "0.22.0", "fail", (), (HOSTILE,)),), ways_out=(HOSTILE,),
     )  # fmt: skip
 
 
@@ -106,6 +113,7 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
         "rule": "EGL201", "name": "rule-201", "severity": "error", "message": "fc.weight is missing", "where": "tensor:fc.weight",
         "engines": [], "fix": "train it", "url": "docs/rules.md#egl201-rule-201",
     }  # fmt: skip
+    assert document["releases"][0] == {"engine": "vllm", "release": "0.22.0", "verdict": "fail", "rules": ["EGL1003"], "reasons": ["is never applied"]}  # fmt: skip
     assert document["could_not_look"][2] == {"rule": "EGL301", "name": "rule-301", "reason": "d2t cannot be read", "is_required": True}  # fmt: skip
     assert document["suppressed"][0]["until"] == "2027-01-31"
     assert document["unused_suppressions"][0]["rule"] == "EGL999"
@@ -334,6 +342,12 @@ def test_the_screen_shows_the_worst_first_and_the_way_out_under_each() -> None:
         "  warning EGL110 rule-110  config.json:norm_before_residual",
         "          says nothing",
         "          fix: do 110",
+        "  served as trained by",
+        "    vllm 0.22.0 - 0.22.1  fail            EGL1003",
+        "    vllm 0.24.0           pass",
+        "    sglang 0.5.23         could-not-look  the target's type is not known",
+        "  smallest change that makes all pass",
+        "    run `eaglectl convert drafter`",
         "  could not look",
         "    1 rule    d2t cannot be read (required) (EGL301)",
         "    2 rules   no target was given (EGL701, EGL702)",
