@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.conversion.plan import Step, Wish
+from eaglectl.conversion.plan import Step
 from eaglectl.drafter.boundaries import may_be_default
 from eaglectl.drafter.drafter import Drafter, Feature, bias_feature
 from eaglectl.drafter.tensors import is_quantised_part
@@ -67,22 +67,6 @@ def settle(drafter: Drafter) -> None:
         raise Refused("; ".join(note.text for note in problems))
     if questions := drafter.told("question"):
         raise Usage("; ".join(note.text for note in questions))
-
-
-def check_version(drafter: Drafter, wish: Wish) -> None:
-    """Raise where the version asked for is not the one at hand."""
-    have = drafter.version
-    if wish.version is None or wish.version == have or (wish.version == "3.1" and have == "3.1-joint"):
-        return
-    if wish.version == "3.1":
-        raise Usage(
-            "this is an EAGLE-3 drafter, and turning fc_norm and norm_output on changes what it computes; that needs"
-            " calibration against its target, which this version does not do yet; leave --to out to keep EAGLE-3"
-        )
-    raise Refused(
-        f"this is an EAGLE-{have} drafter; its norms cannot be turned off without changing what it computes; leave --to"
-        f" out to keep {have}"
-    )
 
 
 def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:

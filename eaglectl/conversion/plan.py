@@ -1,11 +1,14 @@
 """A conversion as a value: every tensor's way, every key's change, what is left behind. Printing it changes nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
+
+if TYPE_CHECKING:
+    from eaglectl.conversion.upgrade import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `convert` will write."""
+    """What `convert` will write. `record` goes into eaglectl.json: how another version was come by, and what a gate measured."""
 
     source: str
     drafter: Drafter
@@ -95,6 +98,7 @@ class Plan:
     left_files: tuple[Left, ...]
     copied_files: tuple[str, ...]
     notes: tuple[Note, ...]
+    record: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -104,10 +108,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user wants written: layout, version (None: as it is), engine names, dtype, tensors that may be dropped."""
+    """What the user wants written: layout, version (None: as it is) and how to get there, engine names, dtype, tensors that may be dropped.
+
+    `record`: what eaglectl.json is to hold beside the plan.
+    """
 
     layout: str = "vllm"
     version: str | None = None
     engines: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     dtype: str | None = None
+    recipe: "Recipe | None" = None
+    record: Mapping[str, Any] = field(default_factory=dict)

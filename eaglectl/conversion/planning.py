@@ -7,7 +7,6 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.checks import (
     check_expressible,
     check_quantised,
-    check_version,
     format_to_write,
     settle,
     without_dropped,
@@ -15,6 +14,7 @@ from eaglectl.conversion.checks import (
 )
 from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
+from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import sglang_ids
 from eaglectl.errors import Refused, Usage, printable
@@ -37,10 +37,11 @@ def make_plan(
     drafter = without_dropped(drafter, wish.drop)
     settle(drafter)
     drafter, zero_biases = without_zero_biases(checkpoint, drafter, layout)
-    check_version(drafter, wish)
+    changed = at_version(checkpoint, drafter, wish)
+    drafter = changed.drafter
     check_expressible(drafter, format, layout)
     vocabulary = draft_vocabulary(checkpoint, drafter, answers, selected)
-    notes = list(drafter.notes)
+    notes = [*drafter.notes, *changed.notes]
     nested, more = _nested_ids(drafter, format, layout, wish)
     notes.extend(more)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, wish.dtype)
@@ -57,7 +58,7 @@ def make_plan(
     copied, left_files = _files(checkpoint)
     return Plan(
         printable(checkpoint.source.label), drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
-        tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes),
+        tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes), {**changed.record, **wish.record},
     )  # fmt: skip
 
 

@@ -85,6 +85,7 @@ def provenance(plan: Plan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> 
             if s.action != "kept"
         ],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],
+        **plan.record,
         "notes": [{"level": note.level, "about": note.about, "text": note.text} for note in plan.notes],
     }
 

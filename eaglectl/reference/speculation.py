@@ -105,7 +105,7 @@ class Speculation:
 
     def _run(self, prompts: Sequence[Sequence[int]], told: Callable[[int], None] | None) -> list[Generated]:
         tally = _Tally(len(prompts), self.settings)
-        tokens, positions, known = _padded(prompts, self.target.embedding.device)
+        tokens, positions, known = padded(prompts, self.target.embedding.device)
         self.target.start()
         logits, aux = self.target.forward(tokens, positions, known)
         following = self._choose(logits[:, -1])
@@ -211,7 +211,7 @@ class Drafting:
         return choice if targets is None else targets[choice]
 
 
-def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Tokens, positions and real slots [batch, longest], padded on the left."""
     longest = max(map(len, prompts))
     tokens = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)

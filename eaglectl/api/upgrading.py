@@ -1,0 +1,178 @@
+"""`convert --to 3.1`: statistics, the conversion, and the gate that it has to pass before anything is written."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglectl.api.calibrating import ANSWER_TOKENS, collected, prompt_digest
+from eaglectl.api.converting import convert
+from eaglectl.api.inputs import open_target
+from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.conversion.plan import Wish
+from eaglectl.errors import Refused, Usage
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reading import read_drafter
+from eaglectl.reports.findings import Conversion
+
+if TYPE_CHECKING:
+    from eaglectl.acceptance.gate import Gate
+    from eaglectl.acceptance.prompts import Prompt
+    from eaglectl.conversion.calibration import Statistics
+    from eaglectl.conversion.upgrade import FcNorm
+
+TOLERANCE = 0.97
+GATE_SHARE = 3  # every third prompt is kept for the gate where one file serves both
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What is asked of an upgrade. `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts."""
+
+    fc_norm: "FcNorm" = "refit"
+    is_norm_output: bool = True
+    statistics: Path | None = None
+    prompts: Path | None = None
+    tolerance: float = TOLERANCE
+    has_gate: bool = True
+    is_start: bool = False
+    device: str = "auto"
+    max_tokens: int = 64
+
+
+def upgrade(
+    source: str, out: str | Path | None = None, *, wish: Wish | None = None, asked: Upgrade | None = None, target: str | None = None, target_name: str | None = None,
+    answers: Answers | None = None, dry_run: bool = False, force: bool = False, max_shard_size: int | None = None,
+    told: Callable[[str, int, int], None] | None = None,
+) -> Conversion:  # fmt: skip
+    """EAGLE-3 to 3.1. `told` gets (stage, done, total). The gate's result is on the Conversion whether or not it was passed.
+
+    Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
+    """
+    from eaglectl.conversion.upgrade import Recipe
+
+    asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
+    tell = told or (lambda stage, done, total: None)
+    settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
+    folder = Path(target) if target is not None and _has_weights(Path(target)) else None
+    statistics, held = _known(source, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
+    wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
+    planned = convert(source, out, wish=wish, dry_run=True, **settings)
+    if dry_run:
+        return planned
+    gate = None
+    if asked.has_gate and not asked.is_start:
+        if folder is None:
+            raise Usage(
+                "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to write without looking"
+            )
+        if not held:
+            raise Usage(
+                "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or --no-gate"
+            )
+        gate = _gated(source, folder, wish, settings, asked, held, lambda done, total: tell("measuring", done, total))
+        if not gate.is_baseline_alive:
+            raise Refused(
+                f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3, which is hardly drafting: find out"
+                f" why before converting it, with `eaglectl smoke {source} --target {target} --probe sensitivity`"
+            )
+        if not gate.is_passed:
+            return replace(planned, gate=gate)
+    done = convert(
+        source,
+        out,
+        wish=replace(wish, record=gate_record(gate)),
+        force=force,
+        max_shard_size=max_shard_size,
+        **settings,
+    )
+    return replace(done, gate=gate)
+
+
+def _known(
+    source: str, target: Path | None, asked: Upgrade, settings: Mapping[str, Any], told: Callable[[int, int], None]
+) -> "tuple[Statistics | None, tuple[Prompt, ...]]":
+    """Statistics, if any are given or can be made, and the prompts that are left for the gate."""
+    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
+    from eaglectl.conversion.calibration import check_statistics, read_statistics
+
+    given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
+    checkpoint = read_checkpoint(open_source(source))
+    drafter = read_drafter(checkpoint, settings["answers"] or Answers(), open_target(settings["target"]))
+    if asked.statistics is not None:
+        statistics = read_statistics(asked.statistics)
+        check_statistics(statistics, checkpoint, drafter, None if target is None else FolderSource(target))
+        return statistics, tuple(prompt for prompt in given if prompt_digest(prompt) not in statistics.prompts)
+    is_free = asked.fc_norm in ("off", "ones") and (not asked.is_norm_output or drafter.norms.norm_before_residual)
+    is_bare = (
+        drafter.version != "3"
+        or drafter.quantisation is not None
+        or bool(drafter.told("problem") or drafter.told("question"))
+    )
+    if target is None or is_free or is_bare:  # nothing to find out, or the plan will say what is wrong
+        return None, given
+    if len(given) < GATE_SHARE:
+        raise Usage(f"{len(given)} prompts cannot be shared between calibration and the gate; give more --prompts")
+    calibrated = tuple(prompt for index, prompt in enumerate(given) if index % GATE_SHARE)
+    found = collected(
+        source,
+        str(target),
+        calibrated,
+        answer_tokens=ANSWER_TOKENS,
+        device=asked.device,
+        answers=settings["answers"],
+        told=told,
+    )
+    return found, given[::GATE_SHARE]
+
+
+def _gated(
+    source: str, target: Path, wish: Wish, settings: Mapping[str, Any], asked: Upgrade, prompts: "tuple[Prompt, ...]", told: Callable[[int, int], None]
+) -> "Gate":  # fmt: skip
+    """Both drafters in vLLM's layout beside each other, run on the same prompts."""
+    from eaglectl.acceptance.gate import hold
+    from eaglectl.acceptance.job import Job
+
+    with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
+        jobs = []
+        for place, version in (
+            ("before", replace(wish, layout="vllm", version=None, recipe=None)),
+            ("after", replace(wish, layout="vllm")),
+        ):
+            done = convert(source, Path(name) / place, wish=version, **settings)
+            jobs.append(
+                Job(
+                    Path(name) / place,
+                    done.plan.drafter,
+                    target,
+                    prompts,
+                    max_tokens=asked.max_tokens,
+                    device=asked.device,
+                )
+            )
+        return hold(jobs[0], jobs[1], asked.tolerance, told)
+
+
+def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
+    """What eaglectl.json keeps of a gate."""
+    if gate is None:
+        return {"gate": None}
+    rows = [
+        {
+            "k": row.k, "acceptance_length_before": row.before.length.value, "acceptance_length": row.after.length.value,
+            "ratio": row.ratio.value, "interval": [row.ratio.low, row.ratio.high],
+        }
+        for row in gate.rows
+    ]  # fmt: skip
+    return {
+        "gate": {
+            "rows": rows, "prompts": gate.prompts, "tolerance": gate.tolerance, "is_passed": gate.is_passed, "engine": gate.engine,
+            "device": gate.device, "dtype": gate.dtype,
+        }
+    }  # fmt: skip
+
+
+def _has_weights(folder: Path) -> bool:
+    return folder.is_dir() and any(path.suffix in (".safetensors", ".bin") for path in folder.iterdir())

@@ -1,0 +1,156 @@
+"""What `calibrate` found out about a drafter and its target: kept as a small folder that may travel between machines."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import eaglectl
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.writer import Folder
+from eaglectl.conversion.arithmetic import Array
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.tensors import Segment
+from eaglectl.errors import Refused, Unreadable
+
+FILE, MATRICES = "statistics.json", "statistics.safetensors"
+SCHEMA = "eaglectl/statistics/1"
+ENDS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden] (reference/collecting.py)."""
+
+    gram: Array
+    cross: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
+
+    `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma` the median RMS of
+    the first fed-back state; `digests` name the drafter, the target and all prompts, `prompts` each of them.
+    """
+
+    digests: Mapping[str, str]
+    prompts: tuple[str, ...]
+    boundaries: tuple[int, ...]
+    eps: float
+    tokens: int
+    rms: tuple[float, ...]
+    spread: tuple[float, ...]
+    sigma: float
+    is_direction: bool
+    matrices: Matrices | None = None
+
+    def described(self) -> dict[str, Any]:
+        """All of it but the matrices, as provenance holds it."""
+        return {
+            "digests": dict(self.digests), "boundaries": list(self.boundaries), "rms_norm_eps": self.eps, "tokens": self.tokens,
+            "rms": list(self.rms), "log_ratio_sd": list(self.spread), "sigma": self.sigma, "is_direction": self.is_direction,
+        }  # fmt: skip
+
+
+def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
+    """SHA-256 over the drafter's float tensors by canonical name, so that another spelling of the same drafter has the same."""
+    digest = hashlib.sha256()
+    for name in sorted(drafter.tensors):
+        tensor = drafter.tensors[name]
+        if name in ("d2t", "t2d") or not isinstance(tensor.origin, tuple):
+            continue
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        for segment in tensor.origin:
+            for piece in _pieces(segment):
+                digest.update(checkpoint.read(piece.stored, piece.start, piece.stop))
+    return digest.hexdigest()
+
+
+def _pieces(segment: Segment) -> tuple[Segment, ...]:
+    starts = range(segment.start, segment.stop, 8 << 20)
+    return tuple(Segment(segment.stored, start, min(start + (8 << 20), segment.stop)) for start in starts)
+
+
+def target_digest(source: Source) -> str:
+    """A fingerprint of a target: its config, and size, first and last 64 KiB of each weight file. Seconds for any size."""
+    digest = hashlib.sha256()
+    for name in source.names():
+        if name != "config.json" and not name.endswith((".safetensors", ".bin")):
+            continue
+        size = source.size(name)
+        digest.update(f"{name} {size}\n".encode())
+        for start in sorted({0, max(0, size - ENDS)}):
+            digest.update(source.read(name, start, min(start + ENDS, size)))
+    return digest.hexdigest()
+
+
+def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
+    """Write a folder, all or nothing. Raises Usage where it exists, Unreadable where nothing can be written."""
+    document = {
+        "schema": SCHEMA,
+        "eaglectl": eaglectl.__version__,
+        **statistics.described(),
+        "prompts": list(statistics.prompts),
+    }
+    with Folder(out, force=force) as folder:
+        folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
+        if statistics.matrices is not None:
+            folder.write(MATRICES, list(_stored(statistics.matrices)))
+        folder.publish()
+
+
+def _stored(matrices: Matrices) -> tuple[bytes, ...]:
+    table: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    position, parts = 0, []
+    for name in ("gram", "cross"):
+        array: Array = getattr(matrices, name)
+        table[name] = {"dtype": "F64", "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
+        position += array.nbytes
+        parts.append(np.ascontiguousarray(array, "<f8").data.cast("B"))
+    raw = json.dumps(table, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    return len(raw).to_bytes(8, "little") + raw, *(bytes(part) for part in parts)
+
+
+def read_statistics(folder: Path) -> Statistics:
+    """What `calibrate` wrote. Raises Unreadable where it is not that."""
+    from eaglectl.checkpoint.header import header_length, parse_header
+
+    try:
+        value = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise Unreadable(
+                f"--calibration {folder}: {FILE} is not what this version of `eaglectl calibrate` writes; calibrate again"
+            )
+        matrices = None
+        if (folder / MATRICES).is_file():
+            raw = (folder / MATRICES).read_bytes()
+            length = header_length(MATRICES, raw[:8], len(raw))
+            header = parse_header(MATRICES, raw[8 : 8 + length], len(raw))
+            found = {t.name: np.frombuffer(raw, "<f8", t.nbytes // 8, t.start).reshape(t.shape) for t in header.tensors}
+            matrices = Matrices(found["gram"], found["cross"])
+        return Statistics(
+            dict(value["digests"]), tuple(value["prompts"]), tuple(value["boundaries"]), float(value["rms_norm_eps"]), int(value["tokens"]), tuple(value["rms"]),
+            tuple(value["log_ratio_sd"]), float(value["sigma"]), bool(value["is_direction"]), matrices,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unreadable(f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({error})") from None
+
+
+def check_statistics(statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter, target: Source | None) -> None:
+    """Raise Refused unless they were made with this drafter, these aux layers and, where one is given, this target."""
+    again = "run `eaglectl calibrate` with this drafter and its target"
+    if statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
+        raise Refused(f"the calibration was made with another drafter; {again}")
+    if drafter.aux.boundaries is not None and statistics.boundaries != drafter.aux.boundaries:
+        raise Refused(
+            f"the calibration is of boundaries {list(statistics.boundaries)} and this drafter takes {list(drafter.aux.boundaries)}; {again}"
+        )
+    if target is not None and statistics.digests.get("target") != target_digest(target):
+        raise Refused(f"the calibration was made with another target; {again}")

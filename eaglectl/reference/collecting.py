@@ -1,0 +1,139 @@
+"""What a conversion to EAGLE-3.1 has to know of a target's states: their sizes, how they vary, and how fc mixes them.
+
+Two passes over the same sequences: medians first, then the matrices of the refit. Nothing is stored but sums and one
+number for each token and layer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from eaglectl.reference.model import DraftModel
+from eaglectl.reference.target import TargetModel
+
+CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Medians over tokens (token 0 and padding left out): RMS of each aux state, sd of its log-ratio, RMS of the first fed-back state."""
+
+    rms: tuple[float, ...]
+    spread: tuple[float, ...]
+    sigma: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Sums over tokens t of q_t n n' and q_t f n' (float64, n the normed aux states, f what fc makes of the plain ones).
+
+    `gram` [aux*target_hidden]*2, `cross` [hidden, aux*target_hidden]; q_t = 1/|f|^2, so that every token counts by its relative error.
+    """
+
+    gram: torch.Tensor
+    cross: torch.Tensor
+    tokens: int
+
+
+def sequences(
+    target: TargetModel, batch: Sequence[Sequence[int]]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One pass of the target: tokens, positions, which are real [batch, time], and aux states [batch, time, aux*target_hidden]."""
+    from eaglectl.reference.speculation import padded
+
+    tokens, positions, known = padded(batch, target.embedding.device)
+    target.start()
+    _, aux = target.forward(tokens, positions, known)
+    return tokens, positions, known, aux
+
+
+def collect_sizes(
+    target: TargetModel, drafter: DraftModel, batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
+) -> Sizes:
+    """The medians over all sequences of `batches`; `told` gets the number of sequences of each batch done."""
+    found, states, count = [], [], drafter.dims.aux
+    with torch.no_grad():
+        for batch in batches:
+            tokens, positions, known, aux = sequences(target, batch)
+            keep = known & (positions > 0)
+            found.append(_rms(aux, count, drafter.eps)[keep].cpu())
+            states.append(_first_state(target, drafter, tokens, positions, known, aux)[keep[:, :-1]].cpu())
+            told(len(batch))
+    sizes = torch.cat(found).double()
+    logs = sizes.log()
+    return Sizes(
+        tuple(sizes.median(0).values.tolist()), tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()), float(torch.cat(states).median()), len(sizes)
+    )  # fmt: skip
+
+
+def collect_moments(
+    target: TargetModel, drafter: DraftModel, scales: Sequence[float], batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
+) -> Moments:  # fmt: skip
+    """The matrices of the refit over all real tokens, token 0 in. `scales` are the medians: where only directions matter, f is put to its best multiple."""
+    gram = cross = None
+    count = 0
+    with torch.no_grad():
+        for batch in batches:
+            _, _, known, aux = sequences(target, batch)
+            for plain, normed in chunks(aux[known].float(), drafter):
+                one, other = moments(plain, normed, drafter, scales)
+                gram = one if gram is None else gram.add_(one)
+                cross = other if cross is None else cross.add_(other)
+                count += len(plain)
+            told(len(batch))
+    assert gram is not None and cross is not None
+    return Moments(gram, cross, count)
+
+
+def chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Aux states [tokens, aux*target_hidden] and the same with each layer's state normed, a chunk at a time."""
+    for plain in aux.split(CHUNK):
+        rms = _rms(plain, drafter.dims.aux, drafter.eps)
+        yield plain, (plain.unflatten(-1, (drafter.dims.aux, -1)) / rms[..., None]).flatten(-2)
+
+
+def moments(
+    plain: torch.Tensor, normed: torch.Tensor, drafter: DraftModel, scales: Sequence[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """gram and cross of one chunk; products in float32, as large as the states' own precision, sums in float64."""
+    weight = drafter.weights["fc.weight"].float()
+    made = plain @ weight.T
+    if drafter.norms.norm_before_residual:
+        scaled = (normed.unflatten(-1, (len(scales), -1)) * normed.new_tensor(scales)[:, None]).flatten(-2) @ weight.T
+        made = made * ((made * scaled).sum(-1) / made.pow(2).sum(-1).clamp(min=1e-30))[:, None]
+    share = made.pow(2).sum(-1).clamp(min=1e-30).rsqrt()[:, None]
+    normed, made = normed * share, made * share
+    return (normed.T @ normed).double(), (made.T @ normed).double()
+
+
+def solve_ridge(gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, strength: float) -> torch.Tensor:
+    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, lam = `strength` times the mean of gram's diagonal; float64.
+
+    Raises torch.linalg.LinAlgError where it is singular.
+    """
+    lam = strength * float(gram.diagonal().mean())
+    system = gram.clone()
+    system.diagonal().add_(lam)
+    factor = torch.linalg.cholesky(system, out=system)
+    change: torch.Tensor = torch.cholesky_solve((cross - prior @ gram).T.contiguous(), factor).T
+    return prior + change
+
+
+def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:
+    """RMS of each layer's state [..., count], as an RMSNorm with `eps` takes it."""
+    return (aux.float().unflatten(-1, (count, -1)).pow(2).mean(-1) + eps).sqrt()
+
+
+def _first_state(
+    target: TargetModel, drafter: DraftModel, tokens: torch.Tensor, positions: torch.Tensor, known: torch.Tensor, aux: torch.Tensor
+) -> torch.Tensor:  # fmt: skip
+    """RMS of the stream after the drafter's first step, for every token but the last: [batch, time-1]."""
+    embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
+    following = embedding[tokens[:, 1:].to(embedding.device)].to(drafter.device, drafter.weights["fc.weight"].dtype)
+    places = torch.arange(tokens.shape[1] - 1, device=known.device)
+    mask = (known[:, None, :-1] & (places <= places[:, None])) | (places == places[:, None])
+    state = drafter.fuse(aux[:, :-1].to(drafter.device, following.dtype))
+    stream = drafter.forward(following, state, positions[:, :-1], drafter.cache(), mask)
+    return stream.float().pow(2).mean(-1).sqrt()
