@@ -16,13 +16,19 @@ def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
     for name, stored in names.fused.items():
         for part in _split(name, stored, dims):
             if part.name in found:
-                raise Refused(f"{stored.name} holds {part.name}, which the file also has on its own; keep one")
+                raise Refused(
+                    f"{stored.name} holds {part.name}, which the file also has on its own; keep one",
+                    "tensor-twice",
+                    f"tensor:{stored.name}",
+                )
             found[part.name] = part
     layers = {name.rpartition(".")[0] for name in names.absorbed}
     for prefix in sorted(layers):
         pair = names.absorbed.get(f"{prefix}.w_kc"), names.absorbed.get(f"{prefix}.w_vc")
         if pair[0] is None or pair[1] is None:
-            raise Refused(f"{prefix} has one of w_kc and w_vc; kv_b_proj needs both")
+            raise Refused(
+                f"{prefix} has one of w_kc and w_vc; kv_b_proj needs both", "missing-tensor", f"tensor:{prefix}.w_kc"
+            )
         name = f"{prefix}.kv_b_proj.weight"
         heads, rank = dims.heads, dims.kv_lora_rank
         for half, needed in (
@@ -30,7 +36,11 @@ def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
             (pair[1], (heads, rank, dims.v_head_dim)),
         ):
             if half.shape != needed:
-                raise Refused(f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}")
+                raise Refused(
+                    f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}",
+                    "tensor-shape",
+                    f"tensor:{half.name}",
+                )
         shape = expected_shape(name, dims)
         assert shape is not None
         found[name] = Tensor(name, pair[0].dtype, shape, Absorbed(pair[0].name, pair[1].name))
@@ -41,7 +51,11 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
     parts = split_fused(name)
     assert parts is not None
     if not stored.shape:
-        raise Refused(f"{stored.name} is []; rows of {' + '.join(p.split('.')[-2] for p in parts[0])} were expected")
+        raise Refused(
+            f"{stored.name} is []; rows of {' + '.join(p.split('.')[-2] for p in parts[0])} were expected",
+            "tensor-shape",
+            f"tensor:{stored.name}",
+        )
     row = 0
     for part in parts[0]:
         shape = expected_shape(part, dims)
@@ -57,7 +71,9 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
     if stored.shape[0] != row:
         raise Refused(
             f"{stored.name} has {stored.shape[0]} rows; {' + '.join(p.split('.')[-2] for p in parts[0])} of this"
-            f" drafter are {row}"
+            f" drafter are {row}",
+            "tensor-shape",
+            f"tensor:{stored.name}",
         )
 
 
@@ -67,10 +83,10 @@ def check_layers(names: Names) -> None:
         {int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))}
     )
     if indices != list(range(len(indices))):
-        raise Refused(f"the file has layers {indices}; they must count from 0 without gaps")
+        raise Refused(f"the file has layers {indices}; they must count from 0 without gaps", "missing-tensor")
     norms = sorted(int(m[1]) for name in names.plain if (m := NORM.fullmatch(name)))
     if norms != list(range(len(norms))):
-        raise Refused(f"the file has fc_norm {norms}; they must count from 0 without gaps")
+        raise Refused(f"the file has fc_norm {norms}; they must count from 0 without gaps", "norm-tensor-missing")
 
 
 def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
@@ -82,7 +98,9 @@ def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantise
             continue
         raise Refused(
             f"{tensor.stored[0]} is {list(tensor.shape)}; this drafter's other shapes and config.json need"
-            f" {list(shape)}; one of them is wrong"
+            f" {list(shape)}; one of them is wrong",
+            "tensor-shape",
+            f"tensor:{tensor.stored[0]}",
         )
 
 
@@ -98,13 +116,16 @@ def complete_head(
                 "tie_word_embeddings",
                 "config says true and the file has its own lm_head; SGLang would use the embedding instead: false is"
                 " written",
+                "tied-head",
             )
         return tensors
     if dims.draft_vocab != dims.vocab:
         found = f" (is it {', '.join(unknown)}, misspelt?)" if unknown else ""
         raise Refused(
             f"lm_head.weight is missing{found} and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens;"
-            " engines would truncate the target's head: restore it from the trainer"
+            " engines would truncate the target's head: restore it from the trainer",
+            "missing-tensor",
+            "tensor:lm_head.weight",
         )
     embedding = tensors.get("embed_tokens.weight")
     if is_tied and embedding:
@@ -135,14 +156,16 @@ def note_names(
                     name,
                     f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it from"
                     " the trainer",
+                    "missing-tensor",
                 )
             )
     if dims.hidden != dims.target_hidden and "embed_tokens.weight" not in tensors:
         keys.say(
             "problem",
-            "embed_tokens",
+            "embed_tokens.weight",
             f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
             " embed_tokens; restore it from the trainer",
+            "missing-tensor",
         )
     if dims.draft_vocab != dims.vocab and not {"d2t", "t2d"} & set(tensors) and not has_token_list:
         keys.say(
@@ -150,10 +173,14 @@ def note_names(
             "d2t",
             f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines would"
             f" propose the first {dims.draft_vocab}: restore it from the trainer",
+            "d2t-missing",
         )
     for name in names.unknown:
         keys.say(
-            "problem", name, f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind"
+            "problem",
+            name,
+            f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",
+            "unknown-tensor",
         )
 
 

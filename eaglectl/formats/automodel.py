@@ -20,6 +20,7 @@ def _mscale(sighting: Sighting, answers: Answers) -> Iterable[Note]:
             "rope_scaling",
             "NeMo trains MLA heads without YaRN's mscale squared, which engines apply; folding it into q_b_proj is"
             " arithmetic that this version does not do",
+            "training-unservable",
         )
 
 

@@ -33,7 +33,7 @@ def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mappin
     """Raise Refused, naming what `label` is, unless it can be an EAGLE-3 drafter."""
     family = other_family(config, tensors)
     if family:
-        raise Refused(f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only")
+        raise Refused(f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only", "not-a-drafter")
 
 
 def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:

@@ -24,6 +24,7 @@ def read_norms(
             "warning",
             "norms",
             "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm",
+            "both-norms",
         )
     stated = keys.take_bool("norm_output")
     answer = answers.semantics.get("norm_output")
@@ -38,6 +39,7 @@ def read_norms(
             "question",
             "norm_output",
             "fc_norm is trained in and config has no norm_output; pass --source-semantics norm_output=true or false",
+            "norm-output-unknown",
         )
     else:
         norm_output = bool(stated)
@@ -60,14 +62,25 @@ def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
 def _flag_and_tensor(keys: Keys, flag: str, tensor: str, found: int, needed: int) -> bool:
     stated = keys.take_bool(flag)
     if found and found != needed:
-        raise Refused(f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones")
+        raise Refused(
+            f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones",
+            "norm-tensor-missing",
+            f"config.json:{flag}",
+        )
     if stated and not found:
         raise Refused(
             f"config says {flag}: true and the file has no {tensor}; engines would use ones in silence: restore the"
-            " tensor from the trainer"
+            " tensor from the trainer",
+            "norm-tensor-missing",
+            f"config.json:{flag}",
         )
     if found and stated is False:
-        keys.say("problem", flag, f"config says {flag}: false and the file has {tensor}; one of them is wrong")
+        keys.say(
+            "problem",
+            flag,
+            f"config says {flag}: false and the file has {tensor}; one of them is wrong",
+            "norm-flag-missing",
+        )
     elif found and stated is None:
         keys.say("note", flag, f"config has no {flag}; the file's tensors say true")
     return bool(found)
@@ -97,12 +110,14 @@ def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: Family) -> 
                 key,
                 f"config says {key}: true and the file has no such bias; vLLM would add uninitialised memory: false is"
                 " written",
+                "bias-flag",
             )
         elif has and not stated:
             keys.say(
                 "warning",
                 key,
                 f"the file has biases and config does not say {key}: true; vLLM drops them in silence: true is written",
+                "bias-flag",
             )
     return settings
 
@@ -116,6 +131,7 @@ def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] |
             "warning",
             "quantization_config",
             "the file has quantisation scales and no quantization_config; engines would read the weights as they are",
+            "quantisation-config",
         )
         return {}
     if stated is not None and not has_parts:
@@ -124,6 +140,7 @@ def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] |
             "quantization_config",
             "config has a quantization_config and the file has no quantised weight; it is left out, since engines would"
             " look for scales that are not there",
+            "quantisation-config",
         )
         return None
     keys.taken.discard("quantization_config")  # carried over as it is

@@ -100,20 +100,22 @@ def rope_doubt(sighting: Sighting, answers: Answers, who: str, *, is_sure: bool)
     about = f"{who} trains with rope base 10000 whatever the config says, and this file says {theta:g}"
     match answers.semantics.get("rope"):
         case "stored":
-            yield Note("warning", "rope_theta", f"{about}; the stored base is kept, as asked")
+            yield Note("warning", "rope_theta", f"{about}; the stored base is kept, as asked", "rope-base-doubt")
         case "10000":
-            yield Note("warning", "rope_theta", f"{about}; 10000 is written, as asked")
+            yield Note("warning", "rope_theta", f"{about}; 10000 is written, as asked", "rope-base-doubt")
         case _ if is_sure:
             yield Note(
                 "question",
                 "rope_theta",
                 f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored",
+                "rope-base-doubt",
             )
         case _:
             yield Note(
                 "warning",
                 "rope_theta",
                 f"{about}; this head may be affected: compare acceptance at both bases before a release",
+                "rope-base-doubt",
             )
 
 

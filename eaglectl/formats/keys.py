@@ -62,7 +62,9 @@ class Keys:
         for place, value in present[1:]:
             if value != present[0][1]:
                 raise Refused(
-                    f"config.json says {present[0][0]}: {present[0][1]!r} and {place}: {value!r}; make them agree"
+                    f"config.json says {present[0][0]}: {present[0][1]!r} and {place}: {value!r}; make them agree",
+                    "spellings-agree",
+                    f"config.json:{place}",
                 )
         return present[0][1] if present else MISSING
 
@@ -89,7 +91,11 @@ class Keys:
         if value is MISSING or value == []:
             return None
         if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
-            raise Refused(f"config.json: {SPELLINGS[key][0]} is {value!r}; a list of layer numbers from 0 was expected")
+            raise Refused(
+                f"config.json: {SPELLINGS[key][0]} is {value!r}; a list of layer numbers from 0 was expected",
+                "value-types",
+                f"config.json:{SPELLINGS[key][0]}",
+            )
         return tuple(value)
 
     def take_mapping(self, key: str) -> Mapping[str, Any] | None:
@@ -102,7 +108,7 @@ class Keys:
         if value is MISSING:
             return None
         if not is_right(value):
-            raise Refused(f"config.json: {key} is {value!r}; {what} was expected")
+            raise Refused(f"config.json: {key} is {value!r}; {what} was expected", "value-types", f"config.json:{key}")
         return value
 
     def rest(self) -> dict[str, Any]:

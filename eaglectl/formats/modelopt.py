@@ -36,6 +36,7 @@ def _double_norm(sighting: Sighting, answers: Answers) -> Iterable[Note]:
             "training",
             "ModelOpt since its pull request 689 trains with the hidden state normed twice (input_layernorm, then"
             " hidden_norm) and engines norm it once; nothing in the file tells when it was made",
+            "double-norm",
         )
 
 

@@ -33,6 +33,7 @@ def _doubts(sighting: Sighting, answers: Answers) -> Iterable[Note]:
             "norm_output",
             "norm_output: false from SpecForge before pull request 879 trained with no final norm at all; no engine can"
             " serve that: retrain",
+            "training-unservable",
         )
     elif (
         era is None
@@ -45,6 +46,7 @@ def _doubts(sighting: Sighting, answers: Answers) -> Iterable[Note]:
             "norm_output",
             f"{found} in a SpecForge file means different networks before and after its pull request 879 (September"
             " 2026); pass --source-semantics specforge=pre-879 or post-879",
+            "norm-output-unknown",
         )
 
 

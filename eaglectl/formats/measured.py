@@ -1,0 +1,84 @@
+"""Sizes measured on tensors, and held against what the config says; the tensors win, and every disagreement is said."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglectl.drafter.tensors import is_quantised_part
+from eaglectl.errors import Refused
+from eaglectl.formats.keys import Keys
+from eaglectl.formats.spelling import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Shapes by canonical name; packed (quantised) weights are left out, since their shape is the packing's."""
+
+    of: Mapping[str, tuple[int, ...]]
+
+    def axis(self, name: str, axis: int) -> int | None:
+        """The size of one axis, None where the tensor is absent; a tensor of too few axes is refused."""
+        shape = self.of.get(name)
+        if shape is None:
+            return None
+        if axis >= len(shape):
+            raise Refused(
+                f"{name} is {list(shape)}; {axis + 1} axes or more were expected", "tensor-shape", f"tensor:{name}"
+            )
+        return shape[axis]
+
+    def first(self, *places: tuple[str, int]) -> int | None:
+        """The first of several (name, axis) that is there."""
+        return next((size for name, axis in places if (size := self.axis(name, axis)) is not None), None)
+
+
+def plain_shapes(names: Names) -> Shapes:
+    """Shapes of all tensors whose stored shape is their real one."""
+    tables = {**names.plain, **names.fused, **names.absorbed}
+    packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
+    four_bit = {
+        name
+        for name, t in tables.items()
+        if t.dtype in ("U8", "I8", "F4") and f"{name}_scale" in tables and name.endswith(".weight") and t.dtype != "I8"
+    }
+    kept = {
+        n: t.shape
+        for n, t in tables.items()
+        if not is_quantised_part(n) and n.rpartition(".")[0] not in packed and n not in four_bit
+    }
+    return Shapes(kept)
+
+
+def agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
+    """A dimension of which `measured` is what the tensors say; the config's word where they say nothing. Raises Refused."""
+    stated = keys.take_int(key)
+    if measured is None:
+        if stated is None:
+            raise Refused(
+                f"config.json has no {key}, and no tensor gives it; add it to config.json", "dimensions", "config.json"
+            )
+        return stated
+    if stated is not None and stated != measured:
+        keys.say(
+            "warning",
+            key,
+            f"config says {key}: {stated}, and the tensors say {measured}; the tensors are believed",
+            _topic(key),
+        )
+    elif stated is None and always:
+        keys.say("note", key, f"config has no {key}; the tensors say {measured}")
+    return measured
+
+
+def whole(name: str, rows: int, by: int, what: str) -> int:
+    """The quotient of rows that must divide evenly; `what` names the divisor. Raises Refused."""
+    if rows % by:
+        raise Refused(
+            f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
+            "dimensions",
+            "config.json",
+        )
+    return rows // by
+
+
+def _topic(key: str) -> str:
+    return "layer-count" if key == "num_hidden_layers" else "dimensions"
