@@ -1,5 +1,8 @@
 """From the layer ids in a config to boundaries: by what the user says, by the numbers themselves, by the producer; or a question."""
 
+from dataclasses import replace
+from typing import get_args
+
 from eaglectl.drafter.boundaries import (
     AuxLayers,
     Convention,
@@ -150,6 +153,21 @@ def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayer
         )
         return AuxLayers(count, None, False, "not stated")
     return AuxLayers(count, boundaries, True, "no ids: the default (2, n//2, n-3)")
+
+
+def by_record(keys: Keys, aux: AuxLayers, recorded: object, target: Target) -> AuxLayers:
+    """The aux layers, their convention settled by the boundaries that eaglectl.json records, where the ids still mean those."""
+    if aux.boundaries is not None or aux.ids is None or len(aux.ids) != aux.count:
+        return aux
+    for convention in get_args(Convention):
+        boundaries = to_boundaries(aux.ids, convention)
+        is_within = target.depth is None or max(boundaries) <= target.depth
+        if list(boundaries) == recorded and is_within:
+            keys.notes[:] = [note for note in keys.notes if note.topic != "aux-convention"]
+            is_default = target.depth is not None and boundaries == default_boundaries(target.depth)
+            how = f"{_words(convention)}, as eaglectl.json records"
+            return replace(aux, boundaries=boundaries, is_default=is_default, how=how, convention=convention)
+    return aux
 
 
 def _words(convention: Convention) -> str:

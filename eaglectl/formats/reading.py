@@ -9,7 +9,7 @@ from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import Refused, Usage
 from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
-from eaglectl.formats.aux_ids import read_aux_layers
+from eaglectl.formats.aux_ids import by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect
 from eaglectl.formats.families import refuse_other_families
 from eaglectl.formats.flags import read_norms, read_quantisation, read_settings
@@ -46,12 +46,14 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     for key in OBJECTS:
         value = checkpoint.config.get(key)
         if value is not None and not isinstance(value, Mapping):
-            raise Refused(f"config.json: {key} is {value!r}; an object was expected")
+            raise Refused(
+                f"config.json: {key} is {value!r}; an object was expected", "value-types", f"config.json:{key}"
+            )
     keys = Keys(format.flatten(checkpoint.config) if format.flatten else checkpoint.config)
     target = _known_target(keys, format, target)
     names = read_names(checkpoint.tensors)
     for canonical, one, other in names.clashes:
-        raise Refused(f"{one} and {other} are both {canonical}; keep one")
+        raise Refused(f"{one} and {other} are both {canonical}; keep one", "tensor-twice", f"tensor:{other}")
     dims = read_dimensions(names, keys, target)
     tensors = assemble(names, dims)
     check_layers(names)
@@ -59,6 +61,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     check_shapes(tensors, dims, is_quantised=quantisation is not None)
     norms = read_norms(keys, format, sighting, answers, tensors, dims)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
+    aux = by_record(keys, aux, checkpoint.sidecars.get("eaglectl.json", {}).get("boundaries"), target)
     rope = read_rope(keys, is_mla=dims.attention == "MLA")
     if answers.semantics.get("rope") == "10000":
         rope = replace(rope, theta=10000.0)
@@ -149,6 +152,7 @@ def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> 
         "mask_token_id",
         "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not start; pass"
         " --source-semantics mask_token_id=N, as it was trained",
+        "mask-token",
     )
     return {}
 

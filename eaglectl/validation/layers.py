@@ -1,6 +1,7 @@
 """Rules on the aux layers: how many, which, and whether every engine captures the ones that were trained on."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.engine import IDS, Reading, aux_readings
@@ -212,7 +213,9 @@ def _readings(subject: Subject) -> Iterator[Reading]:
         else:
             is_open = any(reading.engine == UNJUDGED[name] for name in asked if name in UNJUDGED)
         if is_open:
-            yield reading
+            # engines go through the target's layers in order, whatever order the ids are in
+            found = None if reading.boundaries is None else tuple(sorted(set(reading.boundaries)))
+            yield replace(reading, boundaries=found)
 
 
 def _words(reading: Reading) -> str:

@@ -30,7 +30,7 @@ def rope_base(subject: Subject) -> Iterator[Hit]:
 
     Fix: ask the trainer which base was trained; never copy the target's into a drafter that has another.
     """
-    base = _target_rope(subject)[1].theta
+    base = _target_rope(subject).theta
     if not _states_base(_target_config(subject)):
         raise CannotLook("the target's config states no rope base")
     own = subject.drafter.rope.theta
@@ -47,14 +47,13 @@ def rope_scaling(subject: Subject) -> Iterator[Hit]:
 
     Fix: ask the trainer which scaling was trained; restore it if a conversion has dropped it.
     """
-    where, other = _target_rope(subject)
-    own, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, other))
+    own, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, _target_rope(subject)))
+    kinds = own["rope_type"], theirs["rope_type"]
     keys = [key for key in dict.fromkeys((*own, *theirs)) if own.get(key) != theirs.get(key)]
     if keys:
         found = ", ".join(f"{key} {own.get(key)} and {theirs.get(key)}" for key in keys)
-        yield Hit(
-            f"the drafter's rope scaling and the target's ({where}) differ: {found}", _place(subject, "rope_scaling")
-        )
+        found = "{} and {}".format(*kinds) if kinds[0] != kinds[1] else found
+        yield Hit(f"the rope scalings of drafter and target differ: {found}", _place(subject, "rope_scaling"))
 
 
 @rule("EGL603", "max-positions", "warning")
@@ -206,13 +205,11 @@ def _target_config(subject: Subject) -> Mapping[str, Any]:
     return text if isinstance(text, Mapping) else config
 
 
-def _target_rope(subject: Subject) -> tuple[str, Rope]:
-    config = _target_config(subject)
+def _target_rope(subject: Subject) -> Rope:
     try:
-        rope = read_rope(Keys(config), is_mla=False)
+        return read_rope(Keys(_target_config(subject)), is_mla=False)
     except EaglectlError as error:
         raise CannotLook(f"the target's rope is no single one: {error}") from None
-    return rope.scaling["rope_type"] if rope.scaling else "plain", rope
 
 
 def _states_base(config: Mapping[str, Any]) -> bool:

@@ -248,7 +248,7 @@ def _tables(subject: Subject) -> tuple["Ids | None", "Ids | None"]:
 def _special(subject: Subject) -> Mapping[int, str]:
     """Ids and names of the tokens that the draft vocabulary should have. Raises CannotLook where nothing names one."""
     found: dict[int, str] = {}
-    config = subject.target.config or subject.flat
+    config = subject.target.config or {}
     inner = config.get("text_config")
     places: list[Mapping[str, Any]] = [inner if isinstance(inner, dict) else {}, config]
     if subject.target.source is not None:
@@ -258,12 +258,17 @@ def _special(subject: Subject) -> Mapping[int, str]:
             text = entry.get("content") if isinstance(entry, dict) else None
             if token.isdecimal() and isinstance(text, str) and TURNS.fullmatch(text):
                 found[int(token)] = text
-    for place in places:
-        ends = place.get("eos_token_id")
-        found |= {one: "eos" for one in (ends if isinstance(ends, list) else [ends]) if type(one) is int}
+    ends = {one: "eos" for place in places for one in _ends(place)}
+    # trainers copy the target's into the drafter's config
+    found |= ends or dict.fromkeys(_ends(subject.flat), "eos")
     if not found:
         raise CannotLook("no config names the token that ends a turn; pass --target with the target's folder")
     return found
+
+
+def _ends(config: Mapping[str, Any]) -> list[int]:
+    value = config.get("eos_token_id")
+    return [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
 
 
 def _json(source: Source, name: str) -> Mapping[str, Any]:

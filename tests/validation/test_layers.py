@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.conversion.plan import Wish
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, floats
 from tests.cases import CASES, Case
+from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
 
 TOP = "eagle_aux_hidden_state_layer_ids"
@@ -87,6 +89,15 @@ def test_sglang_ids_that_depend_on_the_target_are_not_guessed(tmp_path: Path) ->
     folder = drafter_folder(tmp_path, config=ids([3, 9, 14], 2, 8, 13))
     report = eaglectl.validate(str(folder), select=["EGL406"])
     assert "depends on the target" in report.unlooked[0].reason
+
+
+def test_the_record_of_a_conversion_tells_what_its_ids_mean(tmp_path: Path) -> None:
+    source, out = str(FIXTURES / "producers/modelopt/hf-ids-unsorted"), tmp_path / "out"
+    target = str(FIXTURES / "target")
+    eaglectl.convert(source, out, wish=Wish(layout="speculators"), target=target, target_name="example/tiny")
+    assert not eaglectl.validate(str(out), select=["EGL4"]).findings
+    (out / "eaglectl.json").unlink()
+    assert [one.rule.id for one in eaglectl.validate(str(out), select=["EGL4"]).findings] == ["EGL405"]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.is_pickled], ids=lambda case: case.path)

@@ -32,7 +32,8 @@ def both(theta: float, **more: Any) -> dict[str, Any]:
 BAD = (
     Patch("another base than the target's", ("EGL601",), {"rope_theta": 10000.0}, target_config=target(), says="base 10000 and the target with 500000"),
     Patch("a target with the newer spelling", ("EGL601",), target_config=target(rope_theta=None, **both(1e6)), says="1e+06"),
-    Patch("the target's scaling is lost", ("EGL602",), target_config=target(rope_scaling=LLAMA3), says="rope_type default and llama3, factor None and 8.0"),
+    Patch("the target's scaling is lost", ("EGL602",), target_config=target(rope_scaling=LLAMA3), says="differ: default and llama3"),
+    Patch("another factor than the target's", ("EGL602",), {"rope_scaling": YARN}, target_config=target(rope_scaling={**YARN, "factor": 8.0}), says="differ: factor 4.0 and 8.0"),
     Patch("fewer positions than the target", ("EGL603",), target_config=target(max_position_embeddings=8192), says="2048 positions and the target 8192"),
     Patch("fewer positions than a target of two parts", ("EGL603",), target_config={"text_config": target(max_position_embeddings=8192)}),
     Patch("two bases", ("EGL604",), both(1e6), says="rope_theta: 500000 and rope_parameters.rope_theta: 1e+06"),
