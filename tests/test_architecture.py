@@ -15,6 +15,8 @@ RANK = {"errors": 0, "terminal": 1, "checkpoint": 1, "drafter": 2, "formats": 3,
 HOMES = {
     "torch": {
         "checkpoint/pickles.py",
+        "conversion/upgrade.py",
+        "reference/collecting.py",
         "reference/loading.py",
         "reference/model.py",
         "reference/rope.py",
@@ -23,9 +25,9 @@ HOMES = {
         "acceptance/vllm_child.py",
     },
     "safetensors": {"checkpoint/pickles.py", "reference/loading.py"},
-    "numpy": {"drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py"},
-    "packaging": {"engines/view.py", "engines/catalogue.py", "reports/wording.py"},
-    "rich": {"reports/text.py", "reports/smoke.py", "reports/validation.py", "reports/rulebook.py", "terminal.py"},
+    "numpy": {"conversion/calibration.py", "conversion/upgrade.py", "drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py"},
+    "packaging": {"engines/facts.py", "engines/catalogue.py"},
+    "rich": {"reports/upgrade.py", "reports/text.py", "reports/smoke.py", "reports/validation.py", "reports/rulebook.py", "terminal.py"},
     "typer": {
         "cli/app.py",
         "cli/convert.py",

@@ -8,8 +8,7 @@ from packaging.specifiers import SpecifierSet
 
 import eaglectl
 from eaglectl.engines import vllm
-from eaglectl.engines.catalogue import parse_engine
-from eaglectl.engines.conditions import CONDITIONS
+from eaglectl.engines.catalogue import ENGINES, parse_engine
 from eaglectl.errors import Usage
 from eaglectl.formats.format import Answers
 from tests.cases import stored_tensors
@@ -26,7 +25,8 @@ def outcomes(path: str, **semantics: str) -> dict[str, tuple[str, tuple[str, ...
 
 
 def test_every_fact_has_a_condition_and_every_condition_a_fact() -> None:
-    assert {fact["id"] for fact in vllm.data()["facts"]} == set(CONDITIONS)
+    for engine in ENGINES.values():
+        assert {fact.id for fact in engine.facts} == set(engine.conditions)
 
 
 def test_every_fact_concerns_some_known_release() -> None:

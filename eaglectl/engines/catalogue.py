@@ -1,17 +1,21 @@
 """Engines as users name them (`vllm`, `vllm>=0.22`, `sglang==0.5.23`), and the commands that start them."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
 
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines import sglang, vllm
 from eaglectl.engines.engine import Verdict
-from eaglectl.engines.vllm import View
+from eaglectl.engines.facts import Engine
+from eaglectl.engines.view import View, flat_as_read
 from eaglectl.errors import Usage
 
 # engines that convert can write ids for, and whose releases are not followed
@@ -26,34 +30,72 @@ class Wanted:
     releases: tuple[str, ...]
 
 
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE)}
+
+
 def parse_engine(text: str) -> Wanted:
-    """The engine and releases that `text` means; a bare name is the newest release known. Raises Usage."""
+    """The engine and releases that `text` means; a bare name is the newest release known. Raises Usage with the nearest ones."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        raise Usage(f'--engine {text}: write it as vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}') from None
+        raise Usage(f"--engine {text}: {_spelling(text)}") from None
     name = requirement.name.lower()
-    if name in UNVERSIONED and not requirement.specifier:
+    if name in UNVERSIONED:
+        if requirement.specifier:
+            raise Usage(f"--engine {text}: releases of {name} are not followed; write {name}")
         return Wanted(name, ())
-    known = {"vllm": vllm.releases(), "sglang": (sglang.RELEASE,)}.get(name)
-    if known is None:
-        raise Usage(f"--engine {text}: releases are known of vllm and sglang; {', '.join(UNVERSIONED)} take no version")
+    if name not in ENGINES:
+        raise Usage(f"--engine {text}: {_spelling(text)}")
+    known = ENGINES[name].releases
     if not requirement.specifier:
         return Wanted(name, known[-1:])
     matching = tuple(release for release in known if release in requirement.specifier)
     if not matching:
-        raise Usage(f"--engine {text}: no known release fits; {name} is known from {known[0]} to {known[-1]}")
+        asked = [Version(one.version.removesuffix(".*")) for one in requirement.specifier]
+        raise Usage(f"--engine {text}: no known release fits; {_nearest(name, asked)}")
     return Wanted(name, matching)
+
+
+def _nearest(name: str, asked: Sequence[Version]) -> str:
+    """The known releases around those asked for."""
+    known = ENGINES[name].releases
+    below = [release for release in known if Version(release) <= min(asked)]
+    above = [release for release in known if Version(release) >= max(asked)]
+    near = dict.fromkeys([*below[-1:], *above[:1]])
+    span = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    return f"{name} is known from {span}; near it: {', '.join(f'{name}=={release}' for release in near)}"
+
+
+def _spelling(text: str) -> str:
+    """How an engine is written, by what `text` seems to mean."""
+    name, number = re.fullmatch(r"\s*([A-Za-z_-]*)[^0-9]*(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    near = get_close_matches(name.strip("-_").lower(), (*ENGINES, *UNVERSIONED), 3, 0.5)
+    if not near:
+        return (
+            f'engines are {", ".join((*ENGINES, *UNVERSIONED))}; write vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
+        )
+    version = re.match(r"[0-9]+(\.[0-9]+)*", number)
+    is_version = version is not None and near[0] in ENGINES
+    meant = [f"{near[0]}=={version[0]}" if is_version and version else near[0], *near[1:]]
+    return f'near it: {", ".join(meant)}; releases are written as vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
+
+
+def view_for(
+    engine: str, drafter: Drafter, config: Mapping[str, Any], flat: Mapping[str, Any], names: tuple[str, ...], target: Mapping[str, Any] | None = None,
+) -> View:  # fmt: skip
+    """A checkpoint as `engine` meets it; `flat` is the config with its producer's nesting undone, `target` the target's."""
+    read = flat_as_read(config, flat) if engine == "vllm" else config
+    return View(drafter, config, read, names, target or {})
 
 
 def verdicts(
     drafter: Drafter, config: Mapping[str, Any], flat: Mapping[str, Any], names: tuple[str, ...], wanted: Wanted
 ) -> tuple[Verdict, ...]:
     """What each wanted release does with a checkpoint as it lies."""
-    if wanted.engine == "vllm":
-        view = View(drafter, config, vllm.flat_as_read(config, flat), names)
-        return tuple(vllm.verdict(view, release) for release in wanted.releases)
-    return (sglang.verdict(drafter, config, names),) if wanted.engine == "sglang" else ()
+    if wanted.engine not in ENGINES:
+        return ()
+    view = view_for(wanted.engine, drafter, config, flat, names)
+    return tuple(ENGINES[wanted.engine].verdict(view, release) for release in wanted.releases)
 
 
 def launch_commands(drafter: Drafter, path: str, tokens: int = 3) -> Mapping[str, str]:

@@ -1,41 +1,33 @@
-"""When each fact of vllm_releases.json applies to a checkpoint."""
+"""When each fact of vllm_releases.json holds for a checkpoint."""
 
 from collections.abc import Callable, Mapping
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.engine import Reading
-from eaglectl.engines.view import View, assumed_head_dim, data, dimensions, is_within, stated_aux, stated_theta
+from eaglectl.engines.facts import Condition, is_within, load
+from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_aux, stated_theta
 
 RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
 MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config")
 
-Condition = Callable[[View, str, Reading], bool]
-
 
 def _has(feature: Feature) -> Condition:
-    return lambda view, release, reading: feature in view.drafter.features()
+    return lambda view, release, readings: feature in view.features
 
 
-def _unknown_architecture(view: View, release: str, reading: Reading) -> bool:
+def _unknown_architecture(view: View, release: str, readings: tuple[Reading, ...]) -> bool:
     if view.is_speculators:
         return False
-    specifier = data()["architectures"].get(view.architecture)
+    specifier = load("vllm")["architectures"].get(view.architecture)
     return specifier is None or not is_within(specifier, release)
 
 
-def _class_mismatch(view: View, release: str, reading: Reading) -> bool:
-    if view.is_speculators:
+def _class_mismatch(view: View, release: str, readings: tuple[Reading, ...]) -> bool:
+    if view.is_speculators or _unknown_architecture(view, release, readings):
         return False
     built = "mla" if "Deepseek" in view.architecture else "qwen3" if "Qwen3For" in view.architecture else "llama"
-    family = (
-        "mla"
-        if view.drafter.dims.attention == "MLA"
-        else "qwen3"
-        if Feature.QK_NORM in view.drafter.features()
-        else "llama"
-    )
-    return built != family
+    return built != view.family
 
 
 def _later_hidden_norm(view: View) -> bool:
@@ -45,9 +37,21 @@ def _later_hidden_norm(view: View) -> bool:
     )
 
 
+ATTENTION = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS})
+# fc has a bias in no class, o_proj and the MLP in the Llama class only
+PLACELESS = {
+    "llama": frozenset({Feature.FC_BIAS}),
+    "qwen3": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
+    "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
+}
+
+
 def _partial_biases(view: View) -> bool:
-    has = {Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS} & view.drafter.features()
-    return view.says("attention_bias") is True and len(has) == 1
+    return view.says("attention_bias") is True and len(ATTENTION & view.features) == 1
+
+
+def _placeless_biases(view: View) -> bool:
+    return bool(PLACELESS[view.family] & view.features)
 
 
 def _spells_norm_before_fc(view: View) -> tuple[object, object]:
@@ -55,23 +59,13 @@ def _spells_norm_before_fc(view: View) -> tuple[object, object]:
 
 
 def _unstated_biases(view: View) -> bool:
-    features = view.drafter.features()
-    attention = bool({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS} & features) and not view.says("attention_bias")
-    return attention or (Feature.MLP_BIAS in features and not view.says("mlp_bias")) or Feature.FC_BIAS in features
-
-
-def _number(view: View, key: str) -> int | None:
-    value = view.says(key)
-    return value if isinstance(value, int) else None
+    placed = view.features - PLACELESS[view.family]
+    attention = bool(ATTENTION & placed) and not view.says("attention_bias")
+    return attention or (Feature.MLP_BIAS in placed and not view.says("mlp_bias"))
 
 
 def _layers(view: View) -> bool:
-    stated = view.says("num_hidden_layers")
-    return isinstance(stated, int) and stated > view.drafter.dims.layers
-
-
-def _plain_rope(view: View) -> bool:
-    return view.drafter.rope.scaling is None
+    return (view.number("num_hidden_layers") or 0) > view.drafter.dims.layers
 
 
 def _residual(view: View) -> bool:
@@ -81,9 +75,39 @@ def _residual(view: View) -> bool:
 
 
 def _unstated(flag: str, trained: Callable[[View], bool | None]) -> Condition:
-    return lambda view, release, reading: (
+    return lambda view, release, readings: (
         bool(trained(view)) and not view.says(flag) and not (view.is_speculators and not is_within(">=0.25.0", release))
     )
+
+
+def _positions(view: View) -> bool:
+    theirs, ours = view.target_text.get("max_position_embeddings"), view.number("max_position_embeddings")
+    return isinstance(theirs, int) and ours is not None and ours < theirs
+
+
+def _headless(view: View) -> bool:
+    return "lm_head.weight" not in view.drafter.tensors
+
+
+def _is_multimodal(view: View) -> bool:
+    names = view.target.get("architectures")
+    return isinstance(names, list) and any("ForConditionalGeneration" in str(name) for name in names)
+
+
+def _unlisted(view: View, release: str) -> bool:
+    kind = view.drafter.target.model_type
+    listed = [part for first, part in load("vllm")["targets"] if is_within(f">={first}", release)]
+    return kind is not None and not any(part in kind for part in listed)
+
+
+def _layer_model_type(view: View) -> bool:
+    layer = view.config.get("transformer_layer_config")
+    return view.is_speculators and isinstance(layer, Mapping) and layer.get("model_type") not in ("llama", "qwen3")
+
+
+def _sames(view: View, readings: tuple[Reading, ...]) -> set[bool | None]:
+    """Whether the readings are what was trained on, each of them."""
+    return {reading.same_as(view.drafter.aux) for reading in readings}
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -97,7 +121,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "identity-d2t": lambda v, r, a: not v.drafter.has_reduced_vocabulary and any("d2t" in name for name in v.names),
     "d2t-missing": lambda v, r, a: v.drafter.has_reduced_vocabulary and "d2t" not in v.drafter.tensors,
     "no-draft-vocab-size": lambda v, r, a: v.drafter.has_reduced_vocabulary and v.says("draft_vocab_size") is None,
-    "mla-plain-rope": lambda v, r, a: _plain_rope(v),
+    "mla-plain-rope": lambda v, r, a: v.drafter.rope.scaling is None,
     "multi-layer": _has(Feature.MULTI_LAYER),
     "aux-count": _has(Feature.AUX_COUNT),
     "aux-count-unstated": lambda v, r, a: stated_aux(v) != v.drafter.dims.aux,
@@ -116,15 +140,15 @@ CONDITIONS: Mapping[str, Condition] = {
     "residual-unstated": lambda v, r, a: _residual(v),
     "attention-bias-absent": _has(Feature.ATTENTION_BIAS),
     "bias-unstated": lambda v, r, a: _unstated_biases(v),
-    "bias-overstated": lambda v, r, a: v.says("attention_bias") is True and Feature.ATTENTION_BIAS not in v.drafter.features(),
+    "bias-overstated": lambda v, r, a: v.says("attention_bias") is True and not ATTENTION & v.features,
     "layers-overstated": lambda v, r, a: _layers(v),
     "head-dim-unstated": lambda v, r, a: assumed_head_dim(v) > v.drafter.dims.head_dim,
     "head-dim-smaller": lambda v, r, a: assumed_head_dim(v) < v.drafter.dims.head_dim,
     "parallel-absent": _has(Feature.PARALLEL),
     "sliding-window-qwen3": _has(Feature.SLIDING_WINDOW),
     "quantised-absent": _has(Feature.QUANTISED),
-    "aux-layers": lambda v, r, a: a.same_as(v.drafter.aux) is False,
-    "aux-unknown": lambda v, r, a: a.same_as(v.drafter.aux) is None and v.drafter.aux.convention is not None,
+    "aux-layers": lambda v, r, a: _sames(v, a) == {False},
+    "aux-unknown": lambda v, r, a: None in _sames(v, a) and v.drafter.aux.convention is not None,
     "speculators-unknown": lambda v, r, a: v.is_speculators,
     "speculators-norm-before-fc": lambda v, r, a: v.is_speculators and v.drafter.norms.norm_before_fc,
     "speculators-norm-output": lambda v, r, a: v.is_speculators and bool(v.drafter.norms.norm_output),
@@ -134,18 +158,31 @@ CONDITIONS: Mapping[str, Condition] = {
     "absorbed-names": lambda v, r, a: any(part in name for name in v.names for part in RUNTIME_NAMES),
     "class-mismatch": _class_mismatch,
     "later-hidden-norm": lambda v, r, a: _later_hidden_norm(v),
-    "mask-token": lambda v, r, a: Feature.PARALLEL in v.drafter.features() and not any(key in v.config for key in MASK_KEYS),
+    "mask-token": lambda v, r, a: Feature.PARALLEL in v.features and not any(key in v.config for key in MASK_KEYS),
     "verifier-tensors": lambda v, r, a: any(name.startswith("verifier_") for name in v.names),
     "rope-base": lambda v, r, a: stated_theta(v) != v.drafter.rope.theta,
     "dimension-above": lambda v, r, a: any(stated > size for _, stated, size in dimensions(v)),
     "dimension-below": lambda v, r, a: any(stated < size for _, stated, size in dimensions(v)),
-    "layers-understated": lambda v, r, a: 0 < (_number(v, "num_hidden_layers") or 0) < v.drafter.dims.layers,
+    "layers-understated": lambda v, r, a: 0 < (v.number("num_hidden_layers") or 0) < v.drafter.dims.layers,
     "layers-unstated": lambda v, r, a: v.says("num_hidden_layers") is None,
     "ids-unsorted": lambda v, r, a: v.drafter.aux.order is not None,
-    "draft-vocab-mismatch": lambda v, r, a: _number(v, "draft_vocab_size") not in (None, v.drafter.dims.draft_vocab),
+    "draft-vocab-mismatch": lambda v, r, a: v.number("draft_vocab_size") not in (None, v.drafter.dims.draft_vocab),
     "hidden-act": lambda v, r, a: v.says("hidden_act") not in (None, "silu"),
     "tied-head": lambda v, r, a: v.says("tie_word_embeddings") is True and not any(name.endswith("lm_head.weight") for name in v.names),
-    "mlp-bias-overstated": lambda v, r, a: v.says("mlp_bias") is True and Feature.MLP_BIAS not in v.drafter.features(),
+    "mlp-bias-overstated": lambda v, r, a: v.says("mlp_bias") is True and Feature.MLP_BIAS not in v.features,
     "biases-partial": lambda v, r, a: _partial_biases(v),
-    "biases-without-place": lambda v, r, a: bool({Feature.OUTPUT_BIAS, Feature.MLP_BIAS} & v.drafter.features()),
+    "biases-without-place": lambda v, r, a: _placeless_biases(v),
+    "unknown-tensor-early": lambda v, r, a: bool(v.drafter.unknown),
+    "unknown-tensor-dropped": lambda v, r, a: bool(v.drafter.unknown),
+    "bias-refused": lambda v, r, a: _unstated_biases(v) or _placeless_biases(v),
+    "head-absent": lambda v, r, a: _headless(v),
+    "embedding-replaced": lambda v, r, a: "embed_tokens.weight" in v.drafter.tensors and v.drafter.dims.hidden == v.drafter.dims.target_hidden,
+    "mla-rope-base": lambda v, r, a: v.drafter.rope.scaling is None and v.drafter.rope.theta != 10000,
+    "positions": lambda v, r, a: _positions(v),
+    "quantised-target": lambda v, r, a: "quantization_config" in v.target and Feature.QUANTISED not in v.features,
+    "head-of-multimodal": lambda v, r, a: _headless(v) and _is_multimodal(v) and any("V2" in reading.engine for reading in a),
+    "speculators-mla": lambda v, r, a: v.is_speculators,
+    "speculators-model-type": lambda v, r, a: _layer_model_type(v),
+    "target-unlisted": lambda v, r, a: _unlisted(v, r),
+    "aux-runner": lambda v, r, a: {True, False} <= _sames(v, a),
 }  # fmt: skip

@@ -1,100 +1,115 @@
-"""What SGLang 0.5.23 does with a checkpoint as it lies (formats.md, 3.2)."""
+"""SGLang: when each fact of sglang_releases.json holds for a checkpoint, and its words (formats.md, 3.2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.engine import Outcome, Verdict, aux_readings
-
-RELEASE = "0.5.23"
-ARCHITECTURES = {True: "Eagle3DeepseekV2ForCausalLM", False: "LlamaForCausalLMEagle3"}
-LACKS: Mapping[Feature, tuple[Outcome, str]] = {
-    Feature.QK_NORM: ("differs", "has no q/k norms and skips their tensors in silence"),
-    Feature.NORM_BEFORE_RESIDUAL: ("differs", "does not know norm_before_residual"),
-    Feature.ATTENTION_BIAS: ("differs", "has no biases on q, k, v and skips them in silence"),
-    Feature.PARALLEL: ("fails", "has no parallel drafting"),
-}
+from eaglectl.drafter.drafter import Feature
+from eaglectl.drafter.tensors import LAYER
+from eaglectl.engines.engine import Reading, aux_readings
+from eaglectl.engines.facts import Condition, Engine, load
+from eaglectl.engines.view import View
 
 
-def verdict(drafter: Drafter, config: Mapping[str, Any], names: tuple[str, ...]) -> Verdict:
-    """What SGLang does with the checkpoint."""
-    reasons = list(_reasons(drafter, config, names))
-    for outcome in ("fails", "differs", "unknown"):
-        if any(kind == outcome for kind, _ in reasons):
-            return Verdict(
-                "sglang", RELEASE, outcome, tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome))
-            )
-    return Verdict("sglang", RELEASE, "as trained", ())
+def _has(feature: Feature) -> Condition:
+    return lambda view, release, readings: feature in view.features
 
 
-def _reasons(drafter: Drafter, config: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[Outcome, str]]:
-    for note in drafter.told("problem"):
-        yield "differs", note.text
-    for note in drafter.told("question"):
-        yield "unknown", note.text
-    is_mla = drafter.dims.attention == "MLA"
-    if "speculators_model_type" in config:
-        yield "fails", "does not read the speculators format"
-        return
-    architectures = config.get("architectures")
-    wanted = ARCHITECTURES[is_mla]
-    if not isinstance(architectures, list) or wanted not in architectures:
-        yield "fails", f"needs the architecture {wanted}"
-    yield from (LACKS[feature] for feature in sorted(drafter.features() & set(LACKS)))
-    yield from _by_key(drafter, config, names, is_mla=is_mla)
-    reading = next(r for r in aux_readings(config, drafter.target) if r.engine == "SGLang")
-    read = (
-        f"boundaries {list(reading.boundaries)}"
-        if reading.boundaries
-        else "its default layers"
-        if reading.is_default
-        else f"ids {list(reading.ids or ())}"
-    )
-    match reading.same_as(drafter.aux):
-        case False:
-            yield "differs", f"captures other layers than were trained on ({read})"
-        case None if drafter.aux.boundaries is not None:
-            yield "unknown", f"captures {read}; what that is depends on the target: pass --target"
+def _when(holds: Callable[[View], object]) -> Condition:
+    return lambda view, release, readings: bool(holds(view))
 
 
-def _by_key(
-    drafter: Drafter, config: Mapping[str, Any], names: tuple[str, ...], *, is_mla: bool
-) -> Iterator[tuple[Outcome, str]]:
-    if not is_mla and "draft_vocab_size" not in config:
-        yield "fails", "needs the key draft_vocab_size"
-    if config.get("tie_word_embeddings") and "lm_head.weight" in names:
-        yield "differs", "uses the embedding as lm_head, because tie_word_embeddings says true"
-    if drafter.has_reduced_vocabulary and "d2t" not in drafter.tensors:
-        yield "differs", "finds no d2t and proposes the first tokens of the target's vocabulary"
-    stated = config.get("num_hidden_layers")
-    if isinstance(stated, int) and stated > drafter.dims.layers:
-        yield "differs", f"builds {stated} layers and leaves all but {drafter.dims.layers} uninitialised"
-    if is_mla and any(name.startswith("model.") for name in names):
-        yield "differs", "skips every tensor whose name begins with model."
-    later = any(
-        name.startswith(("layers.", "model.layers."))
-        and not name.split("layers.")[1].startswith("0.")
-        and "input_layernorm" in name
-        for name in names
-    )
-    if later:
-        yield "differs", "looks for hidden_norm in layers after the first and skips input_layernorm"
-    for flag, trained in (("norm_output", drafter.norms.norm_output), ("fc_norm", drafter.norms.fc_norm)):
-        seen = bool(config.get(flag) or (flag == "fc_norm" and config.get("use_aux_norm")))
-        if trained is not None and seen != trained:
-            yield (
-                "differs",
-                f"reads {flag} as {str(seen).lower()}, and the drafter was trained with {str(trained).lower()}",
-            )
-    nested = config.get("eagle_config")
-    before_fc = config.get("norm_before_fc") or (isinstance(nested, Mapping) and nested.get("norm_before_fc"))
-    if drafter.norms.norm_before_fc and not before_fc:
-        yield "differs", "skips input_norm, because no norm_before_fc says true"
-    if Feature.SLIDING_WINDOW in drafter.features():
-        yield (
-            "differs",
-            (
-                "ignores layer_types; start it with --speculative-draft-sliding-window"
-                f" {drafter.carried.get('sliding_window')}"
-            ),
-        )
+def _wanted(view: View) -> str:
+    return str(load("sglang")["architectures"][view.family])
+
+
+def _lacks_architecture(view: View) -> bool:
+    names = view.config.get("architectures")
+    return not isinstance(names, list) or _wanted(view) not in names
+
+
+def _layers_overstated(view: View) -> bool:
+    stated = view.config.get("num_hidden_layers")
+    return isinstance(stated, int) and stated > view.drafter.dims.layers
+
+
+def _later_input_layernorm(view: View) -> bool:
+    return any("input_layernorm" in name and (layer := LAYER.search(name)) and int(layer[1]) > 0 for name in view.names)
+
+
+def _flag(view: View, flag: str) -> bool:
+    return bool(view.config.get(flag) or (flag == "fc_norm" and view.config.get("use_aux_norm")))
+
+
+def _misread(flag: str) -> Condition:
+    def holds(view: View, release: str, readings: tuple[Reading, ...]) -> bool:
+        trained = getattr(view.drafter.norms, flag)
+        return trained is not None and _flag(view, flag) != trained
+
+    return holds
+
+
+def _skips_input_norm(view: View) -> bool:
+    nested = view.config.get("eagle_config")
+    stated = view.config.get("norm_before_fc") or (isinstance(nested, Mapping) and nested.get("norm_before_fc"))
+    return view.drafter.norms.norm_before_fc and not stated
+
+
+def _stated_aux(view: View) -> int:
+    """The number of aux states that fc is built for (llama_eagle3.py:172-177)."""
+    stated = view.config.get("num_aux_hidden_states")
+    nested = view.config.get("eagle_config")
+    ids = nested.get("eagle_aux_hidden_state_layer_ids") if isinstance(nested, Mapping) else None
+    return stated if isinstance(stated, int) else len(ids) if isinstance(ids, list) and ids else 3
+
+
+def _same(view: View, readings: tuple[Reading, ...]) -> bool | None:
+    return readings[0].same_as(view.drafter.aux)
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "speculators": _when(lambda v: "speculators_model_type" in v.config),
+    "architecture": _when(_lacks_architecture),
+    "qk-norms": _has(Feature.QK_NORM),
+    "residual": _has(Feature.NORM_BEFORE_RESIDUAL),
+    "attention-bias": _has(Feature.ATTENTION_BIAS),
+    "parallel": _has(Feature.PARALLEL),
+    "draft-vocab-size": _when(lambda v: "draft_vocab_size" not in v.config),
+    "tied-head": _when(lambda v: v.config.get("tie_word_embeddings") and "lm_head.weight" in v.names),
+    "d2t-missing": _when(lambda v: v.drafter.has_reduced_vocabulary and "d2t" not in v.drafter.tensors),
+    "layers-overstated": _when(_layers_overstated),
+    "mla-prefix": _when(lambda v: any(name.startswith("model.") for name in v.names)),
+    "later-input-layernorm": _when(_later_input_layernorm),
+    "norm-output": _misread("norm_output"),
+    "fc-norm": _misread("fc_norm"),
+    "norm-before-fc": _when(_skips_input_norm),
+    "sliding-window": _has(Feature.SLIDING_WINDOW),
+    "aux-layers": lambda v, r, a: _same(v, a) is False,
+    "aux-unknown": lambda v, r, a: _same(v, a) is None and v.drafter.aux.boundaries is not None,
+    "mla-layers": _has(Feature.MULTI_LAYER),
+    "mla-norm-before-fc": _has(Feature.NORM_BEFORE_FC),
+    "mla-quantised": _when(lambda v: any("kv_b_proj" in n and t.dtype not in ("BF16", "F16", "F32") for n, t in v.drafter.tensors.items())),
+    "aux-count": _when(lambda v: _stated_aux(v) != v.drafter.dims.aux),
+    "unknown-tensor": _when(lambda v: v.drafter.unknown),
+    "fc-bias": _when(lambda v: Feature.FC_BIAS in v.features and not v.config.get("bias")),
+    "mlp-bias": _has(Feature.MLP_BIAS),
+}  # fmt: skip
+
+
+def _readings(view: View, release: str) -> tuple[Reading, ...]:
+    return tuple(one for one in aux_readings(view.config, view.drafter.target) if one.engine == "SGLang")
+
+
+def _words(view: View, readings: tuple[Reading, ...]) -> Mapping[str, Any]:
+    dims, norms, reading = view.drafter.dims, view.drafter.norms, readings[0]
+    known = f"boundaries {list(reading.boundaries)}" if reading.boundaries else f"ids {list(reading.ids or ())}"
+    return {
+        "wanted": _wanted(view), "architecture": view.architecture, "stated_layers": view.config.get("num_hidden_layers"), "layers": dims.layers,
+        "norm_output": str(norms.norm_output).lower(), "norm_output_read": str(_flag(view, "norm_output")).lower(),
+        "fc_norm": str(norms.fc_norm).lower(), "fc_norm_read": str(_flag(view, "fc_norm")).lower(),
+        "window": view.drafter.carried.get("sliding_window"), "aux": dims.aux, "stated_aux": _stated_aux(view), "unknown": ", ".join(view.drafter.unknown[:2]),
+        "read": "its default layers" if reading.is_default and not reading.boundaries else known,
+    }  # fmt: skip
+
+
+ENGINE = Engine("sglang", "SGLang", CONDITIONS, _readings, _words)
+RELEASE = ENGINE.releases[-1]

@@ -1,26 +1,38 @@
-"""A checkpoint as vLLM meets it: which keys its classes see, and what they take from them."""
+"""A checkpoint as an engine meets it: which keys its classes see, and what they take from them."""
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
-from packaging.specifiers import SpecifierSet
-
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.engine import IDS, ids_at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
-    """A checkpoint as vLLM meets it: `flat` is the config after vLLM's speculators reader, if that applies."""
+    """A checkpoint as an engine meets it: `flat` is the config after vLLM's speculators reader, if that applies.
+
+    `target` is the target's config, empty where none was given.
+    """
 
     drafter: Drafter
     config: Mapping[str, Any]
     flat: Mapping[str, Any]
     names: tuple[str, ...]
+    target: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def features(self) -> frozenset[Feature]:
+        """All that the drafter needs beyond plain EAGLE-3."""
+        return self.drafter.features()
+
+    @cached_property
+    def family(self) -> Literal["llama", "mla", "qwen3"]:
+        """The kind of class that the drafter needs."""
+        if self.drafter.dims.attention == "MLA":
+            return "mla"
+        return "qwen3" if Feature.QK_NORM in self.features else "llama"
 
     @property
     def is_speculators(self) -> bool:
@@ -29,41 +41,29 @@ class View:
 
     @property
     def architecture(self) -> str:
-        """The architecture that vLLM looks up."""
+        """The architecture that engines look up."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else "(none)"
+
+    @property
+    def target_text(self) -> Mapping[str, Any]:
+        """The config of the target's language model."""
+        inner = self.target.get("text_config")
+        return inner if isinstance(inner, Mapping) else self.target
 
     def says(self, key: str) -> object:
         """A key at the top level of what the model class sees."""
         return self.flat.get(key)
 
+    def number(self, key: str) -> int | None:
+        """A whole number at the top level of what the model class sees."""
+        value = self.says(key)
+        return value if isinstance(value, int) else None
+
     def nested(self, key: str) -> object:
         """A key of eagle_config."""
         value = self.flat.get("eagle_config")
         return value.get(key) if isinstance(value, Mapping) else None
-
-
-@cache
-def data() -> Mapping[str, Any]:
-    """vllm_releases.json."""
-    value: Mapping[str, Any] = json.loads(files("eaglectl.engines").joinpath("vllm_releases.json").read_text())
-    return value
-
-
-def releases() -> tuple[str, ...]:
-    """Known releases, oldest first."""
-    return tuple(data()["releases"])
-
-
-@cache
-def _specifier(text: str) -> SpecifierSet:
-    return SpecifierSet(text)
-
-
-@cache
-def is_within(specifier: str, release: str) -> bool:
-    """Whether a release is in a PEP 508 range; an empty range holds all."""
-    return not specifier or release in _specifier(specifier)
 
 
 SPECULATORS_KEYS = (
@@ -73,7 +73,7 @@ SPECULATORS_KEYS = (
 
 
 def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The flattened config without the top-level keys that vLLM's speculators reader drops."""
+    """The flattened config without the top-level keys that vLLM's speculators reader drops (algos.py, 0.25.0 on)."""
     layer = config.get("transformer_layer_config")
     if "speculators_model_type" not in config or not isinstance(layer, Mapping):
         return flat
@@ -82,8 +82,8 @@ def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[
 
 def stated_aux(view: View) -> int:
     """The number of aux states that vLLM's Llama and MLA classes build fc for (llama_eagle3.py:210-216)."""
-    stated = view.says("num_aux_hidden_states")
-    return stated if isinstance(stated, int) else len(ids_at(view.flat, "eagle_config", IDS) or (0, 0, 0))
+    stated = view.number("num_aux_hidden_states")
+    return stated if stated is not None else len(ids_at(view.flat, "eagle_config", IDS) or (0, 0, 0))
 
 
 def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
@@ -101,8 +101,8 @@ def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
 
 def assumed_head_dim(view: View) -> float:
     """head_dim as vLLM takes it: stated, or hidden_size/num_attention_heads."""
-    stated = view.says("head_dim")
-    return stated if isinstance(stated, int) else view.drafter.dims.hidden / (view.drafter.dims.heads or 1)
+    stated = view.number("head_dim")
+    return stated if stated is not None else view.drafter.dims.hidden / (view.drafter.dims.heads or 1)
 
 
 def stated_theta(view: View) -> object:

@@ -1,78 +1,82 @@
-"""What each vLLM release does with a checkpoint as it lies: the facts of vllm_releases.json that apply to it."""
+"""vLLM: which runner a release takes, the aux layers it then captures, and the words of its facts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.conditions import CONDITIONS, RUNTIME_NAMES
-from eaglectl.engines.engine import IDS, Outcome, Reading, Verdict, aux_readings
-from eaglectl.engines.view import (
-    View,
-    assumed_head_dim,
-    data,
-    dimensions,
-    flat_as_read,
-    is_within,
-    releases,
-    stated_aux,
-    stated_theta,
-)
+from eaglectl.engines.engine import IDS, Reading, aux_readings
+from eaglectl.engines.facts import Engine, is_within, load
+from eaglectl.engines.view import View, assumed_head_dim, dimensions, flat_as_read, stated_aux, stated_theta
 
-__all__ = ["View", "aux_reading", "data", "flat_as_read", "releases", "verdict"]
+__all__ = ["ENGINE", "View", "aux_reading", "data", "flat_as_read", "releases", "runners"]
+
+RUNNERS = ("V1", "V2")
 
 
-def verdict(view: View, release: str) -> Verdict:
-    """What `release` does with the checkpoint."""
-    reasons: list[tuple[Outcome, str]] = list(_reasons(view, release))
-    for outcome in ("fails", "differs", "unknown"):
-        if any(kind == outcome for kind, _ in reasons):
-            return Verdict(
-                "vllm", release, outcome, tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome))
-            )
-    return Verdict("vllm", release, "as trained", ())
+def data() -> Mapping[str, Any]:
+    """vllm_releases.json."""
+    return load("vllm")
 
 
-def _reasons(view: View, release: str) -> Iterator[tuple[Outcome, str]]:
-    drafter = view.drafter
-    family = "mla" if drafter.dims.attention == "MLA" else "qwen3" if Feature.QK_NORM in drafter.features() else "llama"
-    reading = aux_reading(view, release)
-    for note in drafter.told("problem"):
-        yield "differs", note.text  # it may load all the same; facts say where it does not
-    for note in drafter.told("question"):
-        yield "unknown", note.text
-    words = _words(view, reading)
-    for fact in data()["facts"]:
-        applies = CONDITIONS[fact["id"]]
-        if family in fact["classes"] and is_within(fact["releases"], release) and applies(view, release, reading):
-            yield fact["outcome"], fact["says"].format(**words)
+def releases() -> tuple[str, ...]:
+    """Known releases, oldest first."""
+    return ENGINE.releases
 
 
-# what vLLM's speculators reader keeps of the top level (algos.py, 0.25.0 on); the rest comes from transformer_layer_config
+@cache
+def runners(release: str, target_type: str | None) -> tuple[str, ...]:
+    """The runners that `release` may take by default for a target of this model type; two where that is not known."""
+    known = data()["runners"]
+    for runner in RUNNERS:
+        if is_within(known[runner], release):
+            return (runner,)
+    row = next(row for row in known["by target"] if is_within(row["releases"], release))
+    if target_type in row["V2"]:
+        return ("V2",)
+    return ("V1",) if target_type and target_type in row.get("V1", (target_type,)) else RUNNERS
+
+
+def readings_of(view: View, release: str) -> tuple[Reading, ...]:
+    """The aux layers that `release` may capture, one for each runner that it may take (nested ids: V1 since 0.22.0, V2 never)."""
+    if is_within("<0.22.0", release):
+        ids = view.flat.get(IDS)
+        top = {IDS: ids} if ids is not None and is_within(">=0.11.1", release) else {}
+        return aux_readings(top, view.drafter.target)[1:2]
+    seen = {key: value for key, value in view.flat.items() if key in (IDS, "eagle_config")}
+    by_runner = dict(zip(("V2", "V1"), aux_readings(seen, view.drafter.target)[:2], strict=True))
+    is_parallel = view.drafter.kind == "peagle"  # parallel drafting runs on V1
+    taken = ("V1",) if is_parallel else runners(release, view.drafter.target.model_type)
+    return tuple(by_runner[runner] for runner in taken)
 
 
 def aux_reading(view: View, release: str) -> Reading:
-    """The aux layers that the default runner of `release` takes (nested ids: V1 since 0.22.0, V2 never)."""
-    seen = {key: value for key, value in view.flat.items() if key in (IDS, "eagle_config")}
-    readings = {reading.engine: reading for reading in aux_readings(seen, view.drafter.target)}
-    if is_within(data()["runners"]["V2"], release) and view.drafter.kind != "peagle":  # parallel drafting runs on V1
-        return readings["vLLM, V2 runner"]
-    if is_within(">=0.22.0", release):
-        return readings["vLLM, V1 runner"]
-    top = {IDS: seen[IDS]} if IDS in seen and is_within(">=0.11.1", release) else {}
-    return next(iter(aux_readings(top, view.drafter.target)))
+    """The aux layers that `release` captures; where its runner is not known, those of the newer one."""
+    return readings_of(view, release)[-1]
 
 
-def _words(view: View, reading: Reading) -> Mapping[str, Any]:
-    dims = view.drafter.dims
+def _words(view: View, readings: tuple[Reading, ...]) -> Mapping[str, Any]:
+    drafter, dims = view.drafter, view.drafter.dims
     different = list(dimensions(view))
+    layer = view.config.get("transformer_layer_config")
     return {
         "runtime": ", ".join(part for part in RUNTIME_NAMES if any(part in name for name in view.names)),
-        "theta": f"{view.drafter.rope.theta:g}", "stated_theta": stated_theta(view), "stated_aux": stated_aux(view),
+        "theta": f"{drafter.rope.theta:g}", "stated_theta": stated_theta(view), "stated_aux": stated_aux(view),
         "above": ", ".join(f"{key}: {stated}" for key, stated, size in different if stated > size),
         "below": ", ".join(f"{key}: {stated}" for key, stated, size in different if stated < size),
         "stated_draft_vocab": view.says("draft_vocab_size"), "draft_vocab": dims.draft_vocab,
         "architecture": view.architecture, "model_type": view.says("model_type"), "aux": dims.aux, "layers": dims.layers,
         "stated_layers": view.says("num_hidden_layers"), "head_dim": dims.head_dim, "assumed_head_dim": f"{assumed_head_dim(view):g}",
-        "unknown": ", ".join(view.drafter.unknown[:2]),
-        "read": f"boundaries {list(reading.boundaries)}" if reading.boundaries else "the default (2, n//2, n-3)",
+        "unknown": ", ".join(drafter.unknown[:2]), "target_type": drafter.target.model_type,
+        "positions": view.says("max_position_embeddings"), "target_positions": view.target_text.get("max_position_embeddings"),
+        "layer_model_type": layer.get("model_type") if isinstance(layer, Mapping) else None,
+        "read": " or ".join(dict.fromkeys(_read(reading) for reading in readings)),
     }  # fmt: skip
+
+
+def _read(reading: Reading) -> str:
+    runner = reading.engine.removeprefix("vLLM, ")
+    return f"boundaries {list(reading.boundaries)}" if reading.boundaries else f"the default (2, n//2, n-3), {runner}"
+
+
+ENGINE = Engine("vllm", "vLLM", CONDITIONS, readings_of, _words)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from packaging.version import Version
-
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.facts import ranges
 
 
 def size(nbytes: int) -> str:
@@ -45,15 +44,3 @@ def engines(named: Sequence[str]) -> str:
 def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:
     """Consecutive releases of one outcome as ranges of `known`: "0.22.0 - 0.33.0"."""
     return ranges([verdict.release for verdict in verdicts], known)
-
-
-def ranges(releases: Sequence[str], known: Sequence[str]) -> str:
-    """Releases as ranges of `known`: "0.22.0 - 0.33.0"."""
-    position = {release: index for index, release in enumerate(known)}
-    runs: list[list[str]] = []
-    for release in sorted(set(releases), key=Version):
-        if runs and position[release] == position[runs[-1][-1]] + 1:
-            runs[-1].append(release)
-        else:
-            runs.append([release])
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} - {run[-1]}" for run in runs)
