@@ -8,6 +8,7 @@ from typing import Any
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter, Note, Target
+from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.catalogue import Wanted
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name
@@ -131,6 +132,22 @@ class Subject:
 
 def place(note: Note, subject: Subject) -> str:
     """Where a note's subject lies: a tensor, a key of config.json, or the whole checkpoint."""
-    if note.about in subject.checkpoint.tensors:
+    if note.about in subject.checkpoint.tensors or is_known(note.about):
         return f"tensor:{note.about}"
-    return f"config.json:{note.about}" if note.about in subject.config else ""
+    found = key_place(subject.config, note.about)
+    return "" if found == "config.json" else found
+
+
+def key_place(config: Mapping[str, Any], key: str) -> str:
+    """Where a key lies: at the top, in an object of the config that holds it, or nowhere: the file alone."""
+    if key in config:
+        return f"config.json:{key}"
+    for name in NESTS:
+        inner = config.get(name)
+        if isinstance(inner, Mapping) and key in inner:
+            return f"config.json:{name}.{key}"
+    return "config.json"
+
+
+# the objects that producers keep a drafter's keys in
+NESTS = ("transformer_layer_config", "eagle_config", "eagle_architecture_config")
