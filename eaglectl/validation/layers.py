@@ -27,7 +27,9 @@ def aux_count(subject: Subject) -> Iterator[Hit]:
 
     Fix: run `eaglectl convert --aux-layers` with the layers that were trained on.
     """
-    yield from _told(subject, "aux-count")
+    told = tuple(_told(subject, "aux-count"))
+    if told:  # the count that is stated and the ids may both be wrong beside one fc
+        yield Hit("; ".join(hit.message for hit in told), told[0].where)
 
 
 @rule("EGL402", "aux-range", "error")
@@ -179,7 +181,8 @@ def _told(subject: Subject, *topics: str) -> Iterator[Hit]:
     """Notes of these topics; a question too, for what only the user knows no engine can know."""
     for note in subject.drafter.notes:
         if note.topic in topics and note.level != "note":
-            yield Hit(note.text, _place(subject))
+            is_key = note.about in subject.config
+            yield Hit(note.text, f"config.json:{note.about}" if is_key else _place(subject))
 
 
 def _place(subject: Subject) -> str:

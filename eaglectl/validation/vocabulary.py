@@ -102,10 +102,12 @@ def d2t_absolute(subject: Subject) -> Iterator[Hit]:
     Fix: run `eaglectl convert`, which writes offsets.
     """
     yield from _found(subject, "d2t-absolute")
+    d2t, t2d = _tables(subject)
+    if d2t is None:
+        return
     from eaglectl.drafter.vocabulary import BOTH_FIT, is_of_two_meanings
 
-    d2t, t2d = _tables(subject)
-    if d2t is None or not is_of_two_meanings(d2t, t2d, subject.drafter.dims.vocab):
+    if not is_of_two_meanings(d2t, t2d, subject.drafter.dims.vocab):
         return
     match subject.answers.semantics.get("d2t"):
         case "absolute":
@@ -230,13 +232,14 @@ def _tables(subject: Subject) -> tuple["Ids | None", "Ids | None"]:
         return None, None
     if _is_rounded(subject):
         raise CannotLook(f"d2t is {subject.drafter.tensors['d2t'].dtype}, which cannot hold the vocabulary's numbers")
+    weights = subject.weights  # before numpy is loaded: with --headers-only there is nothing to read
     from eaglectl.drafter.vocabulary import as_engines_read
 
     def read(name: str) -> "Ids | None":
         tensor = subject.drafter.tensors.get(name)
         if tensor is None:
             return None
-        raw = subject.weights.read(tensor.stored[0])
+        raw = weights.read(tensor.stored[0])
         return as_engines_read(name, tensor.dtype, raw)
 
     try:

@@ -42,6 +42,8 @@ TENSORRT = {"engines": ["tensorrt-llm"]}
 BAD = (
     Patch("fewer ids than states", ("EGL401",), ids([2, 5], 1, 4), says="2 aux layer ids [2, 5] and an fc that takes 3 states"),
     Patch("four states and no ids", ("EGL401",), {TOP: ABSENT, "eagle_config": ABSENT, "num_aux_hidden_states": 4}, FOUR, says="names no layers"),
+    Patch("a stated number that fc has not", ("EGL401",), {"num_aux_hidden_states": 4}, says="num_aux_hidden_states: 4"),
+    Patch("an fc of another number", ("EGL401",), tensors=FOUR, says="; 3 aux layer ids [2, 4, 5] and an fc that takes 4 states"),
     Patch("a layer past the target", ("EGL402",), ids([2, 4, 9], 1, 3, 8), target_config=TARGET, says="boundary 9 is past the target's 8 layers"),
     Patch("layers in another order", ("EGL403",), ids([5, 2, 4], 4, 1, 3), says="engines sort them"),
     Patch("two lists that differ", ("EGL404",), ids([2, 4, 6], 1, 3, 4), says="[2, 4, 6] at the top and [1, 3, 4] in eagle_config"),

@@ -8,6 +8,8 @@ import pytest
 import eaglectl
 from eaglectl.formats.format import Answers
 from tests.builders import DRAFT, HIDDEN, TARGETS, VOCAB, drafter_folder, floats, integers, mask, offsets
+from tests.conftest import FIXTURES
+from tests.test_architecture import loaded_after
 from tests.validation.patches import Patch, check
 
 TWICE = (*TARGETS[:-1], TARGETS[0])
@@ -86,3 +88,10 @@ def test_a_full_vocabulary_may_have_the_identity(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config={"draft_vocab_size": VOCAB}, tensors=tensors)
     report = eaglectl.validate(str(folder), select=["EGL3"])
     assert not report.findings and not report.unlooked
+
+
+@pytest.mark.parametrize("folder", ["vllm/native", "speculators/full-vocab"])
+def test_no_table_is_opened_and_numpy_not_loaded_with_headers_only(folder: str) -> None:
+    path = str(FIXTURES / "producers" / folder)
+    code = f"import eaglectl; eaglectl.validate({path!r}, select=['EGL3', 'EGL4', 'EGL6', 'EGL7'], headers_only=True)"
+    assert "numpy" not in loaded_after(code)
