@@ -72,7 +72,7 @@ def test_an_output_writes_through_a_link_and_into_a_pipe(good: Path, tmp_path: P
     (tmp_path / "link").symlink_to(tmp_path / "real.json")
     os.mkfifo(tmp_path / "pipe")
     read: list[str] = []
-    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()), daemon=True)
     reader.start()
     validate(good, "--output", f"json={tmp_path / 'link'}", "--output", f"gitlab={tmp_path / 'pipe'}")
     reader.join(10)
