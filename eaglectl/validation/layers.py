@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.engine import IDS, Reading, aux_readings
+from eaglectl.engines.facts import is_within
 from eaglectl.engines.view import View, flat_as_read, stated_aux
-from eaglectl.engines.vllm import aux_reading
+from eaglectl.engines.vllm import readings_of
 from eaglectl.validation.rule import CannotLook, Hit, rule
 from eaglectl.validation.subject import Subject
 from eaglectl.validation.target import drafter_mark
@@ -113,11 +114,7 @@ def use_aux_hidden_state(subject: Subject) -> Iterator[Hit]:
 
     Fix: say true, or remove the key.
     """
-    told = tuple(subject.said("use-aux-hidden-state"))
-    yield from told
-    if not told and "fc.weight" in subject.drafter.tensors and _says_no_aux(subject):
-        text = "eagle_config says use_aux_hidden_state: false, and the file has fc.weight, which engines would skip"
-        yield Hit(text, "config.json:eagle_config.use_aux_hidden_state")
+    yield from subject.said("use-aux-hidden-state")
 
 
 @rule("EGL408", "aux-count-unstated", "warning")
@@ -193,11 +190,6 @@ def _place(subject: Subject) -> str:
     return f"config.json:eagle_config.{IDS}" if is_nested else "config.json"
 
 
-def _says_no_aux(subject: Subject) -> bool:
-    nested = subject.flat.get("eagle_config")
-    return isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False
-
-
 def _view(subject: Subject) -> View:
     flat = flat_as_read(subject.config, subject.flat)
     return View(subject.drafter, subject.config, flat, tuple(subject.checkpoint.tensors))
@@ -207,7 +199,9 @@ def _readings(subject: Subject) -> Iterator[Reading]:
     """How those engines read the ids that no serving rule judges."""
     asked = {wanted.engine: wanted.releases for wanted in subject.wanted}
     view = _view(subject)
-    judged = {aux_reading(view, release).engine for release in asked.get("vllm", ())}
+    judged = {reading.engine for release in asked.get("vllm", ()) for reading in readings_of(view, release)}
+    if asked and not any(is_within(">=0.17.0", release) for release in asked.get("vllm", ())):
+        judged.add(RUNNERS[0])  # there was no V2 runner before
     for reading in aux_readings(subject.config, subject.drafter.target):
         if reading.engine in RUNNERS:
             is_open = (not asked or "vllm" in asked) and reading.engine not in judged

@@ -10,7 +10,7 @@ from eaglectl.validation.subject import Subject
 
 NO_TARGET = "no target was given; pass --target"
 # the numbers of GPUs that models are commonly split over
-SPLITS = (2, 4, 8, 16, 32, 64)
+SPLITS = (2, 4, 8, 16)
 
 
 @rule("EGL701", "target-mismatch", "error")
