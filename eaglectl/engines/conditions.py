@@ -184,5 +184,6 @@ CONDITIONS: Mapping[str, Condition] = {
     "speculators-mla": lambda v, r, a: v.is_speculators,
     "speculators-model-type": lambda v, r, a: _layer_model_type(v),
     "target-unlisted": lambda v, r, a: _unlisted(v, r),
+    "aux-ids-unread": lambda v, r, a: _sames(v, a) == {False},
     "aux-runner": lambda v, r, a: {True, False} <= _sames(v, a),
 }  # fmt: skip

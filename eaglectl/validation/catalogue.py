@@ -5,10 +5,11 @@ from difflib import get_close_matches
 from functools import cache
 
 from eaglectl.errors import Usage
-from eaglectl.validation import files, layers, rope, target, vocabulary
+from eaglectl.validation import files, layers, rope, serving, target, vocabulary
+from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
 
-MODULES = (files, vocabulary, layers, rope, target)
+MODULES = (files, vocabulary, layers, rope, target, serving)
 
 
 @cache
@@ -30,16 +31,22 @@ def find(text: str) -> Rule:
 
 def chosen(select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
     """The rules to run: all, or those that `select` names (an id, a name, or a prefix like EGL2), less those of `ignore`."""
-    wanted, unwanted = list(select), list(ignore)
-    kept = rules() if not wanted else _matching(wanted)
-    left_out = {one.id for one in _matching(unwanted)}
-    return tuple(one for one in kept if one.id not in left_out)
+    wanted = list(select)
+    kept = {one.id for text in wanted for one in named(text)} if wanted else {one.id for one in rules()}
+    left_out = {one.id for text in ignore for one in named(text)}
+    return tuple(one for one in rules() if one.id in kept - left_out)
 
 
-def _matching(texts: Iterable[str]) -> tuple[Rule, ...]:
-    ids: set[str] = set()
-    for text in texts:
-        prefix = text.upper()
-        family = {one.id for one in rules() if prefix in ("EGL", f"EGL{int(one.id[3:]) // 100}")}
-        ids |= family or {find(text).id}
+def under(policy: Policy, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules to run under a policy: those chosen but for what it puts off, and always those that it requires."""
+    if refused := sorted(policy.required & {one.id for text in ignore for one in named(text)}):
+        raise Usage(f"--ignore {refused[0]}: the policy {policy.origin} requires it")
+    ids = {one.id for one in chosen(select, ignore)} - policy.off | policy.required
     return tuple(one for one in rules() if one.id in ids)
+
+
+def named(text: str) -> tuple[Rule, ...]:
+    """The rules that an id, a name or a family's prefix (EGL2) means. Raises Usage with the nearest ones."""
+    prefix = text.upper()
+    family = tuple(one for one in rules() if prefix in ("EGL", f"EGL{int(one.id[3:]) // 100}"))
+    return family or (find(text),)

@@ -4,13 +4,14 @@ import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from eaglectl.validation.policy import Policy, Suppression
+from eaglectl.validation.releases import Outcome as Outcome
+from eaglectl.validation.releases import ReleaseVerdict as ReleaseVerdict
+from eaglectl.validation.releases import is_asked, one_each, release_verdicts
+from eaglectl.validation.remedy import ways_out
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
 from eaglectl.validation.subject import Subject
-
-Outcome = Literal["pass", "fail", "could-not-look"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +32,10 @@ class Suppressed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseVerdict:
-    """Whether one engine release serves the checkpoint as it was trained: `reasons` say why not, `rules` are the ids that found it."""
-
-    engine: str
-    release: str
-    outcome: Outcome
-    rules: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """What validation found in one checkpoint. `unused` are suppressions of the policy that met nothing here.
 
-    `fail_on` is the least severity that failed it, None for none; `problem` why it could not be read, where no rule says so.
+    `expired` are suppressions that have run out and count for nothing. `fail_on` is the least severity that failed it, None for none; `problem` why it could not be read, where no rule says so.
     `releases` has every engine release asked for, oldest first; `ways_out` the smallest changes that make all of them pass.
     """
 
@@ -64,6 +54,7 @@ class Report:
     problem: str = ""
     releases: tuple[ReleaseVerdict, ...] = ()
     ways_out: tuple[str, ...] = ()
+    expired: tuple[Suppression, ...] = ()
 
 
 def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str) -> Report:
@@ -75,17 +66,21 @@ def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Seve
     findings: list[Finding] = []
     unlooked: list[Unlooked] = []
     passed: list[Rule] = []
+    rules = [one for one in rules if one.id in policy.required or is_asked(one, subject)] or rules
     for one in rules:
         severity = "error" if one.id in policy.forbidden else policy.severities.get(one.id, one.severity)
         try:
             hits = list(one.check(subject))
         except CannotLook as reason:
-            is_asked = bool(subject.wanted) and one.family.startswith("serving")
-            unlooked.append(Unlooked(one, str(reason), is_asked or one.id in policy.required))
+            is_serving = bool(subject.wanted) and one.family.startswith("serving")
+            unlooked.append(Unlooked(one, str(reason), is_serving or one.id in policy.required))
             continue
         findings += [Finding(one, severity, hit) for hit in hits]
         if not hits:
             passed.append(one)
+    findings = one_each(findings)
+    ids = [one.id for one in rules]
+    releases = release_verdicts(subject, ids, findings)
     today = datetime.datetime.now(datetime.UTC).date()
     valid = [one for one in policy.suppressions if one.until is None or one.until >= today]
     suppressed = [Suppressed(finding, by) for finding in findings if (by := _suppressor(finding, valid))]
@@ -93,11 +88,13 @@ def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Seve
     kept = [finding for finding in findings if id(finding) not in hidden]
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     used = {one.by for one in suppressed}
+    looked = {one.id for one in rules} - {one.rule.id for one in unlooked}
     engines = tuple(f"{wanted.engine}=={release}" for wanted in subject.wanted for release in wanted.releases)
     return Report(
-        subject.label, path, engines, _outcome(kept, unlooked, fail_on, subject), tuple(kept), tuple(unlooked), tuple(suppressed),
-        tuple(one for one in policy.suppressions if one not in used), tuple(passed), policy.origin, time.perf_counter() - start,
+        subject.label, path, engines, _outcome(kept, unlooked, fail_on, subject, releases), tuple(kept), tuple(unlooked), tuple(suppressed),
+        tuple(one for one in valid if one not in used and one.rule in looked), tuple(passed), policy.origin, time.perf_counter() - start,
         fail_on=fail_on, problem=str(subject.stop or "") if _is_blind(subject, kept) else "",
+        expired=tuple(one for one in policy.suppressions if one not in valid), releases=releases, ways_out=ways_out(subject, ids, path),
     )  # fmt: skip
 
 
@@ -107,12 +104,18 @@ def _suppressor(finding: Finding, suppressions: Sequence[Suppression]) -> Suppre
 
 
 def _outcome(
-    findings: Sequence[Finding], unlooked: Sequence[Unlooked], fail_on: Severity | None, subject: Subject
+    findings: Sequence[Finding],
+    unlooked: Sequence[Unlooked],
+    fail_on: Severity | None,
+    subject: Subject,
+    releases: Sequence[ReleaseVerdict],
 ) -> Outcome:
-    if fail_on and any(SEVERITIES.index(one.severity) >= SEVERITIES.index(fail_on) for one in findings):
+    is_failed = any(one.outcome == "fail" and not one.rules for one in releases)  # for what no rule reports
+    if fail_on and (is_failed or any(SEVERITIES.index(one.severity) >= SEVERITIES.index(fail_on) for one in findings)):
         return "fail"
     is_blind = _is_blind(subject, findings) or any(one.is_required for one in unlooked)
-    return "could-not-look" if is_blind else "pass"
+    is_open = any(one.outcome == "could-not-look" for one in releases)
+    return "could-not-look" if is_blind or is_open else "pass"
 
 
 def _is_blind(subject: Subject, findings: Sequence[Finding]) -> bool:

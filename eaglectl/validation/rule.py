@@ -38,7 +38,10 @@ Check = Callable[["Subject"], Iterator[Hit]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; its documentation is `sentence`, `why` and `fix`. `engines` is PEP 508 text, empty for all."""
+    """One rule; its documentation is `sentence`, `why` and `fix`. `engines` is PEP 508 text, empty for all.
+
+    `said_by` are rules that report the same defect whatever the engine: of two findings on one defect one is kept.
+    """
 
     id: str
     name: str
@@ -48,6 +51,7 @@ class Rule:
     fix: str
     check: Check
     engines: str = ""
+    said_by: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
