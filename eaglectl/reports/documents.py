@@ -38,7 +38,8 @@ def _report(report: Report) -> dict[str, Any]:
         "releases": [_release(one) for one in report.releases], "ways_out": [printable(way) for way in report.ways_out],
         "could_not_look": [_unlooked(one) for one in report.unlooked],
         "suppressed": [{**_finding(one.finding), **_reason(one.by)} for one in report.suppressed],
-        "unused_suppressions": [{"rule": printable(one.rule), "where": printable(one.where), **_reason(one)} for one in report.unused],
+        "unused_suppressions": [_suppression(one) for one in report.unused if one not in report.expired],
+        "expired_suppressions": [_suppression(one) for one in report.expired],
         "passed": [one.id for one in report.passed],
     }  # fmt: skip
 
@@ -62,6 +63,10 @@ def _unlooked(one: Unlooked) -> dict[str, Any]:
 
 def _reason(by: Suppression) -> dict[str, str | None]:
     return {"reason": printable(by.reason), "until": str(by.until) if by.until else None}
+
+
+def _suppression(one: Suppression) -> dict[str, str | None]:
+    return {"rule": printable(one.rule), "where": printable(one.where), **_reason(one)}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

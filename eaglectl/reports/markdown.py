@@ -46,8 +46,10 @@ def _section(report: Report) -> Iterator[str]:
             for each in report.suppressed
         ]
         yield from _folded("suppressed", shown)
-    if report.unused:
-        yield from _folded("unused suppressions", [f"{safe(one.rule)}: {safe(one.reason)}" for one in report.unused])
+    unused = [one for one in report.unused if one not in report.expired]
+    for title, found in (("suppressions that met nothing", unused), ("suppressions that have run out", report.expired)):
+        if found:
+            yield from _folded(title, [f"{safe(one.rule)}: {safe(one.reason)}" for one in found])
 
 
 def _row(one: Finding) -> str:

@@ -97,9 +97,11 @@ def _print_suppressions(console: Console, report: Report) -> None:
         _heading(console, "suppressed")
         for (rule, by), count in _suppressed(report.suppressed).items():
             _row(console, rule, f"{plural(count, 'finding')}: {_reason(by)}")
-    if report.unused:
-        _heading(console, "suppressions that met nothing")
-        for one in report.unused:
+    unused = [one for one in report.unused if one not in report.expired]
+    for title, found in (("suppressions that met nothing", unused), ("suppressions that have run out", report.expired)):
+        if found:
+            _heading(console, title)
+        for one in found:
             _row(console, one.rule, _reason(one))
 
 

@@ -49,6 +49,9 @@ def finding(number: int, message: str = "m", where: str = "", severity: Severity
     return Finding(RULES[number], severity, Hit(message, where, **more))
 
 
+OLD = Suppression("EGL110", "until the next training", datetime.date(2026, 1, 31))
+
+
 def report(path: str = "drafter", **changes: Any) -> Report:
     by = Suppression("EGL203", "known since May", datetime.date(2027, 1, 31), "tensor:")
     base = Report(
@@ -64,7 +67,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
             Unlooked(RULES[301], "d2t cannot be read", True),
         ),
         (Suppressed(finding(203, "is narrow", "tensor:x"), by),),
-        (Suppression("EGL999", "long gone"),),
+        (Suppression("EGL999", "long gone"), OLD),
         (RULES[204],), "eaglectl.toml", 0.5,
         releases=(
             ReleaseVerdict("vllm", "0.22.0", "fail", ("EGL1003",), ("is never applied",)),
@@ -72,7 +75,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
             ReleaseVerdict("vllm", "0.24.0", "pass"),
             ReleaseVerdict("sglang", "0.5.23", "could-not-look", (), ("the target's type is not known",)),
         ),
-        ways_out=("run `eaglectl convert drafter`",),
+        ways_out=("run `eaglectl convert drafter`",), expired=(OLD,),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
 
@@ -82,7 +85,7 @@ def hostile() -> Report:
     return report(
         HOSTILE, findings=tuple(finding(201, HOSTILE, where, fix=HOSTILE) for where in (HOSTILE, f"tensor:{HOSTILE}", f"config.json:{HOSTILE}", f"{HOSTILE}.json:{HOSTILE}")),
         unlooked=(Unlooked(RULES[701], HOSTILE, True), Unlooked(RULES[702], HOSTILE, False)), suppressed=(Suppressed(finding(203, HOSTILE, HOSTILE), by),),
-        unused=(by,), policy=HOSTILE, problem=HOSTILE, releases=(ReleaseVerdict("vllm", "0.22.0", "fail", (), (HOSTILE,)),), ways_out=(HOSTILE,),
+        unused=(by,), expired=(by,), policy=HOSTILE, problem=HOSTILE, releases=(ReleaseVerdict("vllm", "0.22.0", "fail", (), (HOSTILE,)),), ways_out=(HOSTILE,),
     )  # fmt: skip
 
 
@@ -116,7 +119,8 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
     assert document["releases"][0] == {"engine": "vllm", "release": "0.22.0", "verdict": "fail", "rules": ["EGL1003"], "reasons": ["is never applied"]}  # fmt: skip
     assert document["could_not_look"][2] == {"rule": "EGL301", "name": "rule-301", "reason": "d2t cannot be read", "is_required": True}  # fmt: skip
     assert document["suppressed"][0]["until"] == "2027-01-31"
-    assert document["unused_suppressions"][0]["rule"] == "EGL999"
+    assert [one["rule"] for one in document["unused_suppressions"]] == ["EGL999"]
+    assert [one["rule"] for one in document["expired_suppressions"]] == ["EGL110"]
 
 
 def test_json_holds_no_text_that_strict_readers_refuse() -> None:
@@ -355,6 +359,8 @@ def test_the_screen_shows_the_worst_first_and_the_way_out_under_each() -> None:
         "    EGL203    1 finding: known since May (tensor:, until 2027-01-31)",
         "  suppressions that met nothing",
         "    EGL999    long gone",
+        "  suppressions that have run out",
+        "    EGL110    until the next training (until 2026-01-31)",
         "",
         "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed  (fails on error; policy: eaglectl.toml)",
     ]
