@@ -27,11 +27,12 @@ HOMES = {
     "safetensors": {"checkpoint/pickles.py", "reference/loading.py"},
     "numpy": {"conversion/calibration.py", "conversion/upgrade.py", "drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py"},
     "packaging": {"engines/facts.py", "engines/catalogue.py"},
-    "rich": {"reports/upgrade.py", "reports/text.py", "reports/smoke.py", "reports/validation.py", "reports/rulebook.py", "terminal.py"},
+    "rich": {"reports/engines.py", "reports/upgrade.py", "reports/text.py", "reports/smoke.py", "reports/validation.py", "reports/rulebook.py", "terminal.py"},
     "typer": {
         "cli/app.py",
         "cli/convert.py",
         "cli/demo.py",
+        "cli/engines.py",
         "cli/explain.py",
         "cli/inspect.py",
         "cli/options.py",

@@ -5,8 +5,10 @@ from typing import Annotated
 import typer
 
 import eaglectl
+from eaglectl.cli.calibrate import calibrate_command
 from eaglectl.cli.convert import convert_command
 from eaglectl.cli.demo import demo_command
+from eaglectl.cli.engines import engines_command
 from eaglectl.cli.explain import explain_command
 from eaglectl.cli.inspect import inspect_command
 from eaglectl.cli.rules import rules_command
@@ -38,10 +40,12 @@ def common(
 COMMANDS = (
     inspect_command,
     convert_command,
+    calibrate_command,
     validate_command,
     smoke_command,
     explain_command,
     rules_command,
+    engines_command,
     demo_command,
 )
 for command in COMMANDS:

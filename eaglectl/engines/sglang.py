@@ -19,7 +19,7 @@ def _when(holds: Callable[[View], object]) -> Condition:
 
 
 def _wanted(view: View) -> str:
-    return str(load("sglang")["architectures"][view.family])
+    return str(load("sglang")["architectures"].get(view.family))
 
 
 def _lacks_architecture(view: View) -> bool:
