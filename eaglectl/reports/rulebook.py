@@ -19,7 +19,7 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
         console.print(Text(family, style="bold"))
         table = Table.grid(padding=(0, 2, 0, 0))
         for one in members:
-            engines = f" ({one.engines})" if one.engines else ""
+            engines = f" ({one.engines})" if one.engines.strip("abcdefghijklmnopqrstuvwxyz-") else ""
             severity = Text(one.severity, style=STYLES[one.severity])
             table.add_row(one.id, severity, one.name, Text(f"{one.sentence}{engines}", style="dim"))
         console.print(Padding(table, (0, 0, 1, 2)))
@@ -42,6 +42,6 @@ def suppression(rule: Rule) -> str:
     """How to suppress findings of a rule: once, or with a reason in a policy."""
     return (
         f"once: eaglectl validate ... --ignore {rule.id}\n"
-        "in eaglectl.toml (with `where` for one place only, and `until` for a last day):\n\n"
+        "in eaglectl.toml, with `where` for one place only and `until` for a last day (both may be left out):\n\n"
         f'[[suppress]]\nrule = "{rule.id}"\nreason = "why this is accepted"\nuntil = 2027-06-30'
     )

@@ -1,14 +1,14 @@
 """SARIF 2.1.0, for code scanning: every finding at the line of its key, or at the name of its tensor."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import eaglectl
 from eaglectl.errors import printable
 from eaglectl.reports.places import Place, Places
 from eaglectl.reports.tallies import fingerprints, rule_url, rules_of
-from eaglectl.validation.judging import Report, Suppressed, Unlooked
+from eaglectl.validation.judging import Report, Suppressed
 from eaglectl.validation.rule import Finding, Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -44,24 +44,23 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str, Any]:
-    told = [_notification(report, one, index) for report in reports for one in report.unlooked]
-    told += [_problem(report) for report in reports if report.problem]
+    told = [one for report in reports for one in _notifications(report, index)]
     is_read = not any(report.problem for report in reports)
     return {"executionSuccessful": is_read, "toolExecutionNotifications": told}
 
 
-def _notification(report: Report, one: Unlooked, index: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "level": "error" if one.is_required else "note",
-        "message": {"text": f"{one.rule.id} {one.rule.name} could not look: {_plain(one.reason)}"},
-        "associatedRule": {"id": one.rule.id, "index": index[one.rule.id]},
-        "locations": [_location(Places(report.path).find(""))],
-    }
-
-
-def _problem(report: Report) -> dict[str, Any]:
-    message = {"text": f"{_plain(report.path)} could not be read: {_plain(report.problem)}"}
-    return {"level": "error", "message": message, "locations": [_location(Places(report.path).find(""))]}
+def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    locations = [_location(Places(report.path).find(""))]
+    for one in report.unlooked:
+        yield {
+            "level": "error" if one.is_required else "note",
+            "message": {"text": f"{one.rule.id} {one.rule.name} could not look: {_plain(one.reason)}"},
+            "associatedRule": {"id": one.rule.id, "index": index[one.rule.id]},
+            "locations": locations,
+        }
+    if report.problem:
+        message = {"text": f"{_plain(report.path)} could not be read: {_plain(report.problem)}"}
+        yield {"level": "error", "message": message, "locations": locations}
 
 
 def _results(report: Report, index: Mapping[str, int]) -> list[dict[str, Any]]:
