@@ -53,6 +53,7 @@ class Bar:
         self.face = face
         self.bar: Any = None
         self.task: Any = None
+        self.staged = ""
 
     def __enter__(self) -> "Bar":
         return self
@@ -83,6 +84,18 @@ class Bar:
         if self.bar:
             self.bar.update(self.task, completed=done)
 
+    def stage(self, what: str, done: int, total: int) -> None:
+        """Show how far one of several stages is; the next one takes the bar over."""
+        from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+        if self.bar is None:
+            self._start("", total, MofNCompleteColumn(), TimeRemainingColumn())
+        if self.bar and self.staged != what:
+            self.staged = what
+            self.bar.reset(self.task, total=total, description=what)
+        if self.bar:
+            self.bar.update(self.task, completed=done, total=total)
+
     def advance(self, nbytes: int) -> None:
         """Count bytes written."""
         if self.bar:
@@ -93,7 +106,9 @@ class Bar:
 
         if self.is_on:
             console = self.face.console(stderr=True)
-            self.bar = Progress(TextColumn(what), BarColumn(), *columns, console=console, transient=True)
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=True
+            )
             self.task = self.bar.add_task(what, total=total)
             self.bar.start()
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.conversion.calibration import Statistics
-    from eaglectl.conversion.upgrade import FcNorm
 
 TOLERANCE = 0.97
 GATE_SHARE = 3  # every third prompt is kept for the gate where one file serves both
@@ -31,7 +30,7 @@ GATE_SHARE = 3  # every third prompt is kept for the gate where one file serves 
 class Upgrade:
     """What is asked of an upgrade. `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts."""
 
-    fc_norm: "FcNorm" = "refit"
+    fc_norm: str = "refit"
     is_norm_output: bool = True
     statistics: Path | None = None
     prompts: Path | None = None
@@ -51,11 +50,15 @@ def upgrade(
 
     Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
     """
-    from eaglectl.conversion.upgrade import Recipe
+    from eaglectl.conversion.upgrade import FC_NORM, Recipe
 
     asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
     tell = told or (lambda stage, done, total: None)
+    if asked.fc_norm not in FC_NORM:
+        raise Usage(f"--fc-norm {asked.fc_norm}: {', '.join(FC_NORM)} was expected")
     settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
+    if _version(source, target, answers) != "3":  # it is 3.1 already, or the plan asks what it is
+        return convert(source, out, wish=wish, dry_run=dry_run, force=force, max_shard_size=max_shard_size, **settings)
     folder = Path(target) if target is not None and _has_weights(Path(target)) else None
     statistics, held = _known(source, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
     wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
@@ -89,6 +92,10 @@ def upgrade(
         **settings,
     )
     return replace(done, gate=gate)
+
+
+def _version(source: str, target: str | None, answers: Answers | None) -> str:
+    return read_drafter(read_checkpoint(open_source(source)), answers or Answers(), open_target(target)).version
 
 
 def _known(

@@ -1,14 +1,19 @@
 """`eaglectl convert`."""
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Source, Target, print_json
 from eaglectl.errors import Usage
 from eaglectl.terminal import Bar, Face
+
+if TYPE_CHECKING:
+    from eaglectl.api.upgrading import Upgrade
+    from eaglectl.reports.findings import Conversion
 
 
 def convert_command(
@@ -49,10 +54,34 @@ def convert_command(
     link: Annotated[bool, typer.Option("--link", help="Hard-link weight files that do not change.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing checkpoint folder at OUT.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="--to 3.1: statistics from `eaglectl calibrate`.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", help="--to 3.1: prompts like production's, for calibration and the gate."),
+    ] = None,
+    fc_norm: Annotated[
+        str, typer.Option("--fc-norm", help="--to 3.1: refit (scales, and fc fitted again), calibrated (scales), off.")
+    ] = "refit",
+    norm_output: Annotated[
+        bool, typer.Option("--norm-output/--no-norm-output", help="--to 3.1: feed the state after the norm back.")
+    ] = True,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="--to 3.1: the least ratio of acceptance that the gate lets pass.")
+    ] = 0.97,
+    has_gate: Annotated[
+        bool, typer.Option("--gate/--no-gate", help="--to 3.1: measure acceptance before anything is written.")
+    ] = True,
+    init_only: Annotated[
+        bool, typer.Option("--init-only", help="--to 3.1: a start for a trainer, marked as untrained.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="--to 3.1: auto, cuda or cpu.")] = "auto",
     json_: Json = False,
 ) -> None:
     """Rewrite a drafter in another layout. Bytes move and nothing else: each tensor keeps its values unless a step is named."""
     from eaglectl import api
+    from eaglectl.api.upgrading import Upgrade
     from eaglectl.conversion.plan import Wish
 
     face: Face = context.obj
@@ -61,15 +90,24 @@ def convert_command(
     wish = Wish(for_, to, tuple(engine or ()), tuple(drop or ()), _dtype(dtype))
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     progress = Bar(face, is_on=not (face.quiet or json_ or dry_run))
+    asked = Upgrade(fc_norm, norm_output, calibration, prompts, tolerance, has_gate, init_only, device)
     with progress:
-        done = api.convert(
-            source, out, wish=wish, target=target, target_name=target_name, answers=answers, dry_run=dry_run, force=force, link=link,
-            max_shard_size=_bytes(max_shard_size), told=progress.advance, planned=progress.start,
-        )  # fmt: skip
+        if to == "3.1":
+            done = api.upgrade(
+                source, out, wish=wish, asked=asked, target=target, target_name=target_name, answers=answers, dry_run=dry_run, force=force,
+                max_shard_size=_bytes(max_shard_size), told=progress.stage,
+            )  # fmt: skip
+        else:
+            _refuse_idle(asked)
+            done = api.convert(
+                source, out, wish=wish, target=target, target_name=target_name, answers=answers, dry_run=dry_run, force=force, link=link,
+                max_shard_size=_bytes(max_shard_size), told=progress.advance, planned=progress.start,
+            )  # fmt: skip
     if json_:
         from eaglectl.reports import machine
 
         print_json(machine.conversion(done))
+        _end(done)
         return
     from eaglectl.reports import text
 
@@ -80,6 +118,29 @@ def convert_command(
     face.show(
         lambda console: text.print_conversion(console, done, is_whole=dry_run or face.verbose, is_quiet=face.quiet)
     )
+    if done.gate is not None or init_only:
+        from eaglectl.reports.upgrade import print_gate, print_trainers
+
+        if done.gate is not None:
+            face.show(partial(print_gate, gate=done.gate))
+        else:
+            face.show(partial(print_trainers, source=source))
+    _end(done)
+
+
+def _end(done: "Conversion") -> None:
+    if done.gate is not None and not done.gate.is_passed:
+        raise typer.Exit(1)
+
+
+def _refuse_idle(asked: "Upgrade") -> None:
+    """Options of the upgrade say nothing to other conversions, and must not look as if they did."""
+    from eaglectl.api.upgrading import Upgrade
+
+    if asked != Upgrade():
+        raise Usage(
+            "--calibration, --prompts, --fc-norm, --norm-output, --tolerance, --gate, --init-only and --device belong to --to 3.1"
+        )
 
 
 def _dtype(text: str | None) -> str | None:

@@ -7,7 +7,7 @@ gives; what training with the two norms buys, only training gives.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,22 +15,22 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.plan import Wish
-from eaglectl.drafter.drafter import Drafter, Feature, Note
+from eaglectl.conversion.upgrade_checks import check_upgrade, doubts, may_refit
+from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import Refused, Usage
+from eaglectl.errors import Refused
 
-FcNorm = Literal["refit", "calibrated", "ones", "off"]
+FC_NORM = ("refit", "calibrated", "ones", "off")
 STRENGTH = 1e-3
-TOKENS_PER_INPUT = 4  # the least calibration tokens for each input of fc that a refit is made from
-LARGE_SPREAD, LARGE_RESIDUAL, SMALL_RMS = 0.25, 0.1, 100.0
+LARGE_RESIDUAL = 0.1
 WRITERS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight", "mlp.down_proj.bias")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How EAGLE-3 becomes 3.1: what is done for each switch, and what is known of the states."""
+    """How EAGLE-3 becomes 3.1: what is done for each switch (`fc_norm` one of FC_NORM), and what is known of the states."""
 
-    fc_norm: FcNorm = "refit"
+    fc_norm: str = "refit"
     is_norm_output: bool = True
     statistics: Statistics | None = None
     is_start: bool = False  # --init-only: a trainer's start, not a drafter
@@ -59,7 +59,7 @@ def at_version(checkpoint: Checkpoint, drafter: Drafter, wish: Wish) -> Changed:
 
 def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: Recipe) -> Changed:
     """EAGLE-3.1 from EAGLE-3. Raises Refused and Usage as section 4.3 has it."""
-    _refuse(drafter, recipe)
+    check_upgrade(drafter, recipe)
     notes: list[Note] = []
     record: dict[str, Any] = {"fc_norm": "off", "norm_output": "off"}
     result = drafter
@@ -89,40 +89,6 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: Recipe) -> Changed
     return Changed(result, tuple(notes), {"upgrade": record})
 
 
-def _refuse(drafter: Drafter, recipe: Recipe) -> None:
-    features = drafter.features()
-    if drafter.norms.fc_norm:
-        raise Refused("this drafter has fc_norm already; leave --to out")
-    if recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in features:
-        raise Refused(
-            "this drafter norms the concatenated states already (norm_before_fc); two norms in a row are another network: pass --fc-norm off"
-        )
-    if Feature.PARALLEL in features:
-        raise Refused(
-            "a parallel drafter's mask_hidden goes through fc like a state, and fc_norm would rescale it; P-EAGLE heads stay as they are"
-        )
-    if drafter.aux.order:
-        raise Refused(
-            "its layer ids are not in ascending order; convert it to vLLM's layout first, then that output --to 3.1"
-        )
-    if Feature.QUANTISED in features and (recipe.fc_norm == "refit" or recipe.is_norm_output):
-        raise Refused(
-            "fc or lm_head would be rewritten and this drafter is quantised; pass --fc-norm calibrated --no-norm-output, or convert the unquantised one"
-        )
-    if recipe.fc_norm == "ones" and not recipe.is_start:
-        raise Usage(
-            "--fc-norm ones changes what the drafter computes by the layers' scales and is only a trainer's start; pass --init-only with it"
-        )
-    needs_data = recipe.fc_norm in ("refit", "calibrated") or (
-        recipe.is_norm_output and not drafter.norms.norm_before_residual
-    )
-    if needs_data and recipe.statistics is None and not recipe.is_start:
-        raise Usage(
-            "this is an EAGLE-3 drafter, and fc_norm and norm_output change what it computes unless they are set from its target's states; pass --target with"
-            " the target's weights, or --calibration with what `eaglectl calibrate` wrote; --init-only gives a trainer's start without them"
-        )
-
-
 def _with_fc_norm(
     checkpoint: Checkpoint, drafter: Drafter, recipe: Recipe, notes: list[Note], record: dict[str, Any]
 ) -> Drafter:
@@ -137,8 +103,8 @@ def _with_fc_norm(
             name, dtype, (dims.target_hidden,), Computed(how, (), _constant(scale, dims.target_hidden))
         )
     if known is not None:
-        notes += _doubts(known)
-    if mode == "refit" and known is not None and _may_refit(known, drafter, notes):
+        notes += doubts(known)
+    if mode == "refit" and known is not None and may_refit(known, drafter, notes):
         made, residual = _refitted(checkpoint, drafter, known, scales)
         if residual > LARGE_RESIDUAL:
             notes.append(
@@ -155,34 +121,6 @@ def _with_fc_norm(
         mode = "calibrated"
     record |= {"fc_norm": mode, "scales": scales}
     return replace(drafter, tensors=tensors, norms=replace(drafter.norms, fc_norm=True))
-
-
-def _may_refit(known: Statistics, drafter: Drafter, notes: list[Note]) -> bool:
-    needed = TOKENS_PER_INPUT * drafter.dims.aux * drafter.dims.target_hidden
-    if known.matrices is not None and known.tokens >= needed:
-        return True
-    notes.append(
-        Note("warning", "fc.weight", f"{known.tokens} calibration tokens are too few to refit fc ({needed} at least); the scales alone are set, as --fc-norm calibrated does: give more prompts")
-    )  # fmt: skip
-    return False
-
-
-def _doubts(known: Statistics) -> list[Note]:
-    found = []
-    if max(known.spread) > LARGE_SPREAD:
-        found.append(
-            Note("warning", "aux layers", f"the layers' sizes vary against each other from token to token (sd of log-ratios {max(known.spread):.2f}); fc_norm distorts their mixture by as much")
-        )  # fmt: skip
-    small = [b for b, rms in zip(known.boundaries, known.rms, strict=True) if rms**2 < SMALL_RMS * known.eps]
-    if small:
-        found.append(
-            Note(
-                "warning",
-                "aux layers",
-                f"the states at boundaries {small} are so small that rms_norm_eps {known.eps:g} shows in their norm",
-            )
-        )
-    return found
 
 
 def _refitted(checkpoint: Checkpoint, drafter: Drafter, known: Statistics, scales: list[float]) -> tuple[Array, float]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import eaglectl
+from eaglectl.acceptance.gate import Gate
 from eaglectl.acceptance.measurement import Estimate, Measurement
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.conversion.plan import Plan
@@ -41,7 +42,19 @@ def conversion(done: Conversion) -> dict[str, Any]:
         "out": None if done.out is None else str(done.out),
         "seconds": round(done.seconds, 3),
         "plan": plan(done.plan),
+        "gate": None if done.gate is None else gate(done.gate),
     }
+
+
+def gate(value: Gate) -> dict[str, Any]:
+    """What the gate of an upgrade measured."""
+    return {
+        "is_passed": value.is_passed, "tolerance": value.tolerance, "prompts": value.prompts, "engine": value.engine, "device": value.device,
+        "dtype": value.dtype,
+        "rows": [
+            {"k": row.k, "before": _measurement(row.before), "after": _measurement(row.after), "ratio": _estimate(row.ratio)} for row in value.rows
+        ],
+    }  # fmt: skip
 
 
 def plan(value: Plan) -> dict[str, Any]:

@@ -87,7 +87,8 @@ def print_conversion(console: Console, done: Conversion, *, is_whole: bool, is_q
         print_plan(console, plan)
         console.print()
     if done.out is None:
-        console.print("nothing was written (--dry-run)")
+        if done.gate is None:
+            console.print("nothing was written (--dry-run)")
         return
     did = (
         f": EAGLE-{drafter.version}, {plan.layout} layout, {len(plan.steps)} tensors ({_actions(plan)}),"

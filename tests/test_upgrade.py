@@ -1,0 +1,351 @@
+"""EAGLE-3 to 3.1: what is exact is exact in float64, what is not changes no more than it must, what is forbidden stops."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from eaglectl import api  # noqa: E402
+from eaglectl.api.upgrading import Upgrade  # noqa: E402
+from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
+from eaglectl.checkpoint.source import FolderSource  # noqa: E402
+from eaglectl.conversion.arithmetic import evaluate  # noqa: E402
+from eaglectl.conversion.calibration import (  # noqa: E402
+    Matrices,
+    Statistics,
+    drafter_digest,
+    read_statistics,
+    write_statistics,
+)
+from eaglectl.conversion.plan import Wish  # noqa: E402
+from eaglectl.conversion.upgrade import Recipe, downgrade, upgrade  # noqa: E402
+from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
+from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
+from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage  # noqa: E402
+from eaglectl.formats.format import Answers  # noqa: E402
+from eaglectl.formats.reading import read_drafter  # noqa: E402
+from eaglectl.reference.collecting import solve_ridge  # noqa: E402
+from eaglectl.reference.model import DraftModel  # noqa: E402
+from tests.builders import drafter_folder, floats  # noqa: E402
+from tests.cases import CASES, digests  # noqa: E402
+
+KINDS = ("vllm/native", "modelopt/hf-two-layers", "vllm/mla", "speculators/qwen3")
+TINY_EPS, STEPS, TIME = 1e-30, 5, 6
+NOWHERE: Any = None  # no checkpoint: every tensor is made here
+
+
+def kept(values: Any) -> Any:
+    return lambda: values
+
+
+def made(path: str, *, is_residual_normed: bool = False) -> Drafter:
+    """A fixture's drafter with weights of normal size, all in float64 (stored as F32 where it matters)."""
+    case = next(case for case in CASES if case.path == path)
+    drafter = read_drafter(
+        read_checkpoint(FolderSource(case.folder)), case.answered(), Target(depth=8, model_type="llama")
+    )
+    random = torch.Generator().manual_seed(3)
+    tensors = {}
+    for name, tensor in drafter.tensors.items():
+        if name in ("d2t", "t2d"):
+            continue
+        values = torch.randn(tensor.shape, generator=random, dtype=torch.float64)
+        values = 1 + 0.3 * values if len(tensor.shape) == 1 else values * tensor.shape[-1] ** -0.5
+        tensors[name] = Tensor(name, "F64", tensor.shape, Computed("made", (), kept(values.numpy())))
+    norms = replace(drafter.norms, norm_before_residual=is_residual_normed, norm_output=False)
+    return replace(drafter, tensors=tensors, norms=norms, notes=())
+
+
+def model(drafter: Drafter) -> DraftModel:
+    weights = {name: torch.from_numpy(evaluate(tensor, NOWHERE)) for name, tensor in drafter.tensors.items()}
+    return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, TINY_EPS)
+
+
+def aux_states(drafter: Drafter, sizes: Any) -> Any:
+    """Random aux states whose RMS by token and layer is `sizes` [time, aux]."""
+    width, count = drafter.dims.target_hidden, drafter.dims.aux
+    states = torch.randn(TIME, count, width, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    states = states / states.pow(2).mean(-1, keepdim=True).sqrt() * sizes[..., None]
+    return states.flatten(1)[None]
+
+
+def chain(drafter: Drafter, aux: Any) -> list[Any]:
+    """Logits of STEPS drafted tokens after the last state, fed with embeddings that do not depend on them."""
+    one = model(drafter)
+    embeddings = torch.randn(
+        1, TIME + STEPS, drafter.dims.hidden, generator=torch.Generator().manual_seed(7), dtype=torch.float64
+    )
+    caches, head = one.cache(), one.weights["lm_head.weight"]
+    stream = one.forward(
+        embeddings[:, :TIME], one.fuse(aux), torch.arange(TIME)[None], caches, torch.ones(1, TIME, TIME).tril().bool()
+    )
+    found = [one.logits(stream[:, -1:], head)]
+    for step in range(1, STEPS):
+        state, place = one.feedback(stream[:, -1:]), TIME + step - 1
+        stream = one.forward(
+            embeddings[:, place : place + 1], state, torch.tensor([[place]]), caches, torch.ones(1, 1, place + 1).bool()
+        )
+        found.append(one.logits(stream, head))
+    return found
+
+
+def error(found: list[Any], meant: list[Any]) -> list[float]:
+    return [float((one - other).norm() / other.norm()) for one, other in zip(found, meant, strict=True)]
+
+
+def statistics(
+    drafter: Drafter, rms: tuple[float, ...] = (0.5, 1.0, 4.0), sigma: float = 2.0, **more: Any
+) -> Statistics:
+    scales = (*rms, *rms)[: drafter.dims.aux]
+    known: dict[str, Any] = {"tokens": 10**6, "is_direction": False, "matrices": None, **more}
+    return Statistics(
+        {},
+        (),
+        (2, 4, 5),
+        1e-6,
+        known["tokens"],
+        scales,
+        (0.1,) * len(scales),
+        sigma,
+        known["is_direction"],
+        known["matrices"],
+    )
+
+
+def scaled(drafter: Drafter, factors: Mapping[str, Any]) -> Drafter:
+    """The drafter with some tensors multiplied."""
+    tensors = dict(drafter.tensors)
+    for name, factor in factors.items():
+        tensors[name] = replace(tensors[name], origin=Computed("", (), kept(evaluate(tensors[name], NOWHERE) * factor)))
+    return replace(drafter, tensors=tensors)
+
+
+def writers(drafter: Drafter) -> list[str]:
+    return [
+        name for name in drafter.tensors if name == "fc.weight" or name.endswith(("o_proj.weight", "down_proj.weight"))
+    ]
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_the_residual_may_have_any_scale(path: str) -> None:
+    drafter = made(path)
+    aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
+    other = scaled(drafter, dict.fromkeys(writers(drafter), 8.0))
+    assert max(error(chain(other, aux), chain(drafter, aux))) < 1e-12
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_scales_are_exact_where_the_states_have_one_size_each(path: str) -> None:
+    drafter = made(path)
+    known = statistics(drafter)
+    aux = aux_states(drafter, torch.tensor(known.rms).expand(TIME, -1))
+    changed = upgrade(NOWHERE, drafter, Recipe("calibrated", False, known)).drafter
+    assert max(error(chain(changed, aux), chain(drafter, aux))) < 1e-12
+    naive = upgrade(NOWHERE, drafter, Recipe("ones", False, None, is_start=True)).drafter
+    assert max(error(chain(naive, aux), chain(drafter, aux))) > 0.05
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_scales_are_exact_for_constant_ratios_where_the_residual_is_normed(path: str) -> None:
+    drafter = made(path, is_residual_normed=True)
+    known = statistics(drafter)
+    sizes = torch.tensor(known.rms) * torch.tensor([1.0, 7.0, 0.2, 3.0, 1.5, 0.6])[:, None]
+    aux = aux_states(drafter, sizes)
+    changed = upgrade(NOWHERE, drafter, Recipe("calibrated", False, known)).drafter
+    assert max(error(chain(changed, aux), chain(drafter, aux))) < 1e-12
+    plain = replace(drafter, norms=replace(drafter.norms, norm_before_residual=False))
+    changed = upgrade(NOWHERE, plain, Recipe("calibrated", False, known)).drafter
+    assert max(error(chain(changed, aux), chain(plain, aux))) > 1e-3
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_norm_output_is_exact_without_data_where_the_residual_is_normed(path: str) -> None:
+    drafter = made(path, is_residual_normed=True)
+    aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
+    changed = upgrade(NOWHERE, drafter, Recipe("off", True, None)).drafter
+    assert changed.norms.norm_output
+    assert max(error(chain(changed, aux), chain(drafter, aux))) < 1e-12
+    flag = replace(drafter, norms=replace(drafter.norms, norm_output=True))
+    assert max(error(chain(flag, aux), chain(drafter, aux))) > 1e-2
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_norm_output_keeps_the_first_token_and_depends_on_no_inner_scale(path: str) -> None:
+    drafter = made(path)
+    aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
+    changed = chain(upgrade(NOWHERE, drafter, Recipe("off", True, statistics(drafter))).drafter, aux)
+    assert error(changed, chain(drafter, aux))[0] < 1e-12
+    other = scaled(drafter, dict.fromkeys(writers(drafter), 8.0))
+    again = chain(upgrade(NOWHERE, other, Recipe("off", True, statistics(drafter, sigma=16.0))).drafter, aux)
+    assert max(error(again, changed)) < 1e-12
+
+
+def test_without_a_head_the_residual_is_scaled_and_the_first_token_stays() -> None:
+    drafter = made("vllm/native")
+    head = evaluate(drafter.tensors["lm_head.weight"], NOWHERE)
+    bare = replace(drafter, tensors={name: t for name, t in drafter.tensors.items() if name != "lm_head.weight"})
+    changed = upgrade(NOWHERE, bare, Recipe("off", True, statistics(drafter)))
+    assert changed.record["upgrade"]["norm_output"] == "residual scaled"
+    back = Tensor("lm_head.weight", "F64", head.shape, Computed("", (), kept(head)))
+    whole = replace(changed.drafter, tensors={**changed.drafter.tensors, "lm_head.weight": back})
+    aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
+    assert error(chain(whole, aux), chain(drafter, aux))[0] < 1e-12
+    with pytest.raises(Refused, match="no own lm_head"):
+        upgrade(NOWHERE, replace(bare, norms=replace(bare.norms, norm_before_residual=True)), Recipe("off", True, None))
+
+
+def test_the_ridge_keeps_what_the_data_do_not_speak_against() -> None:
+    random = torch.Generator().manual_seed(0)
+    prior, truth = (torch.randn(4, 6, generator=random, dtype=torch.float64) for _ in range(2))
+    states = torch.randn(500, 6, generator=random, dtype=torch.float64)
+    gram = states.T @ states
+    assert torch.allclose(solve_ridge(gram, prior @ gram, prior, 1e-3), prior, atol=1e-12)
+    assert torch.allclose(solve_ridge(gram, truth @ gram, prior, 1e-9), truth, atol=1e-6)
+    silent = torch.zeros(6, 6, dtype=torch.float64)
+    silent[0, 0] = 1.0
+    assert torch.allclose(solve_ridge(silent, truth @ silent, prior, 1e-3)[:, 1:], prior[:, 1:])
+
+
+@pytest.mark.parametrize("is_uniform", [True, False])
+def test_back_to_eagle_3_only_where_nothing_changes(is_uniform: bool) -> None:
+    drafter = made("vllm/native", is_residual_normed=True)
+    drafter = replace(drafter, norms=replace(drafter.norms, norm_output=True))
+    if not is_uniform:
+        with pytest.raises(Refused, match="whose channels differ"):
+            downgrade(NOWHERE, drafter)
+        return
+    even = kept(torch.full((drafter.dims.hidden,), 0.7, dtype=torch.float64).numpy())
+    tensors = {**drafter.tensors, "norm.weight": replace(drafter.tensors["norm.weight"], origin=Computed("", (), even))}
+    drafter = replace(drafter, tensors=tensors)
+    aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
+    assert max(error(chain(downgrade(NOWHERE, drafter).drafter, aux), chain(drafter, aux))) < 1e-12
+
+
+@pytest.mark.parametrize("change", [{"fc_norm": True}, {"norm_before_fc": True}, {"norm_before_residual": False}])
+def test_back_to_eagle_3_is_refused_with_the_reason(change: dict[str, bool]) -> None:
+    drafter = made("vllm/native", is_residual_normed=True)
+    with pytest.raises(Refused, match="leave --to out"):
+        downgrade(NOWHERE, replace(drafter, norms=replace(drafter.norms, norm_output=True, **change)))
+
+
+# ------------------------------------------------------------------------------------------------ on files
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> tuple[Path, Path]:
+    """A drafter and statistics that were made with it."""
+    folder = drafter_folder(tmp_path)
+    checkpoint = read_checkpoint(FolderSource(folder))
+    drafter = read_drafter(checkpoint, Answers(), Target())
+    gram = torch.eye(48, dtype=torch.float64).numpy() * 1000
+    cross = evaluate(drafter.tensors["fc.weight"], checkpoint) @ gram
+    found = statistics(drafter, matrices=Matrices(gram, cross), tokens=1000)
+    found = replace(found, digests={"drafter": drafter_digest(checkpoint, drafter), "target": "", "prompts": ""})
+    write_statistics(found, tmp_path / "stats", force=False)
+    return folder, tmp_path / "stats"
+
+
+def asked(stats: Path | None, **more: Any) -> Upgrade:
+    return Upgrade(statistics=stats, **{"has_gate": False, **more})
+
+
+def test_only_what_the_plan_names_changes_a_byte(known: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, stats = known
+    done = api.upgrade(str(folder), tmp_path / "out", asked=asked(stats))
+    before, after = digests(folder), digests(tmp_path / "out")
+    computed = {step.name for step in done.plan.steps if step.action == "computed"}
+    assert computed == {*(f"fc_norm.{i}.weight" for i in range(3)), "fc.weight", "norm.weight", "lm_head.weight"}
+    assert {name: before[name] for name in before if name not in computed} == {
+        name: after[name] for name in after if name not in computed
+    }
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["fc_norm"], config["norm_output"], config["norm_before_residual"]) == (True, True, False)
+    record = json.loads((tmp_path / "out/eaglectl.json").read_text())
+    assert record["upgrade"]["fc_norm"] == "refit"
+    assert record["gate"] is None
+
+
+def test_statistics_come_back_as_they_were_written(known: tuple[Path, Path], tmp_path: Path) -> None:
+    found = read_statistics(known[1])
+    write_statistics(found, tmp_path / "again", force=False)
+    again = read_statistics(tmp_path / "again")
+    assert found.described() == again.described()
+    assert found.matrices is not None and again.matrices is not None
+    assert (found.matrices.gram == again.matrices.gram).all() and (found.matrices.cross == again.matrices.cross).all()
+
+
+def test_too_few_tokens_set_the_scales_alone_and_say_so(known: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, stats = known
+    document = json.loads((stats / "statistics.json").read_text())
+    (stats / "statistics.json").write_text(json.dumps(document | {"tokens": 100}))
+    done = api.upgrade(str(folder), tmp_path / "out", asked=asked(stats))
+    assert any("too few to refit" in note.text for note in done.plan.notes if note.level == "warning")
+    assert digests(folder)["fc.weight"] == digests(tmp_path / "out")["fc.weight"]
+
+
+def test_a_trainers_start_is_marked(known: tuple[Path, Path], tmp_path: Path) -> None:
+    done = api.upgrade(str(known[0]), tmp_path / "out", asked=asked(None, is_start=True))
+    assert any(note.about == "init_only" for note in done.plan.notes)
+    assert json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]["needs_finetune"] is True
+
+
+REFUSED: dict[str, tuple[type[EaglectlError], str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "no data": (Usage, "pass --target", {}, {}, {"statistics": None}),
+    "ones": (Usage, "--init-only", {}, {}, {"fc_norm": "ones"}),
+    "a word that is no mode": (Usage, "refit, calibrated", {}, {}, {"fc_norm": "soft"}),
+    "norm_before_fc": (Refused, "two norms in a row", {"norm_before_fc": True}, {"input_norm.weight": floats("i", 48)}, {}),
+    "a parallel drafter": (Refused, "mask_hidden", {"mask_token_id": 1}, {"mask_hidden": floats("m", 1, 1, 48)}, {}),
+    "ids out of order": (Refused, "ascending", {"eagle_aux_hidden_state_layer_ids": [5, 4, 2], "eagle_config": None}, {}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_become_3_1_stops(name: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+    kind, word, config, tensors, more = REFUSED[name]
+    folder = drafter_folder(tmp_path, "other", config=config, tensors=tensors)
+    given = {"statistics": known[1], **more}
+    with pytest.raises(kind, match=word):
+        if given["statistics"] is not None and (config or tensors):
+            checkpoint = read_checkpoint(FolderSource(folder))
+            drafter = read_drafter(checkpoint, Answers(), Target())
+            upgrade(checkpoint, drafter, Recipe(statistics=read_statistics(known[1])))
+        else:
+            api.upgrade(str(folder), tmp_path / "out", asked=asked(given.pop("statistics"), **given))
+    assert not (tmp_path / "out").exists()
+
+
+def test_statistics_of_another_drafter_are_refused(known: tuple[Path, Path], tmp_path: Path) -> None:
+    other = drafter_folder(tmp_path, "other", tensors={"fc.weight": floats("another", 16, 48)})
+    with pytest.raises(Refused, match="another drafter"):
+        api.upgrade(str(other), tmp_path / "out", asked=asked(known[1]))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "eaglectl/statistics/1"}', '{"schema": "other"}'])
+def test_statistics_that_are_none_are_unreadable(text: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+    (known[1] / "statistics.json").write_text(text)
+    with pytest.raises(Unreadable, match="calibrat"):
+        api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1]))
+
+
+def test_a_drafter_that_is_3_1_already_only_moves(tmp_path: Path) -> None:
+    tensors = {f"fc_norm.{i}.weight": floats(f"n{i}", 16) for i in range(3)}
+    folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=tensors)
+    done = api.upgrade(str(folder), tmp_path / "out")
+    assert all(step.action != "computed" for step in done.plan.steps)
+
+
+def test_options_of_the_upgrade_say_nothing_elsewhere(tmp_path: Path) -> None:
+    from tests.builders import refusal
+
+    message = refusal(2, "convert", drafter_folder(tmp_path), "-o", tmp_path / "out", "--fc-norm", "off")
+    assert "belong to --to 3.1" in message
+
+
+def test_wish_for_3_1_without_anything_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match="--calibration"):
+        api.convert(str(drafter_folder(tmp_path)), tmp_path / "out", wish=Wish(version="3.1"))
