@@ -55,7 +55,9 @@ def _section(report: Report) -> Iterator[str]:
 def _row(one: Finding) -> str:
     engines = f" ({wording.engines(one.hit.engines)})" if one.hit.engines else ""
     message = f"{safe(one.hit.message)}{engines}"
-    return f"| {one.severity} | {one.rule.id} {one.rule.name} | {safe(one.hit.where)} | {message} | {safe(one.fix)} |"
+    # a rule's own words hold nothing of a file, and their `code` may stay code
+    fix = safe(one.hit.fix) if one.hit.fix else one.rule.fix.replace("|", "\\|")
+    return f"| {one.severity} | {one.rule.id} {one.rule.name} | {safe(one.hit.where)} | {message} | {fix} |"
 
 
 def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
