@@ -26,6 +26,15 @@ FailOn = Annotated[
     str | None,
     typer.Option("--fail-on", help="The least severity that fails: error (the default), warning, note or never."),
 ]
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="What to ask for beyond the rules; by default the nearest eaglectl.toml, or pyproject.toml with"
+        " [tool.eaglectl], from here upwards.",
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option("--format", help="On stdout: text (the default), json, junit, sarif, github, gitlab, markdown."),
@@ -49,6 +58,7 @@ def validate_command(
     select: Select = None,
     ignore: Ignore = None,
     fail_on: FailOn = None,
+    policy: PolicyFile = None,
     headers_only: Annotated[bool, typer.Option("--headers-only", help="Read no tensor data.")] = False,
     format_: Format = None,
     output: Output = None,
@@ -70,9 +80,11 @@ def validate_command(
     options: dict[str, Any] = {
         "target": target, "engines": engine or (), "select": select or (), "ignore": ignore or (),
     }  # fmt: skip
+    options["policy"] = asked = api.read_policy(policy)
     api.check_options(**options)
+    least = least or asked.fail_on
     judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
-    blind = partial(unopened, fail_on=None if least == "never" else least or "error")
+    blind = partial(unopened, fail_on=None if least == "never" else least or "error", policy=asked.origin)
     folders, is_quiet = _folders(sources), quiet or context.obj.quiet
     with Bar(context.obj, is_on=len(folders) > 1 and not is_quiet) as bar:
         done = validate_all(folders, judge, blind, jobs=jobs, told=bar.checkpoints)
