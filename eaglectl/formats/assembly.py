@@ -114,8 +114,8 @@ def complete_head(
             keys.say(
                 "warning",
                 "tie_word_embeddings",
-                "config says true and the file has its own lm_head; SGLang would use the embedding instead: false is"
-                " written",
+                "config says true and the file has its own lm_head; SGLang would use the embedding instead; convert"
+                " writes false",
                 "tied-head",
             )
         return tensors
@@ -185,7 +185,8 @@ def note_names(
 
 
 LAYER_PARTS = ("input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj")  # fmt: skip
-MLA_PARTS = ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
+MLA_PARTS = ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
+QUERY_PARTS = ("q_a_proj", "q_a_layernorm", "q_b_proj")
 # what is there in all layers once it is there in one; o_proj.bias may be absent beside the others (Qwen2's attention)
 TOGETHER = (
     ("self_attn.q_norm.weight", "self_attn.k_norm.weight"),
@@ -195,7 +196,9 @@ TOGETHER = (
 
 
 def _required(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
-    parts = MLA_PARTS if dims.attention == "MLA" else ("q_proj", "k_proj", "v_proj")
+    parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    if dims.attention == "MLA":
+        parts = (*(QUERY_PARTS if dims.q_lora_rank else ("q_proj",)), *MLA_PARTS)
     layer = {f"{part}.weight" for part in (*LAYER_PARTS, *(f"self_attn.{part}" for part in parts))}
     for group in TOGETHER:
         if any(name.endswith(group) for name in present):

@@ -13,7 +13,7 @@ def read_heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
     if heads is None:
         raise Refused(
             "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to config.json",
-            "dimensions",
+            "config-dimensions",
             "config.json",
         )
     query = shapes.first(("layers.0.self_attn.q_proj.weight", 0), ("layers.0.self_attn.o_proj.weight", 1))
@@ -65,12 +65,12 @@ def read_heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
             "num_key_value_heads",
             f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
             " believed",
-            "dimensions",
+            "config-dimensions",
         )
     if kv_heads > heads or heads % kv_heads:
         raise Refused(
             f"{heads} query heads cannot share {kv_heads} key heads evenly; correct num_attention_heads",
-            "dimensions",
+            "config-dimensions",
             "config.json:num_attention_heads",
         )
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
@@ -90,26 +90,18 @@ def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
     heads = size("num_attention_heads", absorbed_heads)
     keys.taken.update(("num_key_value_heads", "head_dim", "qk_head_dim"))
     kv_rank = size("kv_lora_rank", shapes.first((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1)))
-    if not shapes.first((layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0)) and shapes.axis(
-        layer + "q_proj.weight", 0
-    ):
-        raise Refused(
-            "an MLA drafter with q_proj and no q_a_proj/q_b_proj (q_lora_rank: null): neither vLLM nor SGLang can"
-            " load one",
-            "missing-tensor",
-            "tensor:layers.0.self_attn.q_a_proj.weight",
-        )
-    q_rank = size(
-        "q_lora_rank",
-        shapes.first(
-            (layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0), (layer + "q_b_proj.weight", 1)
-        ),
-    )
+    ranked = (layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0), (layer + "q_b_proj.weight", 1)
+    if shapes.first(*ranked) is None and shapes.axis(layer + "q_proj.weight", 0):
+        q_rank = _without_query_lora(keys)
+    else:
+        q_rank = size("q_lora_rank", shapes.first(*ranked))
     fused = shapes.first((layer + "fused_qkv_a_proj.weight", 0), (layer + "fused_qkv_a_proj_with_mqa.weight", 0))
     latent = shapes.axis(layer + "kv_a_proj_with_mqa.weight", 0) or minus(fused, q_rank)
     rope = size("qk_rope_head_dim", minus(latent, kv_rank))
     nope = size(
-        "qk_nope_head_dim", shapes.axis(layer + "w_kc", 1) or _per_head(shapes, layer + "q_b_proj.weight", heads, rope)
+        "qk_nope_head_dim",
+        shapes.axis(layer + "w_kc", 1)
+        or _per_head(shapes, layer + ("q_b_proj.weight" if q_rank else "q_proj.weight"), heads, rope),
     )
     value = size(
         "v_head_dim", shapes.axis(layer + "w_vc", 2) or _per_head(shapes, layer + "kv_b_proj.weight", heads, nope)
@@ -118,6 +110,20 @@ def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
         "heads": heads, "kv_heads": heads, "q_lora_rank": q_rank, "kv_lora_rank": kv_rank,
         "qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": value,
     }  # fmt: skip
+
+
+def _without_query_lora(keys: Keys) -> int:
+    """0, and why such a drafter needs rewriting before an engine loads it (vLLM's and SGLang's classes always merge q_a_proj)."""
+    stated = keys.take_int("q_lora_rank")
+    said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
+    keys.say(
+        "problem",
+        "layers.0.self_attn.q_a_proj.weight",
+        f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang can load; pass"
+        " --mla-query-lora to write q_proj as the two",
+        "missing-tensor",
+    )
+    return 0
 
 
 def _per_head(shapes: Shapes, name: str, heads: int, less: int) -> int | None:

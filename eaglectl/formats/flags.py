@@ -108,15 +108,15 @@ def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: Family) -> 
             keys.say(
                 "warning",
                 key,
-                f"config says {key}: true and the file has no such bias; vLLM would add uninitialised memory: false is"
-                " written",
+                f"config says {key}: true and the file has no such bias; vLLM would add uninitialised memory; convert"
+                " writes false",
                 "bias-flag",
             )
         elif has and not stated:
             keys.say(
                 "warning",
                 key,
-                f"the file has biases and config does not say {key}: true; vLLM drops them in silence: true is written",
+                f"the file has biases and config does not say {key}: true; vLLM drops them in silence; convert writes true",
                 "bias-flag",
             )
     return settings
@@ -138,8 +138,8 @@ def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] |
         keys.say(
             "warning",
             "quantization_config",
-            "config has a quantization_config and the file has no quantised weight; it is left out, since engines would"
-            " look for scales that are not there",
+            "config has a quantization_config and the file has no quantised weight; engines would look for scales"
+            " that are not there; convert leaves it out",
             "quantisation-config",
         )
         return None

@@ -54,7 +54,9 @@ def agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) -
     if measured is None:
         if stated is None:
             raise Refused(
-                f"config.json has no {key}, and no tensor gives it; add it to config.json", "dimensions", "config.json"
+                f"config.json has no {key}, and no tensor gives it; add it to config.json",
+                "config-dimensions",
+                "config.json",
             )
         return stated
     if stated is not None and stated != measured:
@@ -74,11 +76,11 @@ def whole(name: str, rows: int, by: int, what: str) -> int:
     if rows % by:
         raise Refused(
             f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
-            "dimensions",
+            "config-dimensions",
             "config.json",
         )
     return rows // by
 
 
 def _topic(key: str) -> str:
-    return "layer-count" if key == "num_hidden_layers" else "dimensions"
+    return "layer-count" if key == "num_hidden_layers" else "config-dimensions"

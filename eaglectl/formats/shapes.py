@@ -25,7 +25,9 @@ def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
     vocab = agree(keys, "vocab_size", shapes.first(("t2d", 0), ("embed_tokens.weight", 0)))
     if vocab > LARGEST_VOCABULARY:
         raise Refused(
-            f"config.json: vocab_size is {vocab}; no vocabulary is that large", "dimensions", "config.json:vocab_size"
+            f"config.json: vocab_size is {vocab}; no vocabulary is that large",
+            "config-dimensions",
+            "config.json:vocab_size",
         )
     stated = keys.take_int("draft_vocab_size")
     if draft_rows is None:
@@ -36,7 +38,7 @@ def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
             "draft_vocab_size",
             f"config says draft_vocab_size: {stated}, and lm_head and d2t have {draft_rows} rows; the tensors are"
             " believed",
-            "dimensions",
+            "config-dimensions",
         )
     mlp = shapes.first(
         ("layers.0.mlp.gate_proj.weight", 0), ("layers.0.mlp.up_proj.weight", 0), ("layers.0.mlp.down_proj.weight", 1)
@@ -95,7 +97,7 @@ def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, 
             "warning",
             "target_hidden_size",
             f"config says target_hidden_size: {stated}, and fc_norm.0 is {width} wide; the tensor is believed",
-            "dimensions",
+            "config-dimensions",
         )
     if total is None:
         raise Refused(
@@ -111,7 +113,7 @@ def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, 
             " remove one of them",
             "use-aux-hidden-state",
         )
-    if total % width or (count and total != count * width):
+    if total % width or total < count * width:  # too few fc_norm are told with the switch
         wanted = (
             f"{count} aux layers of width {width} (by fc_norm) need [{hidden}, {count * width}]"
             if count

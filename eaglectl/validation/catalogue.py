@@ -5,11 +5,26 @@ from difflib import get_close_matches
 from functools import cache
 
 from eaglectl.errors import Usage
-from eaglectl.validation import files, layers, rope, serving, target, vocabulary
+from eaglectl.validation import (
+    agreement,
+    config,
+    files,
+    layers,
+    leaks,
+    norms,
+    quantisation,
+    rope,
+    rows,
+    serving,
+    target,
+    values,
+    vocabulary,
+    weights,
+)
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
 
-MODULES = (files, vocabulary, layers, rope, target, serving)
+MODULES = (files, config, agreement, leaks, weights, values, rows, vocabulary, layers, norms, rope, target, quantisation, serving)
 
 
 @cache

@@ -1,9 +1,9 @@
 """What rules look at: one checkpoint, read as far as it can be, and the target that it belongs to."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.checkpoint.source import FolderSource
@@ -16,6 +16,9 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import CannotLook, Hit
+
+if TYPE_CHECKING:
+    from eaglectl.validation.scanning import Summary
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Subject:
         *,
         headers_only: bool,
         policy: Policy | None = None,
+        told: Callable[[int, int], None] | None = None,
     ) -> None:
         self.source = source
         self.target = target
@@ -59,6 +63,7 @@ class Subject:
         self.answers = answers
         self.headers_only = headers_only
         self.policy = policy or Policy()
+        self.told = told
         self.stop: EaglectlError | None = None
         self._config: Mapping[str, Any] | None = None
         self._checkpoint: Checkpoint | None = None
@@ -114,10 +119,22 @@ class Subject:
             raise CannotLook("it needs the weights, and --headers-only leaves them closed")
         return self.checkpoint
 
-    def said(self, topic: str) -> Iterator[Hit]:
+    @cached_property
+    def scan(self) -> Mapping[str, "Summary"]:
+        """What one pass over the weights says of each tensor of floats, by its name in the file."""
+        weights = self.weights  # before numpy is loaded
+        from eaglectl.validation.scanning import scan
+
+        try:
+            return scan(self.source, tuple(weights.tensors.values()), self.told)
+        except EaglectlError as error:
+            raise CannotLook(str(error)) from None
+
+    def said(self, topic: str, *, is_asked: bool = False) -> Iterator[Hit]:
         """What reading the checkpoint said about a topic: its notes, and the error that ended it.
 
-        A question, which only the user can answer, raises CannotLook. Where reading ended before the topic could come up, so does this.
+        A question, which only the user can answer, raises CannotLook; `is_asked`: it is a fault in itself, no engine can
+        know the answer. Where reading ended before the topic could come up, CannotLook is raised.
         """
         if self.stop is not None and self.stop.topic == topic:
             yield Hit(str(self.stop), self.stop.where)
@@ -125,7 +142,7 @@ class Subject:
         for note in self.drafter.notes:
             if note.topic != topic or note.level == "note":
                 continue
-            if note.level == "question":
+            if note.level == "question" and not is_asked:
                 raise CannotLook(note.text)
             yield Hit(note.text, place(note, self))
 
