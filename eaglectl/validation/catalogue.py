@@ -13,6 +13,7 @@ from eaglectl.validation import (
     leaks,
     norms,
     quantisation,
+    release,
     rope,
     rows,
     serving,
@@ -24,7 +25,23 @@ from eaglectl.validation import (
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
 
-MODULES = (files, config, agreement, leaks, weights, values, rows, vocabulary, layers, norms, rope, target, quantisation, serving)
+MODULES = (
+    files,
+    config,
+    agreement,
+    leaks,
+    weights,
+    values,
+    rows,
+    vocabulary,
+    layers,
+    norms,
+    rope,
+    target,
+    quantisation,
+    release,
+    serving,
+)
 
 
 @cache
