@@ -101,7 +101,7 @@ TREE = {
     "model_executor/models/utils.py": "class AutoWeightsLoader:\n    def __init__(self):\n        self.ignore_unexpected_suffixes.append('.bias')",
     "model_executor/model_loader/default_loader.py": "track = loaded_weights is not None",
     "config/vllm.py": "class V:\n    def use_v2_model_runner(self):\n        return True\n    def _get_v2_model_runner_unsupported_features(self):\n        a.append('parallel drafting for EAGLE speculative decoding')",
-    "config/speculative.py": "def hf_config_override(hf_config):\n    return hf_config.model_type in ('deepseek_v3', 'deepseek_v32', 'glm_moe_dsa')\ndef _maybe_override_draft_max_position_embeddings(): pass",
+    "config/speculative.py": "def hf_config_override(hf_config):\n    return hf_config.model_type in " + str((*vllm.data()["rewritten_model_types"],)) + "\ndef _maybe_override_draft_max_position_embeddings(): pass",
     "v1/worker/gpu_model_runner.py": "def _get_eagle3_aux_layers_from_config(self):\n    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n    eagle_config = getattr(hf_config, 'eagle_config', None)\n    ids = eagle_config.get('eagle_aux_hidden_state_layer_ids')",
     "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py": "def get_eagle3_aux_layers_from_config(c):\n    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n    for name in ('dflash_config', 'eagle_config'):\n        inner = getattr(hf_config, name, None)\n        ids = inner.get('layer_ids')",
     "transformers_utils/configs/speculators/algos.py": """
@@ -154,7 +154,7 @@ def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) 
         ("interfaces", "num_layers - 3", "num_layers - 1", {"without ids the layers are (2, n // 2, n - 3)"}),
         ("utils", ".bias", ".scale", {"bias-unstated"}),
         ("vllm", "return True", "return False", {"the V2 runner is the default for every target"}),
-        ("speculative", "'deepseek_v3', ", "", {"mla-model-type"}),
+        ("speculative", "'deepseek_v3', ", "", {"model_type deepseek_v3 is rewritten"}),
         ("registry", '"LlamaForCausalLMEagle3"', '"Eagle4LlamaForCausalLM"', {"architecture LlamaForCausalLMEagle3", "architecture Eagle4LlamaForCausalLM"}),
     ],
 )  # fmt: skip

@@ -100,6 +100,12 @@ def _unlisted(view: View, release: str) -> bool:
     return kind is not None and not any(part in kind for part in listed)
 
 
+def _rewritten(view: View, release: str) -> bool:
+    kind = view.says("model_type")
+    releases = load("vllm")["rewritten_model_types"].get(kind) if isinstance(kind, str) else None
+    return not view.is_speculators and releases is not None and is_within(releases, release)
+
+
 def _layer_model_type(view: View) -> bool:
     layer = view.config.get("transformer_layer_config")
     return view.is_speculators and isinstance(layer, Mapping) and layer.get("model_type") not in ("llama", "qwen3")
@@ -114,7 +120,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "no-class-mla": lambda v, r, a: True,
     "no-class-qwen3": lambda v, r, a: True,
     "architecture": _unknown_architecture,
-    "mla-model-type": lambda v, r, a: v.says("model_type") in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa"),
+    "model-type": lambda v, r, a: _rewritten(v, r),
     "prefix": lambda v, r, a: any(name.startswith("model.") for name in v.names),
     "unknown-tensor": lambda v, r, a: bool(v.drafter.unknown),
     "null-target-hidden": lambda v, r, a: not v.is_speculators and "target_hidden_size" in v.config and v.config["target_hidden_size"] is None,

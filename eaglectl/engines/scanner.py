@@ -88,7 +88,6 @@ def _ids(found: Found, runner: str) -> Sequence[str]:
 SIGHTS: Mapping[str, Sight] = {
     "no-class-mla": lambda f: f["classes"]["mla"] is None,
     "no-class-qwen3": lambda f: f["classes"]["qwen3"] is None,
-    "mla-model-type": lambda f: {"deepseek_v3", "deepseek_v32", "glm_moe_dsa"} <= set(f["rewritten_model_types"]),
     "prefix": _of("llama", "prefixes_model"),
     "unknown-tensor": _unknown(("llama", "mla", "qwen3"), "refused"),
     "unknown-tensor-early": _unknown(("llama", "qwen3"), "KeyError"),
@@ -154,7 +153,7 @@ def compare(found: Found, release: str) -> list[Difference]:
         expected = is_within(releases, release)
         if seen is not None and bool(seen) != expected:
             differences.append(Difference(what, expected, bool(seen)))
-    return differences + _architectures(found, release) + _targets(found, release)
+    return [*differences, *_architectures(found, release), *_targets(found, release), *_model_types(found, release)]
 
 
 def _architectures(found: Found, release: str) -> list[Difference]:
@@ -173,6 +172,12 @@ def _targets(found: Found, release: str) -> list[Difference]:
     known = {name for first, name in vllm.data()["targets"] if is_within(f">={first}", release)}
     listed = set(found["listed_targets"])
     return [Difference(f"target {name} is listed", name in known, name in listed) for name in sorted(known ^ listed)]
+
+
+def _model_types(found: Found, release: str) -> list[Difference]:
+    known = {name for name, releases in vllm.data()["rewritten_model_types"].items() if is_within(releases, release)}
+    missing = known - set(found["rewritten_model_types"])
+    return [Difference(f"model_type {name} is rewritten", True, False) for name in sorted(missing)]
 
 
 def changes(before: Found, after: Found, path: str = "") -> list[Difference]:

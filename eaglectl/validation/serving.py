@@ -17,6 +17,14 @@ ABOUT = {
     "ids-unsorted": IDS, "rope-base": "rope_theta", "positions": "max_position_embeddings", "hidden-act": "hidden_act",
     "layer-model-type": "transformer_layer_config", "speculators": "speculators_model_type", "sliding-window": "layer_types",
 }  # fmt: skip
+# what a drafter's config may say that no engine turns into something else
+MODEL_TYPES = {"llama": "llama", "qwen3": "qwen3", "mla": "deepseek_v2"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLMEagle3",
+    "qwen3": "Eagle3Qwen3ForCausalLM",
+    "mla": "Eagle3DeepseekV2ForCausalLM",
+}
+OLDEST = "Eagle3LlamaForCausalLM"  # for releases that do not know the name that most engines do
 Facts = Mapping[tuple[str, str], tuple[Applied, ...]]
 
 
@@ -41,10 +49,12 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
     if isinstance(fact.way, str) or "speculators_model_type" in view.config:
         return {}
     dims, norms = view.drafter.dims, view.drafter.norms
-    values = {
+    best = ARCHITECTURES[view.family]
+    values: Mapping[str, Any] = {
+        "{architecture_value}": [OLDEST if view.architecture == best and view.family == "llama" else best],
         "{aux}": dims.aux, "{layers}": dims.layers, "{head_dim}": dims.head_dim, "{draft_vocab}": dims.draft_vocab,
         "{target_hidden}": dims.target_hidden, "{residual}": norms.norm_before_residual,
-        "{norm_output_value}": norms.norm_output, "{fc_norm_value}": norms.fc_norm,
+        "{model_type_value}": MODEL_TYPES[view.family], "{norm_output_value}": norms.norm_output, "{fc_norm_value}": norms.fc_norm,
     }  # fmt: skip
     return {key: values.get(value, value) for key, value in fact.way.items()}
 
