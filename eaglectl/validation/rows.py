@@ -1,0 +1,202 @@
+"""Rules on rows of the embedding and of lm_head: held against each other, and against samples of the target's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.drafter.tensors import Tensor
+from eaglectl.errors import EaglectlError
+from eaglectl.validation.rule import CannotLook, Hit, rule
+from eaglectl.validation.subject import Subject
+
+if TYPE_CHECKING:
+    from eaglectl.drafter.vocabulary import Ids
+    from eaglectl.validation.scanning import Floats
+
+SAMPLED_ROWS = 64
+# fewer rows than these say nothing of where a head was cut
+LEAST_ROWS = 8
+# rows that began as the target's stay like them beyond the first; rows of other tokens are less alike than the second
+ALIKE, UNLIKE = 0.5, 0.2
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
+HEADS = ("lm_head.weight", "output.weight")
+PLAIN = ("F64", "F32", "F16", "BF16")
+# relative steps of the types that a copy may have been rounded to
+STEPS: Mapping[str, float] = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-23}
+
+
+@rule("EGL208", "repeated-rows", "error")
+def repeated_rows(subject: Subject) -> Iterator[Hit]:
+    """lm_head does not repeat its row wherever d2t repeats its offset.
+
+    It does where the head was cut to the draft vocabulary by the offsets themselves, in place of i + d2t[i]: TorchSpec's
+    --prune-vocab did so. Its rows belong to other tokens then, and hardly a draft is accepted.
+
+    Fix: export again from the checkpoint that was not cut, with a repaired tool.
+    """
+    if (head := _head(subject)) and (count := _repeated(subject, head)):
+        text = f"{head} repeats its row at all of {count} places looked at where d2t repeats its offset"
+        yield Hit(f"{text}: it was cut by rows of d2t, not of i + d2t[i]", f"tensor:{head}")
+
+
+@rule("EGL704", "own-embedding", "warning")
+def own_embedding(subject: Subject) -> Iterator[Hit]:
+    """The drafter's embedding is the target's.
+
+    Trainers copy it and leave it as it is. vLLM keeps one that differs, SGLang puts the target's in its place: the drafter is
+    another in each, and a random one, exported by mistake, ruins the drafts in vLLM alone.
+
+    Fix: take embed_tokens.weight out if it was not trained (engines share the target's); if it was, serve it with vLLM.
+    """
+    dims, own = subject.drafter.dims, subject.drafter.tensors.get("embed_tokens.weight")
+    if own is None or dims.hidden != dims.target_hidden or not _is_plain(subject, own):
+        return
+    weights, theirs = subject.weights, subject.target.checkpoint
+    name, other = own.stored[0], _named(theirs, EMBEDDINGS)
+    rows = _spread_over(min(weights.tensors[name].shape[0], theirs.tensors[other].shape[0]))
+    different = _different(weights, name, theirs, other, rows)
+    if different:
+        found = f"{len(different)} of {len(rows)} rows looked at differ from the target's {other}"
+        yield Hit(f"{name}: {found}, row {different[0]} among them", f"tensor:{name}")
+
+
+@rule("EGL705", "head-rows", "error")
+def head_rows(subject: Subject) -> Iterator[Hit]:
+    """Rows of lm_head belong to the tokens that d2t gives them.
+
+    Where lm_head began as the target's rows, they are still like them. If row i is like the target's row of another token
+    than i + d2t[i], the head was cut by another list, or d2t was made anew, and drafts mean other tokens than they say.
+
+    Fix: restore lm_head and d2t of one training run.
+    """
+    name, dims = _head(subject), subject.drafter.dims
+    if name is None or dims.hidden != dims.target_hidden:
+        return
+    weights, theirs = subject.weights, subject.target.checkpoint
+    other = _named(theirs, (*HEADS, *EMBEDDINGS))
+    if _is_broken(subject) or _repeated(subject, name):
+        return  # other rules say so
+    for what, places in _elsewhere(_offsets(subject), theirs.tensors[other].shape[0]).items():
+        here, there = _likenesses(weights, name, theirs, other, places)
+        if there > ALIKE and here < UNLIKE:
+            text = f"rows of {name} are like the target's rows {what} (by {there:.2f}), not i + d2t[i] (by {here:.2f})"
+            yield Hit(text, f"tensor:{name}")
+            return
+
+
+def _head(subject: Subject) -> str | None:
+    """lm_head of a reduced vocabulary with a d2t of whole numbers, where its rows lie in the file as they are."""
+    drafter = subject.drafter
+    head, d2t = drafter.tensors.get("lm_head.weight"), drafter.tensors.get("d2t")
+    if head is None or d2t is None or not drafter.has_reduced_vocabulary or d2t.dtype not in ("I64", "I32"):
+        return None
+    return head.stored[0] if _is_plain(subject, head) else None
+
+
+def _is_plain(subject: Subject, tensor: Tensor) -> bool:
+    """Whether a matrix is one stored tensor of numbers that are not quantised."""
+    stored = subject.checkpoint.tensors[tensor.stored[0]]
+    return len(tensor.stored) == 1 and stored.dtype in PLAIN and stored.shape == tensor.shape and len(stored.shape) == 2
+
+
+def _offsets(subject: Subject) -> "Ids":
+    d2t, weights = subject.drafter.tensors["d2t"], subject.weights  # before numpy is loaded
+    from eaglectl.drafter.vocabulary import as_engines_read
+
+    return as_engines_read("d2t", d2t.dtype, _read(weights, d2t.stored[0]))
+
+
+def _is_broken(subject: Subject) -> bool:
+    """Whether d2t itself is at fault, or lm_head holds what are no weights: nothing can be said of its rows then."""
+    dims, head = subject.drafter.dims, subject.scan[str(_head(subject))]
+    from eaglectl.drafter.vocabulary import faults
+
+    found = faults(_offsets(subject), None, dims.draft_vocab, dims.vocab)
+    return head.bad > 0 or head.constant is not None or any(one.topic != "d2t-order" for one in found)
+
+
+def _repeated(subject: Subject, head: str) -> int:
+    """At how many places, of those looked at, lm_head repeats its row as d2t does its offset: all of them, or 0."""
+    offsets, weights = _offsets(subject), subject.weights
+    from eaglectl.drafter.vocabulary import repeated_offsets, row_copies
+
+    summary, size = subject.scan[head], weights.tensors[head].row_bytes
+    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < weights.tensors[head].shape[0]]
+    if summary.bad or summary.constant is not None:
+        return 0  # another rule says so
+    pairs = [
+        (_read(weights, head, i * size, (i + 1) * size), _read(weights, head, (i + 1) * size, (i + 2) * size))
+        for i in places
+    ]
+    return len(pairs) if row_copies(pairs) else 0
+
+
+def _named(target: Checkpoint, endings: Sequence[str]) -> str:
+    """The target's matrix of one of several names, the first that is there; vision towers have none of these."""
+    for ending in endings:
+        names = sorted((name for name in target.tensors if name == ending or name.endswith(f".{ending}")), key=len)
+        for name in names:
+            if target.tensors[name].dtype in PLAIN and len(target.tensors[name].shape) == 2:
+                return name
+    raise CannotLook(f"the target has no {' or '.join(endings[:2])} of plain numbers")
+
+
+def _spread_over(count: int) -> list[int]:
+    """Up to SAMPLED_ROWS row numbers, evenly from the first to the last."""
+    most = min(count, SAMPLED_ROWS)
+    return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
+
+
+def _different(ours: Checkpoint, name: str, theirs: Checkpoint, other: str, rows: Sequence[int]) -> list[int]:
+    """The rows of two matrices that are not the same numbers, but for the rounding of the coarser type."""
+    if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
+        raise CannotLook(f"{name} and the target's {other} are not of one width")
+    from eaglectl.validation.scanning import same_rows
+
+    types = {ours.tensors[name].dtype, theirs.tensors[other].dtype}
+    step = max(STEPS.get(dtype, 0.0) for dtype in types) if len(types) > 1 else 0.0
+    same = same_rows(_rows(ours, name, rows), _rows(theirs, other, rows), step)
+    return [row for row, is_same in zip(rows, same, strict=True) if not is_same]
+
+
+def _elsewhere(offsets: "Ids", vocab: int) -> Mapping[str, list[tuple[int, int, int]]]:
+    """Where rows may have been cut from by mistake: sampled (draft row, row by d2t, that other row), by what the other is."""
+    table = offsets.tolist()
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for what, others in (("i", range(len(table))), ("d2t[i]", table)):
+        apart = [
+            (i, i + step, other) for (i, step), other in zip(enumerate(table), others, strict=True) if other != i + step
+        ]
+        inside = [one for one in apart if max(one[1:]) < vocab and min(one[1:]) >= 0]
+        rows = [inside[i] for i in _spread_over(len(inside))]
+        # one row repeated, as small offsets do, is no evidence
+        if len({other for _, _, other in rows}) >= LEAST_ROWS:
+            found[what] = rows
+    return found
+
+
+def _likenesses(
+    ours: Checkpoint, name: str, theirs: Checkpoint, other: str, places: Sequence[tuple[int, int, int]]
+) -> tuple[float, float]:
+    """How like sampled rows of the head are to the target's rows by d2t, and to those at the other places."""
+    from eaglectl.validation.scanning import likeness
+
+    drafts, meant, elsewhere = zip(*places, strict=True)
+    rows = _rows(ours, name, drafts)
+    return likeness(rows, _rows(theirs, other, meant)), likeness(rows, _rows(theirs, other, elsewhere))
+
+
+def _rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> "Floats":
+    from eaglectl.validation.scanning import read_rows
+
+    try:
+        return read_rows(checkpoint, name, rows)
+    except EaglectlError as error:
+        raise CannotLook(str(error)) from None
+
+
+def _read(checkpoint: Checkpoint, name: str, start: int = 0, stop: int | None = None) -> bytes:
+    try:
+        return checkpoint.read(name, start, stop)
+    except EaglectlError as error:
+        raise CannotLook(str(error)) from None
