@@ -76,6 +76,15 @@ class Bar:
         """Show how many checkpoints are judged, and how long the others will take."""
         self._count("checkpoints", done, total)
 
+    def reading(self, done: int, total: int) -> None:
+        """Show how many bytes of the weights are read."""
+        if self.bar is None and self.is_on:
+            from rich.progress import DownloadColumn, TransferSpeedColumn
+
+            self._start("reading", total, DownloadColumn(), TransferSpeedColumn())
+        if self.bar:
+            self.bar.update(self.task, completed=done)
+
     def _count(self, what: str, done: int, total: int) -> None:
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 

@@ -1,6 +1,6 @@
 """Judging checkpoints by rules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,11 +21,13 @@ from eaglectl.validation.subject import Subject, TargetSide
 def validate(
     source: str, *, target: str | None = None, engines: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = (),
     fail_on: Severity | Literal["never"] | None = None, policy: Policy | str | None = None, headers_only: bool = False, answers: Answers | None = None,
+    told: Callable[[int, int], None] | None = None,
 ) -> Report:  # fmt: skip
     """Judge one checkpoint by the rules. `engines` (those of the policy where none are given) add what their releases do with it.
 
     `policy`: one, or the file that holds one; None asks for nothing (only the command line looks for one by itself).
     `fail_on`: the least severity that fails; None: what the policy says, "error" where it says nothing.
+    `told` hears how many bytes of how many are read, while the weights' numbers are looked at.
     A checkpoint that cannot be read is reported, not raised; Unreadable is for what does not exist, Usage for unknown rules and engines.
     """
     policy = read_policy(policy) if isinstance(policy, str) else policy or Policy()
@@ -38,6 +40,7 @@ def validate(
         answers or Answers(),
         headers_only=headers_only,
         policy=policy,
+        told=told,
     )
     return judge(subject, under(policy, select, ignore), policy, None if least == "never" else least, source)
 

@@ -86,8 +86,10 @@ def validate_command(
     judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
     blind = partial(unopened, fail_on=None if least == "never" else least or "error", policy=asked.origin)
     folders, is_quiet = _folders(sources), quiet or context.obj.quiet
-    with Bar(context.obj, is_on=len(folders) > 1 and not is_quiet) as bar:
-        done = validate_all(folders, judge, blind, jobs=jobs, told=bar.checkpoints)
+    is_one = len(folders) == 1
+    with Bar(context.obj, is_on=not is_quiet) as bar:
+        judge = partial(judge, told=bar.reading if is_one else None)
+        done = validate_all(folders, judge, blind, jobs=jobs, told=None if is_one else bar.checkpoints)
     for crash in done.crashes:
         print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
     _show(context.obj, name, done.reports, is_quiet=is_quiet)
