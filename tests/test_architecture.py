@@ -25,7 +25,7 @@ HOMES = {
         "acceptance/vllm_child.py",
     },
     "safetensors": {"checkpoint/pickles.py", "reference/loading.py"},
-    "numpy": {"conversion/calibration.py", "conversion/upgrade.py", "drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py"},
+    "numpy": {"conversion/calibration.py", "conversion/upgrade.py", "drafter/vocabulary.py", "conversion/arithmetic.py", "acceptance/measurement.py", "validation/scanning.py"},
     "packaging": {"engines/facts.py", "engines/catalogue.py"},
     "rich": {"reports/engines.py", "reports/upgrade.py", "reports/text.py", "reports/smoke.py", "reports/validation.py", "reports/rulebook.py", "terminal.py"},
     "typer": {
