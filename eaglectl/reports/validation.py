@@ -62,12 +62,15 @@ def _print_report(console: Console, report: Report, common: Sequence[Blindness],
 
 
 def _print_finding(console: Console, one: Finding) -> None:
-    head = Text.assemble((f"{one.severity:<8}", STYLES[one.severity]), (f"{one.rule.id} {one.rule.name}", "bold"))
+    head = Text.assemble((f"{one.rule.id} {one.rule.name}", "bold"))
     if one.hit.where:
         head.append(f"  {printable(one.hit.where)}", style="cyan")
     if one.hit.engines:
         head.append(f"  {wording.engines(one.hit.engines)}", style="magenta")
-    console.print(Padding(head, (0, 0, 0, 2)))
+    table = Table.grid()
+    table.add_column(width=8)
+    table.add_row(Text(one.severity, style=STYLES[one.severity]), head)
+    console.print(Padding(table, (0, 0, 0, 2)))
     _print(console, 10, one.hit.message)
     console.print(Padding(Text.assemble(("fix: ", "green"), printable(one.fix)), (0, 0, 0, 10)))
 
