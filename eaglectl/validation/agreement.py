@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.formats.keys import MISSING, Keys
 from eaglectl.formats.reading import family_of
-from eaglectl.validation.rule import Hit, rule
+from eaglectl.validation.rule import CannotLook, Hit, rule
 from eaglectl.validation.subject import Subject, key_place
 
 # what an absent key means to engines: the default of its class (transformers 5.19 to 5.23)
@@ -103,6 +103,9 @@ def dimensions(subject: Subject) -> Iterator[Hit]:
 
     Fix: write the sizes that the tensors have; if these are wrong, restore the tensors from the trainer.
     """
+    is_speculators = subject.config.get("speculators_model_type") is not None
+    if "transformer_layer_config" in subject.config and not is_speculators:
+        raise CannotLook("config holds its sizes as speculators does, and does not say that it is of speculators")
     yield from subject.said("config-dimensions")
     if subject.stop is not None:
         return
@@ -110,6 +113,9 @@ def dimensions(subject: Subject) -> Iterator[Hit]:
     dims = drafter.dims
     for key, default in DEFAULTS[family_of(drafter.tensors, dims)].items():
         size = getattr(dims, OF_DIMENSION.get(key, key))
+        if key == "q_lora_rank" and key in flat and flat[key] is None:
+            text = f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}"
+            yield Hit(text, key_place(subject.config, key))
         if key not in flat and size != default:
             yield Hit(
                 f"config has no {key}; its class then means {default}, and the tensors have {size}", "config.json"

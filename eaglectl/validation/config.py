@@ -1,5 +1,6 @@
 """Rules on config.json by itself: the class it names, the kinds of its values, and spellings that agree."""
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +17,7 @@ from eaglectl.validation.subject import Subject, key_place
 DEEP = "LlamaForCausalLMEagle3Deep"
 # the name that most engines know, by the kind of attention; q/k norms are vLLM's alone
 BEST: Mapping[Family, str] = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}
+DTYPE = re.compile(r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)")
 KIND: Mapping[Family, str] = {"llama": "plain attention", "qwen3": "q/k norms", "mla": "MLA attention"}
 # fields of transformers 5.23's LlamaConfig, Qwen3Config and DeepseekV2Config that may not be null
 TYPED = (
@@ -29,6 +31,13 @@ TYPED_BY_TYPE: Mapping[str, tuple[str, ...]] = {
     "deepseek_v2": ("mlp_bias", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
 }
 # keys that the speculators format has at both levels, with meanings of their own
+# the types whose config classes have what a drafter class reads; speculators knows the two of its layers
+TYPES = (
+    "llama", "llama4_text", "mistral", "qwen2", "qwen2_moe", "qwen2_5_vl_text", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl_text",
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "minimax",
+    "minimax_m2", "mixtral", "granite", "olmo2", "exaone4", "apertus", "ernie4_5", "seed_oss",
+)  # fmt: skip
+LAYER_TYPES = ("llama", "qwen3")
 OF_TWO_LEVELS = (
     "architectures",
     "model_type",
@@ -52,8 +61,12 @@ def architecture(subject: Subject) -> Iterator[Hit]:
     names = _architectures(subject)
     if names is None:
         return
+    stated = subject.config.get("architectures")
     place = key_place(subject.config, "architectures")
     served = _served(names)
+    if isinstance(stated, str):
+        yield Hit(f"architectures is the text {stated!r}; a list of names is needed", place)
+        return
     if not served:
         found = f"architectures is {', '.join(names)}" if names else "config names no architecture"
         yield Hit(f"{found}; no engine serves a drafter of that name", place)
@@ -86,7 +99,7 @@ def null_fields(subject: Subject) -> Iterator[Hit]:
     Fix: write the value, or remove the key.
     """
     inner = subject.config.get("transformer_layer_config")
-    is_nested = isinstance(inner, Mapping)
+    is_nested = isinstance(inner, Mapping) or subject.config.get("speculators_model_type") is not None
     config = inner if isinstance(inner, Mapping) else subject.config
     keys = (
         *TYPED,
@@ -129,7 +142,12 @@ def value_types(subject: Subject) -> Iterator[Hit]:
 
     Fix: correct the value.
     """
-    yield from subject.said("value-types")
+    for key in ("torch_dtype", "dtype"):
+        stated = flatten(subject.config).get(key)
+        if stated is not None and not DTYPE.fullmatch(str(stated)):
+            yield Hit(f"{key} is {stated!r}; a type of torch was expected", key_place(subject.config, key))
+    if subject.stop is None or subject.stop.topic == "value-types":
+        yield from subject.said("value-types")
 
 
 @rule("EGL113", "hidden-act", "error")
@@ -153,7 +171,7 @@ def training_unservable(subject: Subject) -> Iterator[Hit]:
 
     Some trainers compute what no engine computes; such a head loads, and drafts worse than it was trained to.
 
-    Fix: train again with a release of the trainer that computes what engines compute.
+    Fix: run `eaglectl convert`, which repairs what arithmetic can repair and refuses the rest; that must be trained again.
     """
     yield from subject.said("training-unservable")
 
@@ -165,14 +183,27 @@ def model_type(subject: Subject) -> Iterator[Hit]:
     transformers picks the config's class by it, and stops without one. vLLM reads a speculators config as such only where
     model_type is absent from the top.
 
-    Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config, inside transformer_layer_config alone.
+    Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config llama or qwen3, inside
+    transformer_layer_config alone.
     """
-    stated = subject.config.get("model_type")
-    is_speculators = subject.config.get("speculators_model_type") is not None
+    config = subject.config
+    known: tuple[str, ...]
+    stated, layer = config.get("model_type"), config.get("transformer_layer_config")
+    is_speculators = config.get("speculators_model_type") is not None
+    if is_speculators and isinstance(layer, Mapping):
+        known, found, at = LAYER_TYPES, layer.get("model_type"), "config.json:transformer_layer_config"
+    else:
+        known, found, at = TYPES, stated, key_place(config, "model_type")
     if is_speculators and stated is not None:
         yield Hit(f"a speculators config with model_type: {stated!r} at its top", "config.json:model_type")
-    elif not is_speculators and not isinstance(stated, str):
-        yield Hit("config has no model_type", key_place(subject.config, "model_type"))
+    elif layer is not None and not is_speculators:
+        text = "config has transformer_layer_config, as speculators writes it, and no speculators_model_type"
+        yield Hit(text, "config.json:transformer_layer_config")
+    elif found not in known:
+        text = (
+            "config has no model_type" if found is None else f"model_type is {found!r}, which no drafter's class reads"
+        )
+        yield Hit(text, at)
 
 
 @rule("EGL119", "portable-architecture", "note")
@@ -221,7 +252,7 @@ def _family(name: str) -> Family:
 
 def _architectures(subject: Subject) -> tuple[str, ...] | None:
     """The names that engines look up; None where vLLM's speculators reader finds the class itself."""
-    if subject.config.get("speculators_model_type") is not None:
+    if {"speculators_model_type", "transformer_layer_config"} & set(subject.config):
         return None
     if subject.stop is not None and subject.stop.topic == "not-a-drafter":
         raise CannotLook("it is no drafter")

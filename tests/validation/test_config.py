@@ -13,7 +13,6 @@ from tests.cases import CASES, Case
 from tests.validation.patches import Patch, check
 
 TOKEN = "hf_" + "a" * 34
-MLA_KEYS = {"kv_lora_rank": 8, "q_lora_rank": 8}
 LAYER_KEYS = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads",
     "head_dim", "rms_norm_eps", "max_position_embeddings", "hidden_act", "attention_bias", "mlp_bias", "rope_theta",
@@ -82,6 +81,11 @@ BAD = (
     Patch("no final norm in training", ("EGL117",), config={"architectures": ["LlamaForCausalLMEagle3"], **dict.fromkeys(("norm_before_fc", "norm_before_residual", "num_aux_hidden_states"), ABSENT)}, also=lambda folder: as_specforge(folder), given={"select": ["EGL117", "EGL5"], "answers": Answers(semantics={"specforge": "pre-879"})}, says="no final norm at all"),
     Patch("no model_type", ("EGL118",), config={"model_type": ABSENT}, says="config has no model_type"),
     Patch("a speculators config with a model_type", ("EGL118",), also=lambda folder: speculators(folder, model_type="speculator_model"), says="model_type: 'speculator_model' at its top"),
+    Patch("a model_type that no drafter has", ("EGL118",), config={"model_type": "eagle"}, says="model_type is 'eagle', which no drafter's class reads"),
+    Patch("a layer of another type", ("EGL118",), also=lambda folder: speculators(folder, transformer_layer_config={**{key: drafter_config()[key] for key in LAYER_KEYS}, "model_type": "mistral"}), given={"select": ["EGL1"]}, says="'mistral'"),
+    Patch("a speculators config that does not say so", ("EGL118",), also=lambda folder: speculators(folder, speculators_model_type=None), given={"select": ["EGL1"]}, says="no speculators_model_type"),
+    Patch("architectures as a text", ("EGL101",), config={"architectures": "LlamaForCausalLMEagle3"}, says="a list of names is needed"),
+    Patch("an unknown dtype", ("EGL112",), config={"torch_dtype": "float99"}, given={"ignore": ["EGL211"]}, says="torch_dtype is 'float99'"),
     Patch("a class that the policy does not allow", ("EGL120",), given={"policy": Policy(allowed={"architectures": ("Eagle3Qwen3*",)})}, says="LlamaForCausalLMEagle3 is not among Eagle3Qwen3*"),
 )
 # fmt: on
@@ -119,6 +123,7 @@ FOUND = {
     "angelslim/cosyvoice": {"EGL101", "EGL105", "EGL107"},
     "automodel/gqa": {"EGL101", "EGL105"},
     "automodel/eagle3.1": {"EGL101", "EGL105"},
+    "automodel/mla": {"EGL101", "EGL105", "EGL117"},
     "modelopt/hf-mla": {"EGL114"},
     "sglang/aux-norm": {"EGL506"},
 }
