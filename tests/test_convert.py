@@ -89,14 +89,6 @@ def test_modelopt_takes_states_in_layer_order_whatever_its_ids_say(tmp_path: Pat
     assert done.plan.config["eagle_aux_hidden_state_layer_ids"] == [1, 3, 7]
 
 
-def test_a_layer_named_twice_is_refused(tmp_path: Path) -> None:
-    source = patched(
-        tmp_path / "d", source=FIXTURES / "producers/speculators/plain", eagle_aux_hidden_state_layer_ids=[2, 2, 4]
-    )
-    with pytest.raises(Refused, match="twice"):
-        converted(source, tmp_path / "out")
-
-
 def test_absolute_d2t_becomes_offsets(tmp_path: Path) -> None:
     tensors = dict(stored_tensors(NATIVE))
     dtype, (size,), raw = tensors["d2t"]

@@ -187,5 +187,5 @@ def test_rope_is_transformers_rope(scaling: dict[str, Any]) -> None:
         max_position_embeddings=131072,
     )
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, torch.device("cpu"))
-    found, own = _frequencies(Rope(5e5, scaling, False), 128, is_mla=False)
+    found, own = _frequencies(Rope(5e5, scaling, False), 128)
     assert torch.allclose(found, expected, rtol=1e-6) and own == pytest.approx(factor)

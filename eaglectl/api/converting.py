@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from eaglectl.api.inputs import open_target
+from eaglectl.api.inputs import open_target, special_tokens
 from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, pickle_files, read_checkpoint, read_config
 from eaglectl.checkpoint.source import FolderSource, Source, open_source
 from eaglectl.conversion.plan import Plan, Wish
@@ -48,6 +48,8 @@ def convert(
             check_apart(where, folder)
     pickles = pickle_files(original)
     known = open_target(target, target_name)
+    if wish.pruning and wish.pruning.kept is None:
+        wish = replace(wish, pruning=replace(wish.pruning, kept=special_tokens(target)))
     with _readable(original, pickles, where) as readable:
         checkpoint = read_checkpoint(readable)
         drafter = read_drafter(checkpoint, answers, known)

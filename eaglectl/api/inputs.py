@@ -1,7 +1,8 @@
 """What callers give besides a source: a target, and answers to what a file cannot say."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,50 @@ from eaglectl.errors import Unreadable, Usage
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_target
 
+GENERATION = "generation_config.json"
+
 
 def open_target(text: str | None, name: str | None = None) -> Target:
     """What is known of the target named by `text`: a folder or its config.json; `name` is what published files call it."""
     if text is None:
         return Target(name)
-    if text.endswith(".json") and os.path.isfile(text):  # noqa: PTH113  (Path raises on names that are too long)
-        path = Path(text)
-        if path.name != "config.json":
-            raise Usage(f"--target {text}: give the target's folder, or its config.json")
-        source = FolderSource(path.parent)
-    else:
-        source = open_source(text)
-    config = read_config(source)
+    config = read_config(_target_source(text))
     found = read_target(config, name)
     if found.depth is None:
         raise Unreadable(f"--target {text}: its config.json has no num_hidden_layers")
     return found
+
+
+def special_tokens(text: str | None) -> tuple[int, ...] | None:
+    """The tokens with which the target begins and ends, as its config.json and generation_config.json name them; None without a target."""
+    if text is None:
+        return None
+    source = _target_source(text)
+    config = read_config(source)
+    inner = config.get("text_config")
+    places = [config, inner if isinstance(inner, Mapping) else {}, _generation_config(source)]
+    found = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
+    ids = [token for value in found for token in (value if isinstance(value, list) else [value])]
+    return tuple(sorted({token for token in ids if type(token) is int}))
+
+
+def _generation_config(source: FolderSource) -> Mapping[str, Any]:
+    if GENERATION not in source.names():
+        return {}
+    try:
+        value = json.loads(source.read(GENERATION))
+    except ValueError as error:
+        raise Unreadable(f"{source.label}/{GENERATION}: {error}") from None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _target_source(text: str) -> FolderSource:
+    if text.endswith(".json") and os.path.isfile(text):  # noqa: PTH113  (Path raises on names that are too long)
+        path = Path(text)
+        if path.name != "config.json":
+            raise Usage(f"--target {text}: give the target's folder, or its config.json")
+        return FolderSource(path.parent)
+    return open_source(text)
 
 
 def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str]) -> Answers:

@@ -13,6 +13,7 @@ from eaglectl.terminal import Bar, Face
 
 if TYPE_CHECKING:
     from eaglectl.api.upgrading import Upgrade
+    from eaglectl.conversion.plan import Pruning
     from eaglectl.reports.findings import Conversion
 
 
@@ -77,6 +78,29 @@ def convert_command(
         bool, typer.Option("--init-only", help="--to 3.1: a start for a trainer, marked as untrained.")
     ] = False,
     device: Annotated[str, typer.Option("--device", help="--to 3.1: auto, cuda or cpu.")] = "auto",
+    attention: Annotated[
+        str | None,
+        typer.Option("--attention", help="mha: write GQA's shared key and value heads out, for an engine without GQA."),
+    ] = None,
+    rope_style: Annotated[
+        str | None,
+        typer.Option(
+            "--rope-style", help="interleaved: reorder an MLA drafter's rotary rows that are paired by halves."
+        ),
+    ] = None,
+    mla_query_lora: Annotated[
+        bool,
+        typer.Option("--mla-query-lora", help="Write an MLA drafter's q_proj as q_a_proj and q_b_proj; nearly exact."),
+    ] = False,
+    draft_vocab: Annotated[
+        int | None, typer.Option("--draft-vocab", help="Keep only this many draft tokens, by --token-counts.")
+    ] = None,
+    token_counts: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-counts", help="How often each target token was seen: JSON, or lines of an id and a count."
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Rewrite a drafter in another layout. Bytes move and nothing else: each tensor keeps its values unless a step is named."""
@@ -87,7 +111,10 @@ def convert_command(
     face: Face = context.obj
     if to not in (None, "3", "3.1"):
         raise Usage(f"--to {to}: 3 or 3.1 was expected")
-    wish = Wish(for_, to, tuple(engine or ()), tuple(drop or ()), _dtype(dtype))
+    wish = Wish(
+        for_, to, tuple(engine or ()), tuple(drop or ()), _dtype(dtype), attention=attention, rope_style=rope_style,
+        has_query_lora=mla_query_lora, pruning=_pruning(draft_vocab, token_counts),
+    )  # fmt: skip
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     progress = Bar(face, is_on=not (face.quiet or json_ or dry_run))
     asked = Upgrade(fc_norm, norm_output, calibration, prompts, tolerance, has_gate, init_only, device)
@@ -141,6 +168,16 @@ def _refuse_idle(asked: "Upgrade") -> None:
         raise Usage(
             "--calibration, --prompts, --fc-norm, --norm-output, --tolerance, --gate, --init-only and --device belong to --to 3.1"
         )
+
+
+def _pruning(size: int | None, counts: Path | None) -> "Pruning | None":
+    from eaglectl.conversion.plan import Pruning
+
+    if size is None and counts is None:
+        return None
+    if size is None or counts is None:
+        raise Usage("--draft-vocab and --token-counts go together: how many tokens stay, and by which counts")
+    return Pruning(size, counts)
 
 
 def _dtype(text: str | None) -> str | None:

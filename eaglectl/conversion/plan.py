@@ -1,7 +1,9 @@
 """A conversion as a value: every tensor's way, every key's change, what is left behind. Printing it changes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.drafter.drafter import Drafter, Note
@@ -44,12 +46,17 @@ class Step:
 
     @property
     def how(self) -> str | None:
-        """What a derived or computed tensor was made by."""
-        return self.way.how if isinstance(self.way, Derived | Computed) else None
+        """What a derived or computed tensor was made by; several steps in order."""
+        match self.way:
+            case Derived(how=how):
+                return how
+            case Computed():
+                return "; ".join(_steps(self.way))
+        return None
 
     @property
     def action(self) -> str:
-        """kept, renamed, split, joined, reordered, derived, rearranged, computed or cast."""
+        """kept, renamed, split, joined, reordered, selected, repeated, derived, rearranged, computed or cast."""
         match self.way:
             case Derived():
                 return "derived"
@@ -63,7 +70,20 @@ class Step:
                 return "kept" if self.name == segment.stored else "renamed"
             case (_,):
                 return "split"
-        return "joined" if len(self.origin) > 1 else "reordered"
+        if len(self.origin) > 1:
+            return "joined"
+        assert isinstance(self.way, tuple)
+        spans = sorted((segment.start, segment.stop) for segment in self.way)
+        if any(start < stop for (_, stop), (start, _) in pairwise(spans)):
+            return "repeated"
+        return "selected" if any(start > stop for (_, stop), (start, _) in pairwise(spans)) else "reordered"
+
+
+def _steps(computed: Computed) -> Iterator[str]:
+    for source in computed.sources:
+        if isinstance(source.origin, Computed):
+            yield from _steps(source.origin)
+    yield computed.how
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +127,20 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Pruning:
+    """A draft vocabulary to be cut down to `size` tokens by the counts in a file; `kept` stay whatever was counted (None: not known)."""
+
+    size: int
+    counts: Path
+    kept: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """What the user wants written: layout, version (None: as it is) and how to get there, engine names, dtype, tensors that may be dropped.
 
-    `record`: what eaglectl.json is to hold beside the plan.
+    `record`: what eaglectl.json is to hold beside the plan. `attention` (mha), `rope_style` and `has_query_lora`: how attention is
+    to be rewritten.
     """
 
     layout: str = "vllm"
@@ -120,3 +150,7 @@ class Wish:
     dtype: str | None = None
     recipe: "Recipe | None" = None
     record: Mapping[str, Any] = field(default_factory=dict)
+    attention: str | None = None
+    rope_style: str | None = None
+    has_query_lora: bool = False
+    pruning: Pruning | None = None

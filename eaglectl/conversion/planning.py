@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.conversion.aux_blocks import in_order
 from eaglectl.conversion.checks import (
     check_expressible,
     check_quantised,
@@ -12,7 +13,9 @@ from eaglectl.conversion.checks import (
     without_dropped,
     without_zero_biases,
 )
+from eaglectl.conversion.mla import reshaped
 from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
+from eaglectl.conversion.pruning import pruned
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.drafter import Drafter, Note
@@ -35,13 +38,21 @@ def make_plan(
     layout = format.layout
     assert layout is not None
     drafter = without_dropped(drafter, wish.drop)
+    attention = reshaped(checkpoint, drafter, wish)
+    drafter = attention.drafter
     settle(drafter)
     drafter, zero_biases = without_zero_biases(checkpoint, drafter, layout)
     changed = at_version(checkpoint, drafter, wish)
-    drafter = changed.drafter
+    drafter, merged = in_order(changed.drafter)
     check_expressible(drafter, format, layout)
     vocabulary = draft_vocabulary(checkpoint, drafter, answers, selected)
-    notes = [*drafter.notes, *changed.notes]
+    notes = [*drafter.notes, *attention.notes, *changed.notes, *merged]
+    record = {**changed.record, **wish.record}
+    if wish.pruning:
+        smaller = pruned(drafter, vocabulary, wish.pruning)
+        drafter, vocabulary = smaller.drafter, smaller.vocabulary
+        notes.extend(smaller.notes)
+        record |= smaller.record
     nested, more = _nested_ids(drafter, format, layout, wish)
     notes.extend(more)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, wish.dtype)
@@ -58,7 +69,7 @@ def make_plan(
     copied, left_files = _files(checkpoint)
     return Plan(
         printable(checkpoint.source.label), drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
-        tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes), {**changed.record, **wish.record},
+        tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes), record,
     )  # fmt: skip
 
 

@@ -64,12 +64,8 @@ def tensor_steps(
         if name in ("d2t", "t2d"):
             continue
         way: Way = tensor.origin
-        if name == "fc.weight" and drafter.aux.order:
-            way = _reorder_columns(tensor, drafter)
-        elif name.startswith(("fc_norm.", "input_norm.")) and drafter.aux.order:
-            way = _reorder_norms(name, drafter)
-        elif name == "lm_head.weight" and not drafter.has_reduced_vocabulary and not vocabulary.is_identity:
-            way = _permute_rows(tensor, vocabulary)
+        if name == "lm_head.weight" and not drafter.has_reduced_vocabulary and not vocabulary.is_identity:
+            way = _permuted(tensor, vocabulary).origin
         steps.append(_step(checkpoint, name, tensor, layout, way, dtype))
     steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
     steps.extend(_output_biases(drafter, layout, dtype))
@@ -160,58 +156,12 @@ def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Itera
         )
 
 
-def _reorder_columns(tensor: Tensor, drafter: Drafter) -> tuple[Segment, ...]:
-    """fc's column blocks in the order of ascending boundaries; a boundary listed twice would need its blocks added."""
-    order, origin = _single_places(drafter), tensor.origin
-    assert isinstance(origin, tuple) and len(origin) == 1
-    row = (origin[0].stop - origin[0].start) // tensor.shape[0]
-    block, base = row // drafter.dims.aux, origin[0].start
-    return tuple(
-        Segment(origin[0].stored, base + r * row + i * block, base + r * row + (i + 1) * block)
-        for r in range(tensor.shape[0])
-        for i in order
-    )
-
-
-def _reorder_norms(name: str, drafter: Drafter) -> tuple[Segment, ...]:
-    order = _single_places(drafter)
-    if name == "input_norm.weight":
-        origin = drafter.tensors[name].origin
-        assert isinstance(origin, tuple)
-        block = (origin[0].stop - origin[0].start) // drafter.dims.aux
-        return tuple(Segment(origin[0].stored, i * block, (i + 1) * block) for i in order)
-    origin = drafter.tensors[f"fc_norm.{order[int(name.split('.')[1])]}.weight"].origin
-    assert isinstance(origin, tuple)
-    return origin
-
-
-def _single_places(drafter: Drafter) -> list[int]:
-    places = drafter.aux.order or ()
-    if any(len(where) > 1 for where in places):
-        raise Refused(
-            f"aux layer ids {list(drafter.aux.ids or ())} name a layer twice; merging its two blocks of fc is"
-            " arithmetic that this version does not do: train with distinct layers"
-        )
-    if drafter.tensors["fc.weight"].dtype not in ITEM:
-        raise Refused(
-            f"fc.weight is {drafter.tensors['fc.weight'].dtype}; reordering the blocks of a quantised fc is not"
-            " possible: write the ids in ascending order when training"
-        )
-    return [where[0] for where in places]
-
-
-def _permute_rows(tensor: Tensor, vocabulary: DraftVocabulary) -> tuple[Segment, ...]:
+def _permuted(tensor: Tensor, vocabulary: DraftVocabulary) -> Tensor:
     """lm_head rows by target token: new[i + d2t[i]] = old[i], for a full vocabulary in another order (formats.md, C11)."""
-    origin = tensor.origin
-    assert isinstance(origin, tuple) and len(origin) == 1
-    row = (origin[0].stop - origin[0].start) // tensor.shape[0]
     source = [0] * tensor.shape[0]
     for draft, target in enumerate(vocabulary.targets.tolist()):
         source[target] = draft
-    return tuple(
-        Segment(origin[0].stored, origin[0].start + draft * row, origin[0].start + (draft + 1) * row)
-        for draft in source
-    )
+    return tensor.with_rows(source)
 
 
 def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import log
 from typing import Any, Literal
 
 from eaglectl.drafter.boundaries import AuxLayers
@@ -71,11 +72,32 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary embedding: base, scaling as transformers spells it (None: plain), and the pairing of dimensions."""
+    """Rotary embedding: base, scaling as transformers spells it (None: plain), and the pairing of dimensions.
+
+    `has_mla_factors`: whether an MLA drafter was trained with the factors that engines take from the scaling.
+    """
 
     theta: float
     scaling: Mapping[str, Any] | None
     is_interleaved: bool
+    has_mla_factors: bool = True
+
+    @property
+    def mla_factors(self) -> tuple[float, float]:
+        """What MLA classes multiply by: cos and sin, and the softmax scale; (1, 1) where there is no yarn.
+
+        Sources: vLLM deepseek_scaling_rope.py:52 and deepseek_v2.py:1129 (0.32.0), SGLang deepseek_v2.py, DeepSeek's own code.
+        """
+        scaling = self.scaling or {}
+        if scaling.get("rope_type") != "yarn" or not self.has_mla_factors:
+            return 1.0, 1.0
+        factor, all_dim = float(scaling.get("factor", 1.0)), float(scaling.get("mscale_all_dim") or 0.0)
+        whole = _mscale(factor, all_dim)
+        return _mscale(factor, float(scaling.get("mscale") or 1.0)) / whole, whole**2
+
+
+def _mscale(factor: float, share: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 
 @dataclass(frozen=True, slots=True)

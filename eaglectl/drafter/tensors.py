@@ -1,8 +1,8 @@
 """The canonical tensors of a drafter: their names, and their shapes as products of named dimensions."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -103,10 +103,43 @@ class Tensor:
             case segments:
                 return tuple(dict.fromkeys(segment.stored for segment in segments))
 
+    def with_rows(self, rows: Sequence[int]) -> "Tensor":
+        """The tensor of these rows of the first axis, in this order: bytes move, unless it has no bytes yet."""
+        shape, picked = (len(rows), *self.shape[1:]), list(rows)
+        if not isinstance(self.origin, tuple):
+            moved = Computed("rows moved", (self,), lambda values: values[picked])
+            return replace(self, shape=shape, origin=moved)
+        size = sum(segment.stop - segment.start for segment in self.origin) // self.shape[0]
+        return replace(self, shape=shape, origin=tuple(_joined(self.origin, size, rows)))
+
+
+def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> Iterator[Segment]:
+    """The bytes of `rows`, each `size` long, out of the segments in `origin`; neighbours become one segment."""
+    places = [part for segment in origin for part in _rows_of(segment, size)]
+    last: Segment | None = None
+    for row in rows:
+        next_ = places[row]
+        if last and last.stored == next_.stored and last.stop == next_.start:
+            last = replace(last, stop=next_.stop)
+            continue
+        if last:
+            yield last
+        last = next_
+    if last:
+        yield last
+
+
+def _rows_of(segment: Segment, size: int) -> Iterator[Segment]:
+    for start in range(segment.start, segment.stop, size):
+        yield Segment(segment.stored, start, start + size)
+
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """Every number that shapes are made of; the MLA ones are 0 for other attention, and the other way round."""
+    """Every number that shapes are made of; the MLA ones are 0 for other attention, and the other way round.
+
+    An MLA drafter whose query has no LoRA (q_proj in place of q_a_proj and q_b_proj) has a q_lora_rank of 0.
+    """
 
     hidden: int
     target_hidden: int
@@ -135,15 +168,15 @@ class Dimensions:
 
     def named(self, layer: int | None) -> Mapping[str, int]:
         """The names that shape expressions use, for a tensor of `layer`."""
-        mla = bool(self.kv_lora_rank)
+        mla, query = bool(self.kv_lora_rank), self.qk_nope_head_dim + self.qk_rope_head_dim
         return {
             "hidden": self.hidden, "target_hidden": self.target_hidden, "aux": self.aux, "vocab": self.vocab,
             "draft_vocab": self.draft_vocab, "intermediate": self.intermediate,
             "input": 2 * self.hidden if layer == 0 else self.hidden,
-            "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
+            "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": query if mla else self.head_dim,
             "value_dim": self.v_head_dim if mla else self.head_dim,
             "q_lora_rank": self.q_lora_rank, "kv_lora_rank": self.kv_lora_rank,
-            "query_dim": self.qk_nope_head_dim + self.qk_rope_head_dim,
+            "query_dim": query,
             "latent_dim": self.kv_lora_rank + self.qk_rope_head_dim,
             "key_value_dim": self.qk_nope_head_dim + self.v_head_dim,
         }  # fmt: skip

@@ -38,6 +38,10 @@ class DraftVocabulary:
         """Whether draft token i is target token i for all i."""
         return bool((self.offsets == 0).all())
 
+    def selected(self, rows: Sequence[int], how: str) -> "DraftVocabulary":
+        """The map of these draft tokens alone, in this order."""
+        return DraftVocabulary(self.targets[list(rows)], how)
+
     def mask(self, vocab: int) -> npt.NDArray[np.bool_]:
         """t2d: [vocab] bool, true for target tokens that have a draft token."""
         mask = np.zeros(vocab, dtype=np.bool_)

@@ -14,18 +14,19 @@ def _recognise(sighting: Sighting) -> str | None:
 
 def _mscale(sighting: Sighting, answers: Answers) -> Iterable[Note]:
     scaling = sighting.nested("rope_scaling") or sighting.nested("rope_parameters")
-    if sighting.has("kv_a_proj_with_mqa") and scaling.get("mscale_all_dim"):
+    is_scaled = scaling.get("rope_type", scaling.get("type")) == "yarn" and scaling.get("factor", 1) != 1
+    if sighting.has("kv_a_proj_with_mqa") and is_scaled:
         yield Note(
             "problem",
             "rope_scaling",
-            "NeMo trains MLA heads without YaRN's mscale squared, which engines apply; folding it into q_b_proj is"
-            " arithmetic that this version does not do",
+            "NeMo trains MLA heads without YaRN's mscale, by which engines multiply the softmax scale; convert divides"
+            " q_b_proj by it",
             "training-unservable",
         )
 
 
 AUTOMODEL = Format(
-    "automodel", "NeMo Automodel", _recognise, doubts=_mscale,
+    "automodel", "NeMo Automodel", _recognise, doubts=_mscale, has_mla_factors=False,
     layout=Layout(
         {"llama": "LlamaEagle3DraftModel"}, {"llama": "llama"}, ALWAYS | {Feature.FC_NORM, Feature.NORM_OUTPUT, Feature.AUX_COUNT, Feature.PARALLEL},
         prefix="model.",

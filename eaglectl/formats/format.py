@@ -74,6 +74,7 @@ class Format:
 
     `orders_ids`: its fc takes the states in ascending order whatever order the ids are listed in.
     `is_signed`: its marks are its own; where they are not, ids are only believed once the target's depth is known.
+    `has_mla_factors`: its MLA attention multiplies by what yarn's mscale gives, as engines do.
     `retires` lists config keys that say who wrote the file and mean nothing elsewhere; they go into the provenance.
     `doubts` yields what is known to be wrong with this producer's files.
     """
@@ -85,6 +86,7 @@ class Format:
     orders_ids: bool = False
     is_signed: bool = True
     residual_default: bool = False
+    has_mla_factors: bool = True
     retires: tuple[str, ...] = ()
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     doubts: Callable[[Sighting, Answers], Iterable[Note]] = lambda sighting, answers: ()

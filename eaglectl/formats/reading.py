@@ -25,6 +25,7 @@ SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "norm_before_residual": ("true", "false"),
     "specforge": ("pre-879", "post-879"),
     "rope": ("10000", "stored"),
+    "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
 }
@@ -62,7 +63,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     norms = read_norms(keys, format, sighting, answers, tensors, dims)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
     aux = by_record(keys, aux, checkpoint.sidecars.get("eaglectl.json", {}).get("boundaries"), target)
-    rope = read_rope(keys, is_mla=dims.attention == "MLA")
+    answer = answers.semantics.get("rope_interleave")
+    rope = read_rope(keys, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors, answer=answer)
     if answers.semantics.get("rope") == "10000":
         rope = replace(rope, theta=10000.0)
     settings = read_settings(keys, tensors, family_of(tensors, dims))

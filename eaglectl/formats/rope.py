@@ -5,11 +5,14 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import Refused
-from eaglectl.formats.keys import Keys
+from eaglectl.formats.keys import MISSING, Keys
 
 
-def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
-    """The rope of a config. An absent base means 10000 in every loader, never the target's (formats.md, C33)."""
+def read_rope(keys: Keys, *, is_mla: bool, has_mla_factors: bool = True, answer: str | None = None) -> Rope:
+    """The rope of a config. An absent base means 10000 in every loader, never the target's (formats.md, C33).
+
+    `answer` is what the user says of rope_interleave, "true" or "false".
+    """
     theta = keys.take_float("rope_theta")
     scaling = keys.take_mapping("rope_scaling")
     parameters = keys.take_mapping("rope_parameters")
@@ -46,7 +49,34 @@ def read_rope(keys: Keys, *, is_mla: bool) -> Rope:
         )
     if theta is None:
         keys.say("note", "rope_theta", "config has no rope_theta; every loader then uses 10000, and it is written so")
-    return Rope(10000.0 if theta is None else theta, forms[0] if forms else None, is_mla)
+    is_interleaved = is_mla and _is_interleaved(keys, answer)
+    return Rope(10000.0 if theta is None else theta, forms[0] if forms else None, is_interleaved, has_mla_factors)
+
+
+def _is_interleaved(keys: Keys, answer: str | None) -> bool:
+    """Whether an MLA drafter's weights pair neighbouring dimensions, which all engines and most trainers do, whatever the key says."""
+    stated = keys.at("rope_interleave")
+    if stated is not MISSING and not isinstance(stated, bool):
+        raise Refused(
+            f"config.json: rope_interleave is {stated!r}; true or false was expected",
+            "value-types",
+            "config.json:rope_interleave",
+        )
+    if (stated is not False) if answer is None else answer == "true":
+        return True
+    who = (
+        "config says rope_interleave: false"
+        if answer is None
+        else "the rotary dimensions are paired by halves, as said"
+    )
+    keys.say(
+        "problem",
+        "rope_interleave",
+        f"{who}, and engines rotate MLA drafters interleaved; pass --rope-style interleaved to reorder the rows"
+        + (", or --source-semantics rope_interleave=true if they are interleaved already" if answer is None else ""),
+        "rope-pairing",
+    )
+    return False
 
 
 def _scaling(raw: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

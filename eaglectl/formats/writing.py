@@ -36,6 +36,8 @@ def write_config(
     flags = _flags(drafter, layout)
     aux = _aux(drafter, layout, nested_ids)
     carried = dict(drafter.carried)
+    if "rope_interleave" in carried and drafter.dims.attention == "MLA":
+        carried["rope_interleave"] = drafter.rope.is_interleaved
     nested = {**layout.extra.get("eagle_config", {}), **carried.pop("eagle_config", {}), **aux.pop("eagle_config", {})}
     vocabulary: dict[str, Any] = {
         "draft_vocab_size": drafter.dims.draft_vocab,

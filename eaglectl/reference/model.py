@@ -17,7 +17,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from eaglectl.drafter.drafter import Norms, Rope
 from eaglectl.drafter.tensors import Dimensions
-from eaglectl.reference.rope import Rotary, mla_softmax_factor
+from eaglectl.reference.rope import Rotary
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -54,7 +54,7 @@ class DraftModel:
         rotated = dims.qk_rope_head_dim if self.is_mla else dims.head_dim
         self.rotary = Rotary(rope, rotated, is_mla=self.is_mla, device=self.device)
         query = dims.qk_nope_head_dim + dims.qk_rope_head_dim if self.is_mla else dims.head_dim
-        self.softmax_scale = query**-0.5 * (mla_softmax_factor(rope) if self.is_mla else 1.0)
+        self.softmax_scale = query**-0.5 * (rope.mla_factors[1] if self.is_mla else 1.0)
 
     @property
     def device(self) -> torch.device:
@@ -155,7 +155,11 @@ class DraftModel:
     ) -> torch.Tensor:
         dims = self.dims
         nope, rope = dims.qk_nope_head_dim, dims.qk_rope_head_dim
-        query = self._linear(self._norm(self._linear(x, name + "q_a_proj"), name + "q_a_layernorm"), name + "q_b_proj")
+        if dims.q_lora_rank:
+            latent = self._norm(self._linear(x, name + "q_a_proj"), name + "q_a_layernorm")
+            query = self._linear(latent, name + "q_b_proj")
+        else:
+            query = self._linear(x, name + "q_proj")
         query = query.unflatten(-1, (dims.heads, nope + rope)).transpose(1, 2)
         latent, key_rope = self._linear(x, name + "kv_a_proj_with_mqa").split((dims.kv_lora_rank, rope), -1)
         both = self._linear(self._norm(latent, name + "kv_a_layernorm"), name + "kv_b_proj")

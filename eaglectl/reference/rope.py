@@ -18,7 +18,8 @@ class Rotary:
     """cos and sin of every position, computed on demand in float32."""
 
     def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
-        self.frequencies, self.scale = _frequencies(rope, dim, is_mla=is_mla)
+        self.frequencies, self.scale = _frequencies(rope, dim)
+        self.scale = rope.mla_factors[0] if is_mla else self.scale
         self.frequencies = self.frequencies.to(device)
         self.is_interleaved = rope.is_interleaved
 
@@ -33,15 +34,8 @@ class Rotary:
         return joined.to(x.dtype)
 
 
-def mla_softmax_factor(rope: Rope) -> float:
-    """What an MLA class multiplies the softmax scale by: mscale squared with yarn's mscale_all_dim (vLLM deepseek_v2.py:1129)."""
-    scaling = rope.scaling or {}
-    all_dim = float(scaling.get("mscale_all_dim") or 0.0)
-    return _mscale(float(scaling.get("factor", 1.0)), all_dim) ** 2 if all_dim else 1.0
-
-
-def _frequencies(rope: Rope, dim: int, *, is_mla: bool) -> tuple[torch.Tensor, float]:
-    """Inverse frequencies [dim/2] and the factor on cos and sin."""
+def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies [dim/2] and the factor on cos and sin, but for MLA."""
     base = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     scaling = rope.scaling
     match (scaling or {}).get("rope_type", "default"):
@@ -55,7 +49,7 @@ def _frequencies(rope: Rope, dim: int, *, is_mla: bool) -> tuple[torch.Tensor, f
             return _llama3(base, scaling), 1.0
         case "yarn":
             assert scaling is not None
-            return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling, is_mla=is_mla)
+            return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling)
         case kind:
             raise Refused(f"rope_type {kind} has no reference here; default, linear, llama3 and yarn have")
 
@@ -84,10 +78,8 @@ def _yarn(base: torch.Tensor, theta: float, dim: int, scaling: Mapping[str, Any]
     return base / float(scaling["factor"]) * ramp + base * (1 - ramp)
 
 
-def _yarn_scale(scaling: Mapping[str, Any], *, is_mla: bool) -> float:
+def _yarn_scale(scaling: Mapping[str, Any]) -> float:
     factor, mscale, all_dim = float(scaling["factor"]), scaling.get("mscale"), scaling.get("mscale_all_dim")
-    if is_mla:
-        return _mscale(factor, float(mscale or 1)) / _mscale(factor, float(all_dim or 0))
     stated = scaling.get("attention_factor")
     if stated is not None:
         return float(stated)

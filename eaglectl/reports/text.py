@@ -127,7 +127,7 @@ def _facts(found: Inspection) -> RenderableType:
 def _attention(dims: Dimensions) -> str:
     if dims.attention == "MLA":
         return (
-            f"MLA {dims.heads} heads, q rank {dims.q_lora_rank}, kv rank {dims.kv_lora_rank},"
+            f"MLA {dims.heads} heads, q rank {dims.q_lora_rank or 'none'}, kv rank {dims.kv_lora_rank},"
             f" {dims.qk_nope_head_dim}+{dims.qk_rope_head_dim}/{dims.v_head_dim}"
         )
     return f"{dims.attention} {dims.heads} heads on {dims.kv_heads} of {dims.head_dim}"

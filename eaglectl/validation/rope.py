@@ -93,12 +93,10 @@ def rope_pairing(subject: Subject) -> Iterator[Hit]:
     vLLM's and SGLang's MLA drafter classes pair dimensions 2i and 2i+1 whatever rope_interleave says: weights trained with
     halves paired are rotated wrongly.
 
-    Fix: reorder the rotary rows of q_b_proj and kv_a_proj_with_mqa (new[2i] = old[i], new[2i+1] = old[i + half]) and remove
-    the key; if the weights are interleaved already, remove the key.
+    Fix: run `eaglectl convert SOURCE --rope-style interleaved`, which reorders the rotary rows; if the weights are interleaved
+    already, remove the key.
     """
-    if subject.drafter.dims.attention == "MLA" and subject.flat.get("rope_interleave") is False:
-        text = "config says rope_interleave: false, and engines rotate MLA drafters interleaved"
-        yield Hit(text, _place(subject, "rope_interleave"))
+    yield from subject.said("rope-pairing")
 
 
 @rule("EGL606", "mrope-sections", "error")
