@@ -8,7 +8,7 @@ ENGINE_VENV ?= .venv-engine
 ENGINE_BIN := $(ENGINE_VENV)/bin
 ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo docs test test-engine lint benchmark clean
+.PHONY: demo docs schemas test test-engine lint benchmark clean
 .DELETE_ON_ERROR:
 
 # torch comes first and alone: pip would otherwise choose a CUDA build
@@ -43,6 +43,9 @@ lint: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make.py
+
+schemas: $(VENV)/.ready
+	$(BIN)/python schemas/make.py
 
 benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/measure.py

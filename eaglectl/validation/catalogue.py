@@ -8,6 +8,7 @@ from eaglectl.errors import Usage
 from eaglectl.validation import (
     agreement,
     config,
+    config_schema,
     files,
     layers,
     leaks,
@@ -28,6 +29,7 @@ from eaglectl.validation.rule import Rule
 MODULES = (
     files,
     config,
+    config_schema,
     agreement,
     leaks,
     weights,
