@@ -92,9 +92,9 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def in_vllm(
-    target: Path, folder: Path, prompts: list[list[int]], *, is_mla: bool
+    target: Path, folder: Path, prompts: list[list[int]], *, is_mla: bool, **options: Any
 ) -> tuple[list[Rounds], list[tuple[int, ...]]]:
-    """vLLM as smoke starts it, with what its proposer computes and returns recorded."""
+    """vLLM as smoke starts it, with what its proposer computes and returns recorded; `options` are more of LLM's."""
     order = {
         "target": str(target),
         "drafter": str(folder),
@@ -104,7 +104,7 @@ def in_vllm(
         "is_mla": is_mla,
         "is_mla_target": is_mla,
     }
-    llm = LLM(**_settings(order, 128), speculative_config=_speculative(order))
+    llm = LLM(**_settings(order, 128), **options, speculative_config=_speculative(order))
     drafter: Any = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
     logits: list[torch.Tensor] = []
     rounds: Rounds = []

@@ -1,0 +1,230 @@
+"""Good drafters and their targets, the same to the byte on every machine: numpy and a hash make all their weights."""
+
+import hashlib
+import json
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.builders import Stored, integers, safetensors_bytes
+
+HIDDEN, MLP, VOCAB, DRAFT, DEPTH, POSITIONS = 32, 48, 256, 96, 8, 512
+GQA: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+# vLLM's MLA kernels want kv_lora_rank 512 and 64 rotated dimensions
+MLA: dict[str, Any] = {
+    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 512, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 64, "v_head_dim": 16,
+}  # fmt: skip
+SIZES: dict[str, Any] = {
+    "hidden_size": HIDDEN, "intermediate_size": MLP, "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-06,
+    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "float32",
+}  # fmt: skip
+DEEPSEEK: dict[str, Any] = {
+    "first_k_dense_replace": DEPTH, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "rope_interleave": True,
+}  # fmt: skip
+TARGETS: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False, **GQA},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False, **GQA},
+    "mla": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **MLA, **DEEPSEEK},
+}
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLMEagle3", "llama"),
+    "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
+    "mla": ("Eagle3DeepseekV2ForCausalLM", "deepseek_v2"),
+}
+DEFAULT_AUX = (2, 4, 5)
+# the target tokens that a reduced vocabulary drafts: scattered, ascending, the first and the last among them
+DRAFTED = (*sorted(token * 37 % VOCAB for token in range(DRAFT))[:-1], VOCAB - 1)
+
+
+@dataclass
+class Files:
+    """A drafter's folder before it is written. `files` has the other files, and replaces the weights' where it names them."""
+
+    config: Any
+    tensors: dict[str, Stored]
+    files: dict[str, bytes | None] = field(default_factory=dict)
+    metadata: dict[str, str] | None = field(default_factory=lambda: {"format": "pt"})
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file's bytes."""
+        files: dict[str, bytes | None] = {
+            "config.json": json.dumps(self.config, indent=1).encode(),
+            "model.safetensors": safetensors_bytes(self.tensors, self.metadata),
+        }
+        return {name: data for name, data in (files | self.files).items() if data is not None}
+
+    def write(self, folder: Path) -> Path:
+        """Write them all into a new folder."""
+        folder.mkdir(parents=True)
+        for name, data in self.contents().items():
+            (folder / name).write_bytes(data)
+        return folder
+
+    def digest(self) -> str:
+        """A short digest of all files, so that a record is known to be of these bytes."""
+        every = hashlib.sha256()
+        for name, data in sorted(self.contents().items()):
+            every.update(f"{name} {len(data)} ".encode() + data)
+        return every.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Base:
+    """A good drafter: its target's kind, and what sets it apart."""
+
+    kind: str
+    is_31: bool = False
+    is_reduced: bool = True
+    is_shared: bool = False
+    is_fresh: bool = False
+    is_speculators: bool = False
+    aux: tuple[int, ...] = DEFAULT_AUX
+
+
+BASES = {
+    "llama3": Base("llama"),
+    "llama31": Base("llama", is_31=True, aux=(1, 4, 6)),
+    "llama-shared": Base("llama", is_reduced=False, is_shared=True),
+    "llama-fresh": Base("llama", is_fresh=True),
+    "qwen3": Base("qwen3"),
+    "qwen31": Base("qwen3", is_31=True, is_reduced=False),
+    "mla3": Base("mla"),
+    "mla31": Base("mla", is_31=True, is_reduced=False, aux=(2, 4, 6)),
+    "speculators31": Base("llama", is_31=True, is_speculators=True),
+}
+
+
+def uniform(seed: str, *shape: int, low: float = -0.5, high: float = 0.5) -> Stored:
+    """A float32 tensor of numbers spread evenly between `low` and `high`."""
+    count = int(np.prod(shape))
+    noise = np.frombuffer(hashlib.shake_256(seed.encode()).digest(4 * count), "<u4").astype(np.float64) / 2**32
+    return "F32", shape, (low + (high - low) * noise).astype("<f4").tobytes()
+
+
+def _attention(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
+    if kind == "mla":
+        heads, nope, rope, value = (
+            MLA[key] for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        )
+        rank, query = MLA["kv_lora_rank"], MLA["q_lora_rank"]
+        return {
+            "q_a_proj": (query, wide), "q_a_layernorm": (query,), "q_b_proj": (heads * (nope + rope), query), "kv_a_layernorm": (rank,),
+            "kv_a_proj_with_mqa": (rank + rope, wide), "kv_b_proj": (heads * (nope + value), rank), "o_proj": (HIDDEN, heads * value),
+        }  # fmt: skip
+    size = GQA["head_dim"]
+    rows = {
+        part: GQA[f"num_{key}_heads"] * size
+        for part, key in (("q", "attention"), ("k", "key_value"), ("v", "key_value"))
+    }
+    shapes: dict[str, tuple[int, ...]] = {f"{part}_proj": (count, wide) for part, count in rows.items()}
+    shapes["o_proj"] = (HIDDEN, rows["q"])
+    return shapes | ({"q_norm": (size,), "k_norm": (size,)} if kind == "qwen3" else {})
+
+
+def _layer(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {f"self_attn.{name}": shape for name, shape in _attention(kind, wide).items()}
+    shapes |= {"mlp.gate_proj": (MLP, HIDDEN), "mlp.up_proj": (MLP, HIDDEN), "mlp.down_proj": (HIDDEN, MLP)}
+    return shapes | {"input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,)}
+
+
+def _filled(seed: str, shapes: dict[str, tuple[int, ...]], prefix: str = "") -> dict[str, Stored]:
+    """Matrices around 0, norms around 1."""
+    return {
+        f"{prefix}{name}.weight": uniform(f"{seed} {name}", *shape, low=0.5 if len(shape) == 1 else -0.5, high=1.5 if len(shape) == 1 else 0.5)
+        for name, shape in shapes.items()
+    }  # fmt: skip
+
+
+@cache
+def _target(kind: str) -> Files:
+    config = {
+        **SIZES,
+        **TARGETS[kind],
+        "num_hidden_layers": DEPTH,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens": (VOCAB, HIDDEN),
+        "lm_head": (VOCAB, HIDDEN),
+        "model.norm": (HIDDEN,),
+    }
+    for layer in range(DEPTH):
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _layer(kind, HIDDEN).items()}
+    return Files(config, _filled(kind, shapes))
+
+
+def target(kind: str) -> Files:
+    """The target of this kind: 8 layers, hidden 32, 256 tokens, random float32 weights, no tokenizer."""
+    return deepcopy(_target(kind))
+
+
+def _norms(base: Base) -> dict[str, bool]:
+    return {"norm_before_residual": False, "fc_norm": base.is_31, "norm_output": base.is_31, "norm_before_fc": False}
+
+
+def _config(base: Base) -> dict[str, Any]:
+    architecture, model_type = ARCHITECTURES[base.kind]
+    aux = list(base.aux)
+    return {
+        "architectures": [architecture], "model_type": model_type, **SIZES, "num_hidden_layers": 1, "mlp_bias": False,
+        **(MLA if base.kind == "mla" else GQA), "rope_theta": 10000.0, "rope_scaling": None,
+        "draft_vocab_size": DRAFT if base.is_reduced else VOCAB, "target_hidden_size": HIDDEN, **_norms(base),
+        "num_aux_hidden_states": 3, "eagle_aux_hidden_state_layer_ids": aux,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [one - 1 for one in aux], "use_aux_hidden_state": True},
+    }  # fmt: skip
+
+
+def _speculators_config(base: Base) -> dict[str, Any]:
+    layer = {key: value for key, value in SIZES.items() if key != "torch_dtype"}
+    layer |= {
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "mlp_bias": False,
+        **GQA,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    }
+    proposal = {"accept_tolerance": 0.0, "proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1}
+    verifier = {"architectures": ["LlamaForCausalLM"], "name_or_path": "example/tiny-llama"}
+    return {
+        "architectures": ["Eagle3DraftModel"], "draft_vocab_size": DRAFT, "dtype": "float32", "eagle_aux_hidden_state_layer_ids": list(base.aux),
+        **_norms(base), "speculators_model_type": "eagle3", "speculators_version": "0.9.0", "target_hidden_size": None,
+        "tie_word_embeddings": False, "transformer_layer_config": layer,
+        "speculators_config": {"algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [proposal], "verifier": verifier},
+    }  # fmt: skip
+
+
+@cache
+def _drafter(name: str) -> Files:
+    base = BASES[name]
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc": (HIDDEN, 3 * HIDDEN),
+        "norm": (HIDDEN,),
+        "layers.0.hidden_norm": (HIDDEN,),
+    }
+    shapes |= {f"layers.0.{part}": shape for part, shape in _layer(base.kind, 2 * HIDDEN).items()}
+    if base.is_31:
+        shapes |= {f"fc_norm.{place}": (HIDDEN,) for place in range(3)}
+    if not base.is_shared:
+        shapes["lm_head"] = (DRAFT if base.is_reduced else VOCAB, HIDDEN)
+    tensors = _filled(f"drafter {name}", shapes)
+    if base.is_fresh:
+        ones = np.ones(HIDDEN, "<f4").tobytes()
+        tensors = {
+            key: ("F32", shape, ones) if len(shape) == 1 else (dtype, shape, data)
+            for key, (dtype, shape, data) in tensors.items()
+        }
+    if not base.is_shared:
+        tensors["embed_tokens.weight"] = _target(base.kind).tensors["model.embed_tokens.weight"]
+    if base.is_reduced:
+        tensors["d2t"] = integers(*(token - place for place, token in enumerate(DRAFTED)))
+    return Files((_speculators_config if base.is_speculators else _config)(base), dict(sorted(tensors.items())))
+
+
+def drafter(name: str) -> Files:
+    """The good drafter of this name."""
+    return deepcopy(_drafter(name))

@@ -1,0 +1,106 @@
+"""Cases made by rule and by seeded dice: every tensor dropped, and random edits of names, shapes, numbers and config keys."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.builders import ABSENT
+from tests.engine.agreement.bases import BASES, Files, drafter
+from tests.engine.agreement.edits import Edit, add, cast, config, drop, fill, noise, rename, spot, transpose, uniform
+
+# bases whose every tensor is dropped once
+WHOLE = ("llama31", "qwen3", "mla3")
+DRAWS = {
+    "llama3": 36, "llama31": 24, "llama-shared": 8, "llama-fresh": 6, "qwen3": 20, "qwen31": 14, "mla3": 20, "mla31": 12, "speculators31": 14,
+}  # fmt: skip
+VALUES: dict[str, tuple[Any, ...]] = {
+    "int": (0, 1, 2, 3, -1, 31, 64, 96, 100, 512, "32", None, ABSENT, 2.5),
+    "bool": (True, False, None, ABSENT, "true", 1),
+    "float": (1e-05, 10000, 0.0, None, ABSENT, "1e-6", 500000.0),
+    "list": (None, ABSENT, [], {}, "x"),
+    "str": (None, ABSENT, "x", 3),
+    "dict": (None, ABSENT, {}, []),
+    "NoneType": (ABSENT, {}, 7, "x"),
+}
+
+
+def drawn(name: str) -> dict[str, Edit]:
+    """The generated cases of a base."""
+    found: dict[str, Edit] = {}
+    files = drafter(name)
+    for tensor in (
+        files.tensors if name in WHOLE else [key for key in files.tensors if "norm" in key and BASES[name].is_fresh]
+    ):
+        found[f"without {tensor}"] = drop(tensor)
+    dice = random.Random(f"agreement {name}")
+    wanted = len(found) + DRAWS[name]
+    while len(found) < wanted:
+        title, edit = dice.choice(KINDS)(dice, files)
+        found.setdefault(title, edit)
+    return found
+
+
+def _tensor(dice: random.Random, files: Files) -> str:
+    return dice.choice(sorted(name for name in files.tensors if name != "d2t"))
+
+
+def _renamed(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    name = _tensor(dice, files)
+    new = dice.choice(
+        (
+            name.replace("weight", "weights"),
+            name + ".weight",
+            "decoder." + name,
+            name.replace("layers.0", "layers.1"),
+            name.upper(),
+        )
+    )
+    return f"{name} named {new}", rename(name, new)
+
+
+def _dropped(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    one, other = dice.sample(sorted(files.tensors), 2)
+    return f"without {one} and {other}", drop(one, other)
+
+
+def _reshaped(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    name = _tensor(dice, files)
+    shape = files.tensors[name][1]
+    new = dice.choice((
+        tuple(size + 1 for size in shape), (shape[0] * 2, *shape[1:]), (shape[0] // 2, *shape[1:]), (*shape[:-1], shape[-1] * 2),
+        (1, *shape), (*shape[:-1], shape[-1] - 1), shape[:-1] or (1,),
+    ))  # fmt: skip
+    return f"{name} of {list(new)}", noise(name, *new)
+
+
+def _turned(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    name = dice.choice([key for key, stored in sorted(files.tensors.items()) if len(stored[1]) == 2])
+    return f"{name} transposed", transpose(name)
+
+
+def _poisoned(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    name, value = _tensor(dice, files), dice.choice(("nan", "inf", "-inf", "0", "1e30"))
+    if dice.random() < 0.5:
+        return f"{name} all {value}", fill(name, float(value))
+    return f"{name} with one {value}", spot(name, float(value), dice.randrange(30))
+
+
+def _retyped(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    name, dtype = _tensor(dice, files), dice.choice(("F16", "BF16", "F64", "I64", "U8"))
+    return f"{name} as {dtype}", cast(name, dtype)
+
+
+def _other(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    name = _tensor(dice, files)
+    return f"{name} of other numbers", add(name, uniform(f"other {name}", *files.tensors[name][1]))
+
+
+def _rekeyed(dice: random.Random, files: Files) -> tuple[str, Edit]:
+    key = dice.choice(sorted(files.config))
+    value = dice.choice(VALUES[type(files.config[key]).__name__])
+    return f"{key} {'gone' if value is ABSENT else repr(value)}", config(**{key: value})
+
+
+KINDS: tuple[Callable[[random.Random, Files], tuple[str, Edit]], ...] = (
+    _renamed, _dropped, _reshaped, _turned, _poisoned, _poisoned, _retyped, _other, _rekeyed, _rekeyed, _rekeyed,
+)  # fmt: skip

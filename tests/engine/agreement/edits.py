@@ -1,0 +1,215 @@
+"""Edits of a drafter's files: each returns a function that changes a Files in place."""
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.builders import ABSENT, Stored, framed, integers, safetensors_bytes
+from tests.engine.agreement.bases import DRAFTED, Files, uniform
+
+Edit = Callable[[Files], None]
+TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
+WEIGHTS = "model.safetensors"
+
+
+def config(**changes: Any) -> Edit:
+    """Config keys (ABSENT: gone)."""
+    return inside("", **changes)
+
+
+def inside(key: str, **changes: Any) -> Edit:
+    """Keys of a mapping in the config (ABSENT: gone); of the config itself where `key` is empty."""
+
+    def edit(files: Files) -> None:
+        place = files.config.setdefault(key, {}) if key else files.config
+        place.update(changes)
+        for name in [name for name, value in place.items() if value is ABSENT]:
+            del place[name]
+
+    return edit
+
+
+def both(*edits: Edit) -> Edit:
+    """One edit after the other."""
+
+    def edit(files: Files) -> None:
+        for one in edits:
+            one(files)
+
+    return edit
+
+
+def drop(*names: str) -> Edit:
+    """Tensors gone."""
+
+    def edit(files: Files) -> None:
+        for name in names:
+            del files.tensors[name]
+
+    return edit
+
+
+def rename(old: str, new: str) -> Edit:
+    """A part of tensor names replaced by another; an empty one puts `new` before all."""
+
+    def edit(files: Files) -> None:
+        named = {name.replace(old, new, 1) if old else new + name: stored for name, stored in files.tensors.items()}
+        files.tensors = named
+
+    return edit
+
+
+def add(name: str, stored: Stored) -> Edit:
+    """A tensor more, or another one of this name."""
+
+    def edit(files: Files) -> None:
+        files.tensors[name] = stored
+
+    return edit
+
+
+def noise(name: str, *shape: int) -> Edit:
+    """A tensor of random numbers, new or in another shape."""
+    return add(name, uniform(f"noise {name}", *shape))
+
+
+def transpose(name: str) -> Edit:
+    """A matrix turned round."""
+    return over(name, lambda array: array.T)
+
+
+def fill(name: str, value: float) -> Edit:
+    """Every number of a tensor made `value`."""
+    return over(name, lambda array: np.full_like(array, value))
+
+
+def spot(name: str, value: float, place: int = 7) -> Edit:
+    """One number of a tensor made `value`."""
+
+    def change(array: Any) -> Any:
+        changed = array.copy()
+        changed.reshape(-1)[place] = value
+        return changed
+
+    return over(name, change)
+
+
+def scale(name: str, factor: float) -> Edit:
+    """Every number of a tensor times `factor`."""
+    return over(name, lambda array: (array * factor).astype(array.dtype))
+
+
+def cast(name: str, dtype: str) -> Edit:
+    """A tensor (or all floats, where `name` is empty) in another dtype, by value."""
+
+    def edit(files: Files) -> None:
+        for one in [name] if name else [key for key, stored in files.tensors.items() if stored[0] == "F32"]:
+            kind, shape, data = files.tensors[one]
+            array = np.frombuffer(data, TYPES[kind])
+            files.tensors[one] = (
+                dtype,
+                shape,
+                bfloat16(array) if dtype == "BF16" else array.astype(TYPES[dtype]).tobytes(),
+            )
+
+    return edit
+
+
+def bfloat16(array: Any) -> bytes:
+    """The upper halves of float32 numbers."""
+    upper: bytes = (array.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    return upper
+
+
+def over(name: str, change: Callable[[Any], Any]) -> Edit:
+    """A tensor's array changed, in its own dtype."""
+
+    def edit(files: Files) -> None:
+        dtype, shape, data = files.tensors[name]
+        array = np.ascontiguousarray(change(np.frombuffer(data, TYPES[dtype]).reshape(shape)))
+        files.tensors[name] = dtype, array.shape, array.tobytes()
+
+    return edit
+
+
+def targets(change: Callable[[list[int]], Sequence[int]]) -> Edit:
+    """Other target tokens in d2t."""
+    changed = change(list(DRAFTED))
+    return add("d2t", integers(*(token - place for place, token in enumerate(changed))))
+
+
+def file(name: str, data: bytes | str | None) -> Edit:
+    """A file more, another one of this name, or (None) one less."""
+
+    def edit(files: Files) -> None:
+        files.files[name] = data.encode() if isinstance(data, str) else data
+
+    return edit
+
+
+def weights(change: Callable[[bytes], bytes], name: str = WEIGHTS) -> Edit:
+    """The bytes of the weights' file changed, under its own name or another one beside it."""
+
+    def edit(files: Files) -> None:
+        files.files[name] = change(files.contents()[WEIGHTS])
+
+    return edit
+
+
+def moved(name: str) -> Edit:
+    """The weights' file under another name."""
+    return both(weights(bytes, name), file(WEIGHTS, None))
+
+
+def metadata(value: dict[str, str] | None) -> Edit:
+    """Another metadata block in the weights' file."""
+
+    def edit(files: Files) -> None:
+        files.metadata = value
+
+    return edit
+
+
+def sharded(
+    *, lost: str = "", swapped: str = "", twice: str = "", without_file: int = 0, has_index: bool = True
+) -> Edit:
+    """The weights in two files with an index; the index may lack a name, point to the wrong file, or a file be gone."""
+
+    def edit(files: Files) -> None:
+        names, index = sorted(files.tensors), {}
+        for number in (1, 2):
+            shard = f"model-{number:05}-of-00002.safetensors"
+            held = [*names[number - 1 :: 2], *([twice] if twice and twice not in names[number - 1 :: 2] else [])]
+            index |= dict.fromkeys(names[number - 1 :: 2], shard)
+            if number != without_file:
+                files.files[shard] = safetensors_bytes({name: files.tensors[name] for name in held}, files.metadata)
+        index.pop(lost, None)
+        if swapped:
+            index[swapped] = next(shard for shard in set(index.values()) if shard != index[swapped])
+        if has_index:
+            files.files["model.safetensors.index.json"] = json.dumps({"metadata": {}, "weight_map": index}).encode()
+        files.files[WEIGHTS] = None
+
+    return edit
+
+
+def header(change: Callable[[dict[str, Any]], Any]) -> Edit:
+    """The weights' header as JSON changed, the data as it is."""
+
+    def spoil(raw: bytes) -> bytes:
+        (length,) = struct.unpack("<Q", raw[:8])
+        return framed(json.dumps(change(json.loads(raw[8 : 8 + length]))).encode(), raw[8 + length :])
+
+    return weights(spoil)
+
+
+def head_swapped(files: Files) -> None:
+    """Two rows of lm_head and of d2t's targets changed places: another order, the same meaning."""
+    dtype, shape, data = files.tensors["lm_head.weight"]
+    rows = np.frombuffer(data, TYPES[dtype]).reshape(shape)
+    order = [1, 0, *range(2, shape[0])]
+    files.tensors["lm_head.weight"] = dtype, shape, np.ascontiguousarray(rows[order]).tobytes()
+    targets(lambda every: [every[place] for place in order])(files)
