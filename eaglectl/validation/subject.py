@@ -80,7 +80,7 @@ class Subject:
         """The checkpoint's own name."""
         return self.source.label
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The files beside each other."""
         return self.source.names()
