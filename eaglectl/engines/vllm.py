@@ -76,7 +76,10 @@ def _words(view: View, readings: tuple[Reading, ...]) -> Mapping[str, Any]:
 
 def _read(reading: Reading) -> str:
     runner = reading.engine.removeprefix("vLLM, ")
-    return f"boundaries {list(reading.boundaries)}" if reading.boundaries else f"the default (2, n//2, n-3), {runner}"
+    if reading.boundaries is None:
+        return f"the default (2, n//2, n-3), {runner}"
+    default = "the default, " if reading.is_default else ""
+    return f"{default}boundaries {list(reading.boundaries)}, {runner}"
 
 
 ENGINE = Engine("vllm", "vLLM", CONDITIONS, readings_of, _words)

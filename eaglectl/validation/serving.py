@@ -1,5 +1,6 @@
 """Rules on what engine releases do with a checkpoint: one for each fact of the engines' files."""
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -61,9 +62,7 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
 
 def spelled(keys: Mapping[str, Any]) -> str:
     """Keys and values as they are written: `fc_norm: true`."""
-    return ", ".join(
-        f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in keys.items()
-    )
+    return ", ".join(f"{key}: {json.dumps(value)}" for key, value in keys.items())
 
 
 def _check(engine: Engine, fact: Fact) -> Check:
