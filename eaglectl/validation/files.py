@@ -14,7 +14,7 @@ from eaglectl.errors import Unreadable
 from eaglectl.validation.rule import CannotLook, Hit, rule
 from eaglectl.validation.subject import Subject
 
-UNPICKLED = (*PICKLES, ".pkl", ".pickle", ".ckpt", ".distcp")
+UNPICKLED = (*PICKLES, ".pkl", ".pickle", ".ckpt", ".distcp", ".metadata")
 CODE = (".py", ".pyc", ".so", ".sh", ".dll", ".dylib", ".exe")
 POINTER_SIZE = 1024
 # what a drafter's folder may hold; a policy's list of files adds to it

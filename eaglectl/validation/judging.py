@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eaglectl.errors import Unreadable
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.releases import Outcome as Outcome
 from eaglectl.validation.releases import ReleaseVerdict as ReleaseVerdict
@@ -71,7 +72,7 @@ def judge(subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Seve
         severity = "error" if one.id in policy.forbidden else policy.severities.get(one.id, one.severity)
         try:
             hits = list(one.check(subject))
-        except CannotLook as reason:
+        except (CannotLook, Unreadable) as reason:
             is_serving = one.family.startswith("serving")  # it only runs where it was asked for
             unlooked.append(Unlooked(one, str(reason), is_serving or one.id in policy.required))
             continue

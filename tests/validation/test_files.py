@@ -6,8 +6,18 @@ from pathlib import Path
 import pytest
 
 import eaglectl
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.errors import Unreadable
 from eaglectl.validation.policy import Policy
-from tests.builders import call, drafter_config, drafter_tensors, framed, sharded_folder, write_safetensors
+from tests.builders import (
+    call,
+    drafter_config,
+    drafter_folder,
+    drafter_tensors,
+    framed,
+    sharded_folder,
+    write_safetensors,
+)
 from tests.cases import CASES, Case
 from tests.validation.patches import Patch, check
 
@@ -135,3 +145,19 @@ def test_producers_files_are_sound(case: Case) -> None:
     report = eaglectl.validate(str(case.folder), select=["EGL0"], answers=case.answered())
     expected = {"EGL002"} if case.is_pickled else set()
     assert {one.rule.id for one in report.findings if one.severity == "error"} == expected
+
+
+def test_a_file_that_cannot_be_read_blinds_its_rules_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "README.md").write_text("vllm serve")
+    real = FolderSource.read
+
+    def read(self: FolderSource, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        if name == "README.md":
+            raise Unreadable("README.md in drafter: Permission denied")
+        return real(self, name, start, stop)
+
+    monkeypatch.setattr(FolderSource, "read", read)
+    report = eaglectl.validate(str(folder), select=["EGL0", "EGL9"])
+    assert {"EGL007", "EGL902"} <= {one.rule.id for one in report.unlooked}
+    assert (report.verdict, report.findings) == ("pass", ())
