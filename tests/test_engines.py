@@ -1,16 +1,21 @@
 """What engine releases do with a checkpoint: every fact has a condition, and known cases come out as they were measured."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from packaging.specifiers import SpecifierSet
 
 import eaglectl
 from eaglectl.engines import vllm
 from eaglectl.engines.catalogue import ENGINES, parse_engine
+from eaglectl.engines.facts import ranges
 from eaglectl.errors import Usage
 from eaglectl.formats.format import Answers
+from eaglectl.validation.support import services
+from tests.builders import call
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -160,3 +165,84 @@ def test_a_rope_base_that_was_not_trained_differs() -> None:
 
 def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
     assert outcomes("modelopt-megatron/no-d2t")["vllm 0.33.0"][0] == "differs"
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("vlm", "near it: vllm"),
+        ("vllm-0.32.0", "near it: vllm==0.32.0"),
+        ("vLLM 0.32", "near it: vllm==0.32"),
+        ("sglangg==0.5.23", "near it: sglang==0.5.23"),
+        ("tensorrt_llm", "near it: tensorrt-llm"),
+        ("tensorrt-llm==1.2", "write tensorrt-llm"),
+        ("triton", "engines are vllm, sglang, atom, tensorrt-llm, tokenspeed"),
+        ("vllm==0.22.5", "near it: vllm==0.22.1, vllm==0.23.0"),
+        ("vllm>=99", "near it: vllm==0.33.0"),
+        ("vllm<0.3", "near it: vllm==0.10.0"),
+        ("sglang==0.6.0", "near it: sglang==0.5.23"),
+        ("vllm==0.9.*", "near it: vllm==0.10.0"),
+        ("vllm=>1", "vllm"),
+        ("\x1b[31mvllm\n==", "vllm"),
+        ("", "engines are"),
+    ],
+)  # fmt: skip
+def test_an_engine_that_is_not_known_names_the_nearest(text: str, near: str) -> None:
+    with pytest.raises(Usage, match="--engine") as raised:
+        parse_engine(text)
+    assert near in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("release", "target", "taken"),
+    [
+        ("0.21.0", "qwen3", ("V1",)), ("0.22.0", "qwen3", ("V2",)), ("0.22.0", "llama", ("V1",)), ("0.23.0", "llama", ("V2",)),
+        ("0.24.0", "deepseek_v2", ("V2",)), ("0.28.0", "gpt_oss", ("V1",)), ("0.28.0", "some_new", ("V1", "V2")), ("0.25.0", None, ("V1", "V2")),
+        ("0.29.0", "gpt_oss", ("V2",)), ("0.33.0", None, ("V2",)),
+    ],
+)  # fmt: skip
+def test_the_runner_of_a_release_depends_on_the_target_for_a_while(
+    release: str, target: str | None, taken: tuple[str, ...]
+) -> None:
+    assert vllm.runners(release, target) == taken
+
+
+def test_every_release_has_a_runner() -> None:
+    assert all(vllm.runners(release, None) for release in vllm.releases())
+
+
+SERVED = {(one.engine, one.layout, one.version, one.attention): one.releases for one in services()}
+
+
+@pytest.mark.parametrize(
+    ("layout", "version", "attention", "first"),
+    [
+        ("vllm", "3", "GQA", "0.10.2"), ("vllm", "3.1", "GQA", "0.22.0"), ("vllm", "3.1-joint", "GQA", "0.22.0"),
+        ("vllm", "3", "MLA", "0.18.0"), ("vllm", "3.1", "MLA", "0.23.0"), ("vllm", "3", "Qwen3", "0.24.0"), ("vllm", "3.1", "Qwen3", "0.24.0"),
+        ("speculators", "3", "GQA", "0.10.1"), ("speculators", "3.1", "GQA", "0.25.0"), ("speculators", "3.1", "Qwen3", "0.25.0"),
+    ],
+)  # fmt: skip
+def test_the_first_release_that_serves_an_ideal_drafter(layout: str, version: str, attention: str, first: str) -> None:
+    served = SERVED["vllm", layout, version, attention]
+    assert served == vllm.releases()[vllm.releases().index(first) :]
+
+
+def test_what_no_release_serves_is_empty_and_not_left_out() -> None:
+    assert SERVED["vllm", "vllm", "3.1-joint", "MLA"] == () and SERVED["sglang", "speculators", "3", "GQA"] == ()
+    assert SERVED["sglang", "sglang", "3.1", "MLA"] == ("0.5.23",)
+    assert ("vllm", "speculators", "3", "MLA") not in SERVED  # the layout has no place for it
+
+
+def test_the_table_of_engines_is_printed_and_fits_its_schema() -> None:
+    done = call("engines")
+    assert done.code == 0 and "0.22.0 - 0.33.0" in done.out and "eagle3_layers_to_capture" in done.out
+    assert "V1 or V2, by the target's architecture in 0.22.0 - 0.28.0" in done.out
+    document = call("engines", "--json").document
+    jsonschema.validate(document, json.loads((FIXTURES.parent / "schemas/engines.schema.json").read_text()))
+    assert {one["engine"] for one in document["engines"]} == {"vllm", "sglang"}
+    assert [one["engine"] for one in document["not_followed"]] == ["tensorrt-llm", "tokenspeed", "atom"]
+
+
+def test_ranges_of_releases_are_told_in_few_words() -> None:
+    assert ranges(("0.33.0", "0.31.0", "0.32.0", "0.10.0"), vllm.releases()) == "0.10.0, 0.31.0 - 0.33.0"
+    assert ranges((), vllm.releases()) == ""
