@@ -5,7 +5,9 @@ block tells whether any of its numbers is NaN or infinite, and two maxima of who
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from itertools import groupby
 from typing import Any
 
@@ -14,13 +16,15 @@ import numpy.typing as npt
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
-from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.source import Source
 from eaglectl.errors import Unreadable
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[Any]
 Told = Callable[[int, int], None]
 BLOCK = 4 << 20
+# bytes of one request, where the file is on another machine
+FETCHED = 16 << 20
 # numbers of a tensor that its spread is taken from, and the runs that they come in
 SAMPLE, RUNS = 1 << 20, 16
 
@@ -71,29 +75,25 @@ class Spread:
     kurtosis: float
 
 
-def scan(source: FolderSource, tensors: Sequence[StoredTensor], told: Told | None = None) -> Mapping[str, Summary]:
+def scan(source: Source, tensors: Sequence[StoredTensor], told: Told | None = None) -> Mapping[str, Summary]:
     """A summary of every floating-point tensor, in one pass over each file. Raises Unreadable.
 
     `told` hears after each block how many bytes of how many are done.
     """
     floats = sorted((one for one in tensors if one.dtype in FORMS), key=lambda one: (one.file, one.start))
     total, done = sum(one.nbytes for one in floats), 0
-    buffer = bytearray(min(BLOCK, max((one.nbytes for one in floats), default=0)))
+    buffer = memoryview(bytearray(min(BLOCK, max((one.nbytes for one in floats), default=0))))
     found: dict[str, Summary] = {}
     for file, group in groupby(floats, key=lambda one: one.file):
-        try:
-            with source.path(file).open("rb", buffering=0) as stream:
-                for tensor in group:
-                    tally = _Tally(tensor.dtype)
-                    stream.seek(tensor.start)
-                    for block in _blocks(stream, tensor, memoryview(buffer)):
-                        tally.add(block)
-                        done += block.nbytes
-                        if told:
-                            told(done, total)
-                    found[tensor.name] = tally.summary()
-        except OSError as error:
-            raise Unreadable(f"{file} in {source.label}: {error.strerror}") from None
+        with _opened(source, file) as stream:
+            for tensor in group:
+                tally = _Tally(tensor.dtype)
+                for block in _blocks(stream, tensor, buffer) if stream else _fetched(source, tensor):
+                    tally.add(block)
+                    done += block.nbytes
+                    if told:
+                        told(done, total)
+                found[tensor.name] = tally.summary()
     return found
 
 
@@ -148,7 +148,22 @@ def likeness(one: Floats, other: Floats) -> float:
     return float(cosines.mean())
 
 
-def _blocks(stream: Any, tensor: StoredTensor, buffer: memoryview) -> Iterator[memoryview]:
+@contextmanager
+def _opened(source: Source, file: str) -> Iterator[FileIO | None]:
+    """The file, if it is on this machine."""
+    path = source.path(file)
+    if path is None:
+        yield None
+        return
+    try:
+        with path.open("rb", buffering=0) as stream:
+            yield stream
+    except OSError as error:
+        raise Unreadable(f"{file} in {source.label}: {error.strerror}") from None
+
+
+def _blocks(stream: FileIO, tensor: StoredTensor, buffer: memoryview) -> Iterator[memoryview]:
+    stream.seek(tensor.start)
     left = tensor.nbytes
     while left:
         block = buffer[: min(left, len(buffer))]
@@ -156,6 +171,11 @@ def _blocks(stream: Any, tensor: StoredTensor, buffer: memoryview) -> Iterator[m
             raise Unreadable(f"{tensor.file} ends within {tensor.name}: it is truncated or being written")
         left -= len(block)
         yield block
+
+
+def _fetched(source: Source, tensor: StoredTensor) -> Iterator[memoryview]:
+    for start in range(tensor.start, tensor.stop, FETCHED):
+        yield memoryview(source.read(tensor.file, start, min(start + FETCHED, tensor.stop)))
 
 
 class _Tally:

@@ -267,6 +267,23 @@ def test_bytes_are_counted_as_they_are_read(tmp_path: Path, monkeypatch: pytest.
     assert heard == [(1024, 1220), (1200, 1220), (1220, 1220)]
 
 
+class Elsewhere(FolderSource):
+    """A folder of another machine."""
+
+    def path(self, name: str) -> None:  # type: ignore[override]
+        return None
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        return FolderSource(self.root).read(name, start, stop)
+
+
+def test_a_file_on_another_machine_is_scanned_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = scanned(tmp_path, one=floats("a", 600), two=poisoned(FC, b"\xc0\x7f", 700)[FC])
+    monkeypatch.setattr(scanning, "FETCHED", 1024)
+    tensors = tuple(read_checkpoint(FolderSource(tmp_path)).tensors.values())
+    assert scanning.scan(Elsewhere(tmp_path), tensors) == here
+
+
 def test_no_numbers_are_no_fault(tmp_path: Path) -> None:
     found = scanned(tmp_path, none=("BF16", (0, 4), b""), one=("BF16", (), b"\x80\x3f"))
     assert found["none"] == scanning.Summary(0.0, 0, -1, None)
