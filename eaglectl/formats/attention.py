@@ -13,7 +13,7 @@ def read_heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
     if heads is None:
         raise Refused(
             "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to config.json",
-            "config-dimensions",
+            keys.absence("num_attention_heads"),
             "config.json",
         )
     query = shapes.first(("layers.0.self_attn.q_proj.weight", 0), ("layers.0.self_attn.o_proj.weight", 1))

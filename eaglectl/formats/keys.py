@@ -53,6 +53,10 @@ class Keys:
             value = value[part]
         return value
 
+    def absence(self, key: str) -> str:
+        """The rule's name that a key without a value is a case of: a null is not the same as no key."""
+        return "null-fields" if key in self.config else "config-dimensions"
+
     def take(self, key: str) -> Any:
         """The value of a canonical key under any of its spellings, or MISSING; two spellings that differ are refused."""
         places = SPELLINGS.get(key, (key,))

@@ -55,7 +55,7 @@ def agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) -
         if stated is None:
             raise Refused(
                 f"config.json has no {key}, and no tensor gives it; add it to config.json",
-                "config-dimensions",
+                keys.absence(key),
                 "config.json",
             )
         return stated

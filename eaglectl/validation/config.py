@@ -1,6 +1,5 @@
 """Rules on config.json by itself: the class it names, the kinds of its values, and spellings that agree."""
 
-import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,12 +11,12 @@ from eaglectl.formats.reading import family_of
 from eaglectl.formats.speculators import flatten
 from eaglectl.validation.rule import CannotLook, Hit, rule
 from eaglectl.validation.subject import Subject, key_place
+from eaglectl.validation.weights import DTYPE
 
 # served by TensorRT-LLM alone (formats.md, 6)
 DEEP = "LlamaForCausalLMEagle3Deep"
 # the name that most engines know, by the kind of attention; q/k norms are vLLM's alone
 BEST: Mapping[Family, str] = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}
-DTYPE = re.compile(r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)")
 KIND: Mapping[Family, str] = {"llama": "plain attention", "qwen3": "q/k norms", "mla": "MLA attention"}
 # fields of transformers 5.23's LlamaConfig, Qwen3Config and DeepseekV2Config that may not be null
 TYPED = (
@@ -106,10 +105,12 @@ def null_fields(subject: Subject) -> Iterator[Hit]:
         *TYPED_BY_TYPE.get(str(config.get("model_type")), ()),
         *(() if is_nested else ("target_hidden_size",)),
     )
-    for key in keys:
-        if key in config and config[key] is None:
-            at = f"transformer_layer_config.{key}" if is_nested else key
-            yield Hit(f"{key} is null; a value of its type is needed, or no such key", f"config.json:{at}")
+    nulls = [key for key in keys if key in config and config[key] is None]
+    for key in nulls:
+        at = f"transformer_layer_config.{key}" if is_nested else key
+        yield Hit(f"{key} is null; a value of its type is needed, or no such key", f"config.json:{at}")
+    if not nulls and subject.stop is not None and subject.stop.topic == "null-fields":
+        yield from subject.said("null-fields")
 
 
 @rule("EGL111", "spellings-agree", "error")
@@ -190,6 +191,8 @@ def model_type(subject: Subject) -> Iterator[Hit]:
     known: tuple[str, ...]
     stated, layer = config.get("model_type"), config.get("transformer_layer_config")
     is_speculators = config.get("speculators_model_type") is not None
+    if layer is not None and not isinstance(layer, Mapping):
+        raise CannotLook("transformer_layer_config is no object")
     if is_speculators and isinstance(layer, Mapping):
         known, found, at = LAYER_TYPES, layer.get("model_type"), "config.json:transformer_layer_config"
     else:

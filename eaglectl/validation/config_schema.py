@@ -43,8 +43,8 @@ def config_schema(subject: Subject) -> Iterator[Hit]:
         return
     said = subject.stop.where.removeprefix("config.json:") if subject.stop is not None else ""
     for where, message in violations(schema, subject.config):
-        key = where.partition("[")[0]
-        if key.rpartition(".")[2] not in JUDGED and key not in (said, f"transformer_layer_config.{said}"):
+        key = where.partition("[")[0].rpartition(".")[2]
+        if key not in (*JUDGED, said.rpartition(".")[2]):
             yield Hit(f"{where} does not fit: {message}", f"config.json:{where}")
 
 

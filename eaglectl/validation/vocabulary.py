@@ -32,9 +32,9 @@ def draft_vocabulary_size(subject: Subject) -> Iterator[Hit]:
 
     Fix: restore lm_head, d2t and t2d of one training run.
     """
-    dims = subject.drafter.dims
-    if dims.draft_vocab > dims.vocab:
-        text = f"the draft vocabulary has {dims.draft_vocab} tokens and the target's {dims.vocab}"
+    dims, vocab = subject.drafter.dims, _target_tokens(subject)
+    if dims.draft_vocab > vocab:
+        text = f"the draft vocabulary has {dims.draft_vocab} tokens and the target's {vocab}"
         yield Hit(text, "config.json:vocab_size")
         return
     yield from _found(subject, "draft-vocabulary-size")
@@ -217,13 +217,19 @@ def _found(subject: Subject, topic: str) -> Iterator[Hit]:
 
 @lru_cache(maxsize=8)
 def _looked(subject: Subject) -> tuple["Fault", ...]:
-    dims = subject.drafter.dims
-    if not {"d2t", "t2d"} & set(subject.drafter.tensors) or dims.draft_vocab > dims.vocab:
+    dims, vocab = subject.drafter.dims, _target_tokens(subject)
+    if not {"d2t", "t2d"} & set(subject.drafter.tensors) or dims.draft_vocab > vocab:
         return ()
     d2t, t2d = _tables(subject)
     from eaglectl.drafter.vocabulary import faults
 
-    return faults(d2t, t2d, dims.draft_vocab, dims.vocab)
+    return faults(d2t, t2d, dims.draft_vocab, vocab)
+
+
+def _target_tokens(subject: Subject) -> int:
+    """The size to judge tables by. Where an embedding is shorter than vocab_size, that is another rule's finding already."""
+    size, stated = subject.drafter.dims.vocab, subject.flat.get("vocab_size")
+    return max(size, stated) if type(stated) is int and "t2d" not in subject.drafter.tensors else size
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ DTYPES: Mapping[str, str] = {
     "bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32", "float64": "F64",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
+DTYPE = re.compile(r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)")
 NUMBERS = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 
 
@@ -148,7 +149,7 @@ def config_dtype(subject: Subject) -> Iterator[Hit]:
     place = key_place(subject.config, key)
     if stated is None:
         yield Hit(f"config states no torch_dtype, and the weights are {most}", place)
-    elif DTYPES.get(str(stated).removeprefix("torch.")) != most:
+    elif DTYPE.fullmatch(str(stated)) and DTYPES.get(str(stated).removeprefix("torch.")) != most:  # else another rule's
         yield Hit(f"config states {key}: {stated}, and the weights are {most}", place)
 
 
