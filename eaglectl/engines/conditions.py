@@ -80,6 +80,13 @@ def _unstated(flag: str, trained: Callable[[View], bool | None]) -> Condition:
     )
 
 
+def _only_rope_parameters(view: View) -> bool:
+    stated = view.says("rope_parameters")
+    if not isinstance(stated, Mapping) or view.says("rope_theta") is not None:
+        return False
+    return view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None
+
+
 def _positions(view: View) -> bool:
     theirs, ours = view.target_text.get("max_position_embeddings"), view.number("max_position_embeddings")
     return isinstance(theirs, int) and ours is not None and ours < theirs
@@ -192,4 +199,6 @@ CONDITIONS: Mapping[str, Condition] = {
     "target-unlisted": lambda v, r, a: _unlisted(v, r),
     "aux-ids-unread": lambda v, r, a: _sames(v, a) == {False},
     "aux-runner": lambda v, r, a: {True, False} <= _sames(v, a),
+    "rope-parameters-unread": lambda v, r, a: _only_rope_parameters(v),
+    "rope-parameters-by-chance": lambda v, r, a: _only_rope_parameters(v),
 }  # fmt: skip

@@ -55,9 +55,9 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
         "{architecture_value}": [OLDEST if view.architecture == best and view.family == "llama" else best],
         "{aux}": dims.aux, "{layers}": dims.layers, "{head_dim}": dims.head_dim, "{draft_vocab}": dims.draft_vocab,
         "{target_hidden}": dims.target_hidden, "{residual}": norms.norm_before_residual,
-        "{model_type_value}": MODEL_TYPES[view.family], "{norm_output_value}": norms.norm_output, "{fc_norm_value}": norms.fc_norm,
+        "{model_type_value}": MODEL_TYPES[view.family], "{theta}": view.drafter.rope.theta, "{rope_scaling}": view.drafter.rope.scaling, "{norm_output_value}": norms.norm_output, "{fc_norm_value}": norms.fc_norm,
     }  # fmt: skip
-    return {key: values.get(value, value) for key, value in fact.way.items()}
+    return {key: values[value] if isinstance(value, str) else value for key, value in fact.way.items()}
 
 
 def spelled(keys: Mapping[str, Any]) -> str:

@@ -107,6 +107,7 @@ SECOND = {
         "self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
     }.items()
 }  # fmt: skip
+JOINT = json.loads((PRODUCERS / "speculators/default/config.json").read_text())["transformer_layer_config"]
 THEIRS = {name.replace("hidden_norm", "input_layernorm"): stored for name, stored in SECOND.items()}
 LATENT = {
     f"layers.1.{name}": floats(name, *shape)
@@ -146,7 +147,7 @@ BAD = (
     Bad("vllm-d2t-missing", "vllm==0.32.0", tensors={"d2t": None}),
     Bad("vllm-no-draft-vocab-size", "vllm==0.32.0", config={"draft_vocab_size": ABSENT}),
     Bad("vllm-mla-plain-rope", "vllm==0.27.1", base="vllm/mla", config=PLAIN),
-    Bad("vllm-multi-layer", "vllm==0.11.0", base="speculators/two-layers", config={IDS: ABSENT}),
+    Bad("vllm-multi-layer", "vllm==0.11.0", config={"num_hidden_layers": 2, IDS: ABSENT, "eagle_config": ABSENT}, tensors={**THEIRS, **NO_EMBEDDING}),
     Bad("vllm-aux-count", "vllm==0.21.0", "exactly 3", config={**FOUR_IDS, "num_aux_hidden_states": 4}, tensors=FOUR),
     Bad("vllm-aux-count-unstated", "vllm==0.32.0", "for 3 aux states", {"num_aux_hidden_states": ABSENT, IDS: [1, 3, 4, 5], "eagle_config": ABSENT}, FOUR),
     Bad("vllm-fc-norm-absent", "vllm==0.21.0", config={"fc_norm": True}, tensors=FC_NORM),
@@ -177,7 +178,7 @@ BAD = (
     Bad("vllm-aux-unknown", "vllm==0.11.0", "without --target", tensors=NO_EMBEDDING, is_blind=True),
     Bad("vllm-aux-ids-unread", "vllm==0.11.0", config=OWN_IDS, tensors=NO_EMBEDDING),
     Bad("vllm-speculators-unknown", "vllm==0.10.0", base="speculators/plain"),
-    Bad("vllm-speculators-norm-before-fc", "vllm==0.18.1", base="speculators/default", config={"norm_output": False}),
+    Bad("vllm-speculators-norm-before-fc", "vllm==0.18.1", base="speculators/default", config={"norm_output": False, "transformer_layer_config": {**JOINT, "rope_theta": 500000.0}}),
     Bad("vllm-speculators-peagle", "vllm==0.32.0", base="speculators/peagle-llama", config={"norm_output": True}),
     Bad("vllm-absorbed-names", "vllm==0.32.0", "w_kc", base="sglang/mla-absorbed", config={IDS: [2, 4, 5], "eagle_config": ABSENT, "rope_scaling": {"type": "yarn", "factor": 4.0}}),
     Bad("vllm-class-mismatch", "vllm==0.32.0", "Eagle3DeepseekV2ForCausalLM", {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
@@ -202,6 +203,8 @@ BAD = (
     Bad("vllm-aux-runner", "vllm==0.27.0", "one of its two runners", {IDS: ABSENT, "eagle_config": {IDS: [2, 4, 8]}}, target={"model_type": "some_moe"}, is_blind=True),
     Bad("vllm-residual-unstated", "vllm==0.32.0", config={"norm_before_residual": ABSENT}, answers={"norm_before_residual": "true"}),
     Bad("vllm-rope-base", "vllm==0.32.0", "base 500000.0, and 10000", answers={"rope": "10000"}, where="config.json:rope_theta"),
+    Bad("vllm-rope-parameters-unread", "vllm>=0.17,<0.19.1", "transformers 4", {"rope_theta": ABSENT, "rope_scaling": ABSENT, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}),
+    Bad("vllm-rope-parameters-by-chance", "vllm==0.23.0", config={"rope_theta": ABSENT, "rope_scaling": ABSENT, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, is_blind=True),
     Bad("vllm-norm-output-overstated", "vllm==0.32.0", config={"norm_output": True}, answers={"norm_output": "false"}),
     Bad("vllm-speculators-peagle-fc-norm", "vllm==0.32.0", base="speculators/peagle-llama", config={"fc_norm": True}, tensors=WIDE_NORM, answers={"norm_output": "false"}),
     Bad("vllm-speculators-model-type", "vllm==0.24.0", "mistral", base="speculators/plain", config={"transformer_layer_config": {**json.loads((PRODUCERS / "speculators/plain/config.json").read_text())["transformer_layer_config"], "model_type": "mistral"}}),
@@ -373,6 +376,7 @@ def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
         (Bad("", "vllm>=0.22", config={"num_aux_hidden_states": ABSENT, IDS: [1, 3, 4, 5], "eagle_config": ABSENT}, tensors=FOUR), "vLLM: write num_aux_hidden_states: 4 into config.json"),
         (Bad("", "vllm>=0.22", config={"fc_norm": ABSENT, "norm_output": ABSENT, **nested(fc_norm=True, norm_output=True)}, tensors=FC_NORM), "vLLM: write fc_norm: true, norm_output: true into config.json"),
         (Bad("", "vllm>=0.10.1", config={IDS: ABSENT, "eagle_config": ABSENT}, tensors=NO_EMBEDDING), 'vLLM: write architectures: ["Eagle3LlamaForCausalLM"] into config.json'),
+        (Bad("", "vllm==0.18.0", config={"rope_theta": ABSENT, "rope_scaling": ABSENT, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}), "vLLM: write rope_theta: 1000000.0, rope_scaling: null into config.json"),
         (Bad("", "vllm==0.32.0", tensors=PREFIXED), "vLLM: eaglectl convert {path} --for vllm"),
         (Bad("", "vllm>=0.21", base="vllm/mla", config={"fc_norm": True, "norm_output": True}, tensors=WIDE_NORM), "vLLM: ask for vllm>=0.23.0, since nothing written makes earlier ones serve it (0.21.0 - 0.22.1 feeds the state before the norm back (norm_output is ignored), loads fc_norm and never applies it)"),
         (Bad("", "vllm>=0.24", base="speculators/four-aux"), "vLLM: eaglectl convert {path} --for vllm"),
