@@ -20,7 +20,7 @@ class Pain:
 
 # fmt: off
 PAINS = (
-    Pain(1, "converted cleanly, nothing is accepted", "tensors without a match kept random values", "vllm-project/speculators#1114", ("EGL201", "EGL202")),
+    Pain(1, "converted cleanly, nothing is accepted", "tensors without a match kept random values", "vllm-project/speculators#1114", ("EGL201", "EGL202", "EGL207")),
     Pain(2, "nothing is accepted at any position", "`midlayer.*` was not renamed to `layers.0.*`", "vllm-project/speculators#1114", ("EGL201", "EGL209")),
     Pain(3, "a head of two layers is weaker than trained", "the converter knew one layer and dropped the other", "vllm-project/speculators#812", ("EGL105",)),
     Pain(4, "an EAGLE-3.1 head loses its norms", "the converter knew no `fc_norm` and no `input_norm`", "vllm-project/speculators#670", ("EGL501", "EGL502")),
@@ -29,7 +29,7 @@ PAINS = (
     Pain(7, "`KeyError: embed_tokens.weight`, then a width does not fit", "a head of another width than its target's needs its own embedding", "vllm-project/vllm#18906", ("EGL201", "EGL701")),
     Pain(8, "poor acceptance in vLLM, good in SGLang", "a random `embed_tokens` was exported; vLLM keeps it, SGLang replaces it", "lightseekorg/TorchSpec#38", ("EGL704",)),
     Pain(9, "acceptance collapses in the engine only", "`d2t` lies in a side file that engines do not read", "NVIDIA-NeMo/Automodel#2447", ("EGL310",)),
-    Pain(10, "wrong drafts, no error", "what the file lacks keeps whatever the memory held", "sgl-project/sglang#16235", ("EGL201", "EGL205")),
+    Pain(10, "wrong drafts, no error", "what the file lacks keeps whatever the memory held", "sgl-project/sglang#16235", ("EGL201", "EGL205", "EGL206", "EGL215")),
     Pain(11, "`KeyError: fc.bias`; \"found bias in the loaded weights\"", "the flag for biases and the tensors disagree", "vllm-project/vllm#11126", ("EGL108",)),
     Pain(12, "the architecture is not supported", "`architectures` is missing", "vllm-project/vllm#30987", ("EGL101",)),
     Pain(13, "`EagleQwen2ForCausalLM` is not supported", "that release has no such class", "vllm-project/vllm#24967", ("EGL1003",)),
@@ -72,7 +72,7 @@ PAINS = (
     Pain(50, "4096x5120 does not fit 2560x5120", "`head_dim` is not width over heads", "SafeAILab/EAGLE#315", ("EGL106",)),
     Pain(51, "`KeyError: layers.0.mlp.down_proj.weight`", "the drafter took over the target's quantisation", "vllm-project/vllm#25883", ("EGL801", "EGL1069")),
     Pain(52, "a quantised drafter does not load", "its lists name modules that are not there", "vllm-project/vllm#37280", ("EGL802",)),
-    Pain(53, "0 % in float16, fine in bfloat16", "bfloat16 weights cast to float16, or no dtype stated", "vllm-project/vllm#55250", ("EGL204", "EGL211"), "smoke"),
+    Pain(53, "0 % in float16, fine in bfloat16", "bfloat16 weights cast to float16, or no dtype stated", "vllm-project/vllm#55250", ("EGL204", "EGL211", "EGL214"), "smoke"),
     Pain(54, "confusion about tensor parallelism", "heads or widths do not divide", "vllm-project/vllm#31398", ("EGL707",)),
     Pain(55, "`StrictDataclassFieldValidationError`", "`null` where a value is needed", "NVIDIA/Model-Optimizer#1417", ("EGL104", "EGL1007")),
     Pain(56, "the sliding window is not applied", "the release does not read the drafter's `layer_types`", "vllm-project/speculators#684", ("EGL1034", "EGL1116")),
