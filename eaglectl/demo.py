@@ -23,6 +23,9 @@ STEPS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("A SpecForge file that means two different networks: eaglectl asks", ("convert", "producers/specforge/eagle3.1", "-o", "{out}/asked"), 2),
     ("An answer, and the plan", ("convert", "producers/specforge/eagle3.1", "--source-semantics", "specforge=pre-879", "--dry-run"), 0),
     ("A head that TorchSpec's pruning broke: eaglectl refuses", ("convert", "producers/torchspec/pruned", "-o", "{out}/pruned"), 1),
+    ("What a release pipeline asks", ("validate", "{out}/modelopt", "--target", "target", "--engine", "vllm>=0.24"), 0),
+    ("EAGLE-3.1 without its data: eaglectl says what it needs", ("convert", "tiny/eagle3", "--to", "3.1", "-o", "{out}/asked"), 2),
+    ("A trained pair at work: does it draft?", ("smoke", "tiny/eagle3", "--target", "tiny/target", "--engine", "reference", "--prompts", "tiny/prompts.jsonl", "--max-tokens", "32"), 0),
 )  # fmt: skip
 
 

@@ -204,11 +204,11 @@ def test_the_ridge_keeps_what_the_data_do_not_speak_against() -> None:
     prior, truth = (torch.randn(4, 6, generator=random, dtype=torch.float64) for _ in range(2))
     states = torch.randn(500, 6, generator=random, dtype=torch.float64)
     gram = states.T @ states
-    assert torch.allclose(solve_ridge(gram, prior @ gram, prior, 1e-3), prior, atol=1e-12)
-    assert torch.allclose(solve_ridge(gram, truth @ gram, prior, 1e-9), truth, atol=1e-6)
+    assert torch.allclose(solve_ridge(gram.clone(), prior @ gram, prior, 1e-3)[0], prior, atol=1e-12)
+    assert torch.allclose(solve_ridge(gram.clone(), truth @ gram, prior, 1e-9)[0], truth, atol=1e-6)
     silent = torch.zeros(6, 6, dtype=torch.float64)
     silent[0, 0] = 1.0
-    assert torch.allclose(solve_ridge(silent, truth @ silent, prior, 1e-3)[:, 1:], prior[:, 1:])
+    assert torch.allclose(solve_ridge(silent.clone(), truth @ silent, prior, 1e-3)[0][:, 1:], prior[:, 1:])
 
 
 @pytest.mark.parametrize("is_uniform", [True, False])

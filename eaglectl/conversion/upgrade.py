@@ -136,12 +136,15 @@ def _refitted(checkpoint: Checkpoint, drafter: Drafter, known: Statistics, scale
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parts = [torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (gram, cross, prior)]
     try:
-        made = solve_ridge(parts[0], parts[1], parts[2], STRENGTH).cpu().numpy()
+        solved, lam = solve_ridge(parts[0], parts[1], parts[2], STRENGTH)
     except torch.linalg.LinAlgError:
         raise Refused(
-            "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass --fc-norm calibrated"
+            "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass --fc-norm"
+            " calibrated"
         ) from None
-    left = float(((made @ gram) * made).sum() - 2 * (made * cross).sum()) / known.tokens + 1
+    made = solved.cpu().numpy()
+    # sum q |W n - f|^2, with gram's part taken from the equation just solved: made (gram + lam) = cross + lam prior
+    left = float((made * (lam * (prior - made) - cross)).sum()) / known.tokens + 1
     return made, sqrt(max(left, 0.0))
 
 

@@ -79,8 +79,8 @@ def collect_moments(
             _, _, known, aux = sequences(target, batch)
             for plain, normed in chunks(aux[known].float(), drafter):
                 one, other = moments(plain, normed, drafter, scales)
-                gram = one if gram is None else gram.add_(one)
-                cross = other if cross is None else cross.add_(other)
+                gram = one.double() if gram is None else gram.add_(one)
+                cross = other.double() if cross is None else cross.add_(other)
                 count += len(plain)
             told(len(batch))
     assert gram is not None and cross is not None
@@ -97,7 +97,7 @@ def chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tenso
 def moments(
     plain: torch.Tensor, normed: torch.Tensor, drafter: DraftModel, scales: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """gram and cross of one chunk; products in float32, as large as the states' own precision, sums in float64."""
+    """gram and cross of one chunk in float32, the states' own precision; whoever adds chunks up does so in float64."""
     weight = drafter.weights["fc.weight"].float()
     made = plain @ weight.T
     if drafter.norms.norm_before_residual:
@@ -105,20 +105,21 @@ def moments(
         made = made * ((made * scaled).sum(-1) / made.pow(2).sum(-1).clamp(min=1e-30))[:, None]
     share = made.pow(2).sum(-1).clamp(min=1e-30).rsqrt()[:, None]
     normed, made = normed * share, made * share
-    return (normed.T @ normed).double(), (made.T @ normed).double()
+    return normed.T @ normed, made.T @ normed
 
 
-def solve_ridge(gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, strength: float) -> torch.Tensor:
-    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, lam = `strength` times the mean of gram's diagonal; float64.
+def solve_ridge(
+    gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, strength: float
+) -> tuple[torch.Tensor, float]:
+    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, and lam, which is `strength` times the mean of gram's diagonal; float64.
 
-    Raises torch.linalg.LinAlgError where it is singular.
+    `gram` is overwritten: at the width of an 8B target a copy of it is 1.2 GB. Raises torch.linalg.LinAlgError where it is singular.
     """
     lam = strength * float(gram.diagonal().mean())
-    system = gram.clone()
-    system.diagonal().add_(lam)
-    factor = torch.linalg.cholesky(system, out=system)
-    change: torch.Tensor = torch.cholesky_solve((cross - prior @ gram).T.contiguous(), factor).T
-    return prior + change
+    right = torch.addmm(cross, prior, gram, alpha=-1)
+    gram.diagonal().add_(lam)
+    factor = torch.linalg.cholesky(gram, out=gram)
+    return torch.cholesky_solve(right.T, factor).T.add_(prior), lam
 
 
 def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:

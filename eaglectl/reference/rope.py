@@ -27,8 +27,8 @@ class Rotary:
         """Rotate x [batch, heads, time, dim] at positions [batch, time]."""
         angles = positions[:, None, :, None].float() * self.frequencies
         cos, sin = torch.cos(angles) * self.scale, torch.sin(angles) * self.scale
-        one, two = (x[..., ::2], x[..., 1::2]) if self.is_interleaved else x.chunk(2, dim=-1)
-        one, two = one.float(), two.float()
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        one, two = (wide[..., ::2], wide[..., 1::2]) if self.is_interleaved else wide.chunk(2, dim=-1)
         pair = (one * cos - two * sin, two * cos + one * sin)
         joined = torch.stack(pair, -1).flatten(-2) if self.is_interleaved else torch.cat(pair, -1)
         return joined.to(x.dtype)

@@ -1,0 +1,68 @@
+"""The trained pair in the real vLLM: that it drafts, that the reference measures the same, and that faults show."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglectl import api
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.errors import EaglectlError
+from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault
+
+sys.path.insert(0, str(TINY))
+import heldout
+
+TOKENS = 48
+# what only an engine can show; the others are seen before one runs, or by the reference (tests/test_tiny.py)
+SHOWN = ("a NaN in fc", "fc of zeros", "aux layers one late", "norm_output off")
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prompts out of library modules that the pair was never trained on, as the running interpreter has them."""
+    import json
+
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join(json.dumps(prompt) + "\n" for prompt in heldout.prompts(40, 0, 20, 300)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("good")
+    for name in ("eagle3", "eagle3.1"):
+        api.convert(str(TINY / name), root / name, target=str(TARGET))
+    return {name: root / name for name in ("eagle3", "eagle3.1")}
+
+
+def smoke(drafter: Path, prompts: Path, engine: str = "vllm", **given: Any) -> SmokeReport:
+    return api.smoke(
+        str(drafter), str(TARGET), engine=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given
+    )
+
+
+@pytest.mark.parametrize("name", ["eagle3", "eagle3.1"])
+def test_a_trained_drafter_reaches_two_tokens_a_pass_and_the_reference_says_so_too(
+    name: str, good: dict[str, Path], held_out: Path
+) -> None:
+    served, reference = smoke(good[name], held_out), smoke(good[name], held_out, "reference")
+    assert served.verdict == "pass"
+    assert served.is_lossless
+    assert served.measured.length.value >= 2.0
+    low, high = served.measured.length.low, served.measured.length.high
+    assert low <= reference.measured.length.value <= high
+    assert [run.tokens for run in served.run.results] == [run.tokens for run in reference.run.results]
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in SHOWN], ids=lambda fault: fault.name)
+def test_a_fault_that_loads_drafts_worse(fault: Fault, good: dict[str, Path], tmp_path: Path) -> None:
+    broken = fault.apply(good[fault.base], tmp_path / "broken")
+    try:
+        report = smoke(broken, PROMPTS, against=str(good[fault.base]))
+    except EaglectlError as refused:
+        pytest.fail(f"vLLM loads this: {refused}")
+    assert report.against is not None
+    assert report.verdict == "fail" or report.against.ratio.high < 1
+    assert report.is_lossless  # whatever the drafter is: only acceptance tells
