@@ -67,7 +67,7 @@ def card_facts(subject: Subject) -> Iterator[Hit]:
 
     Fix: begin README.md with a block between two lines of `---` that has `license:` and `base_model:`.
     """
-    facts = _front_matter(_card(subject))
+    facts = front_matter(_card(subject))
     if missing := [key for key in ("license", "base_model") if not facts.get(key)]:
         yield Hit(f"{CARD} names no {' and no '.join(missing)} in its first lines", CARD)
 
@@ -157,7 +157,7 @@ def _allowed(subject: Subject, key: str, fact: str) -> Iterator[Hit]:
     allowed = subject.policy.allowed.get(key)
     if allowed is None:
         return
-    values = _front_matter(_text(subject, CARD) if CARD in subject.names else "").get(fact, [])
+    values = front_matter(_text(subject, CARD) if CARD in subject.names else "").get(fact, [])
     if not values:
         yield Hit(f"no {fact} is named, and the policy allows {', '.join(allowed) or 'none'}", CARD)
     for value in values:
@@ -186,7 +186,7 @@ def _text(subject: Subject, name: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _front_matter(card: str) -> dict[str, list[str]]:
+def front_matter(card: str) -> dict[str, list[str]]:
     """The top keys of a card's YAML block with their texts: of `key: text`, `key: [text]` and lists below the key."""
     found = re.match(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|$)", card, re.DOTALL)
     facts: dict[str, list[str]] = {}
@@ -202,14 +202,22 @@ def _front_matter(card: str) -> dict[str, list[str]]:
     return facts
 
 
-def _sums(subject: Subject, text: str) -> Iterator[Hit]:
+def read_sums(text: str) -> tuple[dict[str, str], list[int]]:
+    """Names and digests of a list that `sha256sum` writes, and the numbers of the lines that are neither."""
     sums: dict[str, str] = {}
+    broken = []
     for number, line in enumerate(text.splitlines(), 1):
-        found = SUM.fullmatch(line.strip())
-        if line.strip() and not found:
-            yield Hit(f"line {number} of {SUMS} is no digest and name", SUMS)
-        if found:
+        if found := SUM.fullmatch(line.strip()):
             sums[found[2].removeprefix("./")] = found[1].lower()
+        elif line.strip():
+            broken.append(number)
+    return sums, broken
+
+
+def _sums(subject: Subject, text: str) -> Iterator[Hit]:
+    sums, broken = read_sums(text)
+    for number in broken:
+        yield Hit(f"line {number} of {SUMS} is no digest and name", SUMS)
     for name in subject.names:
         if name.endswith(".safetensors") and name not in sums:
             yield Hit(f"{name} is not in {SUMS}", name)
@@ -227,8 +235,9 @@ def _digest(subject: Subject, name: str) -> str:
     digest: Any = hashlib.sha256()
     try:
         size = subject.source.size(name)
+        source = subject.source if size <= CHUNK else subject.on_disk
         for start in range(0, size, CHUNK):
-            digest.update(subject.source.read(name, start, min(start + CHUNK, size)))
+            digest.update(source.read(name, start, min(start + CHUNK, size)))
     except EaglectlError as error:
         raise CannotLook(str(error)) from None
     return str(digest.hexdigest())

@@ -1,0 +1,78 @@
+"""`eaglectl upload`."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
+from eaglectl.errors import printable
+from eaglectl.terminal import Face
+
+if TYPE_CHECKING:
+    from eaglectl.publishing.plan import Plan
+
+Pull = Annotated[
+    bool | None,
+    typer.Option(
+        "--pr/--direct", help="A pull request (the default, but to a new repository), or a commit on the branch."
+    ),
+]
+Private = Annotated[
+    bool | None, typer.Option("--private/--public", help="What a new repository is; private by default.")
+]
+
+
+def upload_command(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint's folder; it is not written to.")],
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="org/name on the Hub.")],
+    is_pull: Pull = None,
+    revision: Annotated[str, typer.Option("--revision", help="The branch.")] = "main",
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag the commit once it is verified; a tag is never moved.")] = None,
+    is_private: Private = None,
+    policy: Annotated[str | None, typer.Option("--policy", metavar="FILE", help="The release policy; by default the nearest eaglectl.toml.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and send nothing; needs no token.")] = False,
+    target: Target = None,
+    engine: Engines = None,
+    smoke: Annotated[str | None, typer.Option("--smoke", metavar="FILE", help="What `eaglectl smoke --json` measured, for the card.")] = None,
+    sign: Annotated[str | None, typer.Option("--sign", metavar="KEY", help="Add model.sig: a private key's file, or sigstore.")] = None,
+    aux_layers: AuxLayers = None,
+    aux_convention: AuxConvention = None,
+    source_semantics: Semantics = None,
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Publish a drafter: validate it, show the plan, make one commit, verify what landed. The token is the Hub client's own."""
+    from eaglectl import api
+    from eaglectl.reports.upload import print_plan, print_upload
+    from eaglectl.reports.upload import upload as document
+
+    face: Face = context.obj
+
+    def show(plan: "Plan") -> None:
+        if not json_ and not (face.quiet and not dry_run):
+            face.show(lambda console: print_plan(console, plan))
+
+    def tell(text: str) -> None:
+        if not face.quiet:
+            print(printable(text), file=sys.stderr)
+
+    done = api.upload(
+        folder,
+        api.Destination(repo, revision, is_pull, is_private, tag),
+        policy=api.read_policy(policy),
+        engines=engine or (),
+        target=target,
+        smoke=smoke,
+        signer=sign,
+        dry_run=dry_run,
+        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+        told=tell,
+        planned=show,
+    )
+    if json_:
+        print_json(document(done))
+    else:
+        face.show(lambda console: print_upload(console, done))
+    if done.outcome == "mismatch":
+        raise typer.Exit(1)
