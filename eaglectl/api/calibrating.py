@@ -1,6 +1,7 @@
 """Statistics of a drafter's target, for a conversion to EAGLE-3.1."""
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from eaglectl.api.converting import convert
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
 from eaglectl.errors import Refused, Unreadable, Usage
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter
@@ -31,8 +32,11 @@ def calibrate(
     Raises Unreadable without torch, the device or the target's weights, Refused and Usage as `convert` does.
     """
     from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
+    from eaglectl.checkpoint.writer import check_free
     from eaglectl.conversion.calibration import write_statistics
 
+    if out is not None:
+        check_free(Path(out), force=force)
     chosen = read_prompts(Path(prompts)) if prompts is not None else builtin_prompts()
     found = collected(source, target, chosen, answer_tokens=answer_tokens, device=device, answers=answers, told=told)
     if out is not None:
@@ -57,12 +61,12 @@ def collected(
         raise Unreadable(
             "calibrating runs the target and needs torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
         ) from None
-    folder = Path(target)
+    source, folder = on_disk(source), Path(on_disk(target))
     if not folder.is_dir():
         raise Unreadable(f"--target {target}: calibrating runs the target, so it must be a folder with its weights")
-    original = open_source(source)
+    original = open_folder(source)
     checkpoint = read_checkpoint(original)
-    meant = read_drafter(checkpoint, answers or Answers(), open_target(target))
+    meant = read_drafter(checkpoint, answers or Answers(), open_target(str(folder)))
     if meant.aux.boundaries is None:
         raise Usage("the trained aux layers are not known; pass --aux-layers")
     if meant.quantisation is not None:
@@ -75,7 +79,7 @@ def collected(
             told(done[0], total)
 
     with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        convert(source, Path(name) / "drafter", target=target, answers=answers, link=True)
+        convert(source, Path(name) / "drafter", target=str(folder), answers=answers, link=True)
         placed, dtype = targets.choose_device(device)
         model = targets.load_target(folder, meant.aux.boundaries, dtype=dtype, device=placed)
         drafter = load_drafter(
@@ -90,6 +94,10 @@ def collected(
             whole.append([[*text, *found.tokens] for text, found in zip(batch, answered, strict=True)])
             count(len(batch))
         sizes = collect_sizes(model, drafter, whole, count)
+        if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
+            raise Refused(
+                f"the states of drafter and target are not finite; see `eaglectl validate {source}` for NaN or infinite weights"
+            )
         moments = collect_moments(model, drafter, sizes.rms, whole, count)
     digests = {
         "drafter": drafter_digest(checkpoint, meant), "target": target_digest(FolderSource(folder)),

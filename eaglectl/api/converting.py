@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglectl.api.inputs import open_target, special_tokens
 from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, pickle_files, read_checkpoint, read_config
-from eaglectl.checkpoint.source import FolderSource, Source, open_source
+from eaglectl.checkpoint.source import FolderSource, Source, open_folder
 from eaglectl.conversion.plan import Plan, Wish
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Tensor
@@ -40,7 +40,7 @@ def convert(
     wish, answers = wish or Wish(), answers or Answers()
     for engine in wish.engines:
         parse_engine(engine)
-    original = open_source(source)
+    original = open_folder(source)
     where = Path(out) if out is not None else None
     guarded = [original.root, *([Path(target)] if target is not None else [])]
     if where is not None:
@@ -55,7 +55,7 @@ def convert(
         drafter = read_drafter(checkpoint, answers, known)
         selected = _selected(original, drafter)
         plan = make_plan(checkpoint, drafter, wish, answers, selected)
-        where = where or Path(f"{original.label}-eagle{plan.drafter.version}")
+        where = where or Path(f"{original.label.rpartition('/')[2]}-eagle{plan.drafter.version}")
         for folder in guarded:
             check_apart(where, folder)
         plan = replace(plan, notes=(*plan.notes, *_judged(plan, wish)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import read_config
-from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.checkpoint.source import FolderSource, Source, open_source
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import Unreadable, Usage
 from eaglectl.formats.format import Answers
@@ -17,11 +17,16 @@ GENERATION = "generation_config.json"
 
 
 def open_target(text: str | None, name: str | None = None) -> Target:
-    """What is known of the target named by `text`: a folder or its config.json; `name` is what published files call it."""
-    if text is None:
-        return Target(name)
-    config = read_config(_target_source(text))
-    found = read_target(config, name)
+    """What is known of the target named by `text`, by its config.json alone; `name` is what published files call it.
+
+    `text` is a folder, its config.json, or a Hub repository.
+    """
+    return Target(name) if text is None else known_target(text, target_source(text), name)
+
+
+def known_target(text: str, source: Source, name: str | None = None) -> Target:
+    """What the config.json of a target's files says. Raises Unreadable."""
+    found = read_target(read_config(source), name)
     if found.depth is None:
         raise Unreadable(f"--target {text}: its config.json has no num_hidden_layers")
     return found
@@ -31,7 +36,7 @@ def special_tokens(text: str | None) -> tuple[int, ...] | None:
     """The tokens with which the target begins and ends, as its config.json and generation_config.json name them; None without a target."""
     if text is None:
         return None
-    source = _target_source(text)
+    source = target_source(text)
     config = read_config(source)
     inner = config.get("text_config")
     places = [config, inner if isinstance(inner, Mapping) else {}, _generation_config(source)]
@@ -40,7 +45,7 @@ def special_tokens(text: str | None) -> tuple[int, ...] | None:
     return tuple(sorted({token for token in ids if type(token) is int}))
 
 
-def _generation_config(source: FolderSource) -> Mapping[str, Any]:
+def _generation_config(source: Source) -> Mapping[str, Any]:
     if GENERATION not in source.names():
         return {}
     try:
@@ -50,13 +55,14 @@ def _generation_config(source: FolderSource) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _target_source(text: str) -> FolderSource:
+def target_source(text: str) -> Source:
+    """Where the target named by `text` lies; from the Hub, nothing but a list of its files is read yet."""
     if text.endswith(".json") and os.path.isfile(text):  # noqa: PTH113  (Path raises on names that are too long)
         path = Path(text)
         if path.name != "config.json":
             raise Usage(f"--target {text}: give the target's folder, or its config.json")
         return FolderSource(path.parent)
-    return open_source(text)
+    return open_source(text, is_config_enough=True)
 
 
 def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str]) -> Answers:

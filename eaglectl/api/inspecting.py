@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import open_source
+from eaglectl.checkpoint.source import hub_name, open_source
 from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
 from eaglectl.engines.engine import Verdict, aux_readings
 from eaglectl.formats.catalogue import by_name
@@ -35,6 +35,7 @@ def inspect(
     readings = aux_readings(
         flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target
     )
+    place, revision = hub_name(source) or (source, None)
     return Inspection(
         checkpoint.source.label,
         drafter,
@@ -42,5 +43,5 @@ def inspect(
         readings,
         every,
         asked,
-        {"source": source, **launch_commands(drafter, source)},
+        {"source": source, **launch_commands(drafter, place, revision=revision)},
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from eaglectl.api.converting import convert
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import Refused, Unreadable, Usage
 from eaglectl.formats.format import Answers
@@ -39,7 +39,7 @@ def smoke(
     if k < 1 or max_tokens < 1:
         raise Usage("-k and --max-tokens need to be at least 1")
     chosen = tuple(read_prompts(Path(prompts)) if prompts is not None else builtin_prompts())
-    folder = Path(target)
+    source, against, folder = on_disk(source), against and on_disk(against), Path(on_disk(target))
     if not folder.is_dir():
         raise Unreadable(f"--target {target}: smoke runs the target, so it must be a folder with its weights")
     if against is not None and _engine(engine) not in ("vllm", "reference"):
@@ -67,7 +67,7 @@ def smoke(
                 told or (lambda done, total: None),
             )
             run = _run(job, engine)
-            reports.append(judge(open_source(one).label, job, run, min_acceptance_length, min_position_0))
+            reports.append(judge(open_folder(one).label, job, run, min_acceptance_length, min_position_0))
     report = reports[0] if against is None else replace(reports[0], against=compare(*reports))
     if probe is None:
         return report
@@ -95,7 +95,8 @@ def load_only(source: str, target: str, *, timeout: float = 600.0) -> Mapping[st
     from eaglectl.acceptance.job import Job
     from eaglectl.acceptance.vllm_engine import load_only as load
 
-    drafter = _as_it_lies(open_source(source), Path(target), Answers())
+    source, target = on_disk(source), on_disk(target)
+    drafter = _as_it_lies(open_folder(source), Path(target), Answers())
     return load(Job(Path(source), drafter, Path(target), (), timeout=timeout))
 
 
@@ -103,7 +104,7 @@ def load_only(source: str, target: str, *, timeout: float = 600.0) -> Mapping[st
 def _job(source: str, target: Path, answers: Answers, engine: str) -> Iterator[tuple[Drafter, Path]]:
     """The drafter and the folder that the engine gets: as it lies, or rewritten with canonical names for the reference."""
     if _engine(engine) != "reference":
-        original = open_source(source)
+        original = open_folder(source)
         yield _as_it_lies(original, target, answers), original.root
         return
     with tempfile.TemporaryDirectory(prefix="eaglectl-") as folder:

@@ -10,7 +10,8 @@ from eaglectl.api.calibrating import ANSWER_TOKENS, collected, prompt_digest
 from eaglectl.api.converting import convert
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
+from eaglectl.checkpoint.writer import check_free
 from eaglectl.conversion.plan import Wish
 from eaglectl.errors import Refused, Usage
 from eaglectl.formats.format import Answers
@@ -56,9 +57,14 @@ def upgrade(
     tell = told or (lambda stage, done, total: None)
     if asked.fc_norm not in FC_NORM:
         raise Usage(f"--fc-norm {asked.fc_norm}: {', '.join(FC_NORM)} was expected")
+    source = on_disk(source)
+    if target is not None and not asked.is_start and (asked.has_gate or asked.statistics is None):
+        target = on_disk(target)  # it is going to run
     settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
     if _version(source, target, answers) != "3":  # it is 3.1 already, or the plan asks what it is
         return convert(source, out, wish=wish, dry_run=dry_run, force=force, max_shard_size=max_shard_size, **settings)
+    if out is not None and not dry_run:
+        check_free(Path(out), force=force)
     folder = Path(target) if target is not None and _has_weights(Path(target)) else None
     statistics, held = _known(source, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
     wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
@@ -95,7 +101,7 @@ def upgrade(
 
 
 def _version(source: str, target: str | None, answers: Answers | None) -> str:
-    return read_drafter(read_checkpoint(open_source(source)), answers or Answers(), open_target(target)).version
+    return read_drafter(read_checkpoint(open_folder(source)), answers or Answers(), open_target(target)).version
 
 
 def _known(
@@ -106,7 +112,7 @@ def _known(
     from eaglectl.conversion.calibration import check_statistics, read_statistics
 
     given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
-    checkpoint = read_checkpoint(open_source(source))
+    checkpoint = read_checkpoint(open_folder(source))
     drafter = read_drafter(checkpoint, settings["answers"] or Answers(), open_target(settings["target"]))
     if asked.statistics is not None:
         statistics = read_statistics(asked.statistics)

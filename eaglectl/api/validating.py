@@ -1,12 +1,11 @@
 """Judging checkpoints by rules."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal
 
-from eaglectl.api.inputs import open_target
+from eaglectl.api.inputs import known_target, open_target, target_source
 from eaglectl.checkpoint.checkpoint import read_config
-from eaglectl.checkpoint.source import FolderSource, open_source
+from eaglectl.checkpoint.source import open_source
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
@@ -57,11 +56,10 @@ def check_options(
 
 
 def _target_side(target: str | None) -> TargetSide:
-    known = open_target(target)
     if target is None:
-        return TargetSide(known)
-    path = Path(target)
-    source = FolderSource(path.parent) if path.is_file() and path.suffix == ".json" else open_source(target)
+        return TargetSide(open_target(None))
+    source = target_source(target)
+    known = known_target(target, source)
     try:
         return TargetSide(known, source, read_config(source))
     except EaglectlError:

@@ -149,12 +149,23 @@ CHECKPOINT_FILES = re.compile(
 )
 
 
+def check_free(out: Path, *, force: bool) -> None:
+    """Raise Usage where no folder may be written at `out`: to be asked before long work, not after it."""
+    if os.path.lexists(out) and not (force and _is_checkpoint(out.absolute())):
+        raise Usage(f"{out} is there already; give another -o" + ("" if force else ", or --force to replace it"))
+
+
+# what `calibrate` writes, which --force replaces too
+STATISTICS_FILES = frozenset({"statistics.json", "statistics.safetensors"})
+
+
 def _is_checkpoint(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return False
     entries = list(path.iterdir())
     fits = all(entry.is_file() and CHECKPOINT_FILES.fullmatch(entry.name) for entry in entries)
-    return not entries or (fits and (path / "config.json").is_file())
+    is_ours = {entry.name for entry in entries} <= STATISTICS_FILES
+    return not entries or is_ours or (fits and (path / "config.json").is_file())
 
 
 def _write(target: int, data: bytes) -> int:

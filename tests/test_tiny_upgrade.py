@@ -1,0 +1,140 @@
+"""The upgrade on a trained pair: flags alone lose much, the default keeps what was learned, and what is broken is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from eaglectl import api  # noqa: E402
+from eaglectl.acceptance.gate import Gate, hold  # noqa: E402
+from eaglectl.acceptance.job import Job  # noqa: E402
+from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
+from eaglectl.api.upgrading import Upgrade  # noqa: E402
+from eaglectl.conversion.calibration import read_statistics  # noqa: E402
+from eaglectl.conversion.plan import Wish  # noqa: E402
+from eaglectl.conversion.upgrade import Recipe  # noqa: E402
+from eaglectl.errors import EaglectlError, Refused, Usage  # noqa: E402
+from tests.builders import Stored  # noqa: E402
+from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
+
+EAGLE3 = str(TINY / "eagle3")
+ARGUMENTS: dict[str, Any] = {"target": str(TARGET)}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Statistics, and the drafter in vLLM's layout."""
+    folder = tmp_path_factory.mktemp("upgrade")
+    api.calibrate(EAGLE3, str(TARGET), folder / "stats", prompts=TINY / "calibration.jsonl", device="cpu")
+    api.convert(EAGLE3, folder / "good", **ARGUMENTS)
+    return folder
+
+
+def asked(root: Path, **more: Any) -> Upgrade:
+    known = {"statistics": root / "stats", "prompts": TINY / "gate.jsonl", "device": "cpu", "max_tokens": 48}
+    return Upgrade(**{**known, **more})
+
+
+def measured(root: Path, tmp_path: Path, recipe: Recipe, prompts: int) -> Gate:
+    """The gate's figures for a recipe, whatever they are."""
+    done = api.convert(EAGLE3, tmp_path / "after", wish=Wish(version="3.1", recipe=recipe), **ARGUMENTS)
+    before = api.convert(EAGLE3, tmp_path / "before", **ARGUMENTS)
+    chosen = read_prompts(TINY / "gate.jsonl")[:prompts]
+    jobs = [
+        Job(tmp_path / name, plan.drafter, TARGET, chosen, max_tokens=48, device="cpu")
+        for name, plan in (("before", before.plan), ("after", done.plan))
+    ]
+    return hold(jobs[0], jobs[1], 0.97, lambda done, total: None)
+
+
+def test_flags_alone_lose_more_than_a_tenth(root: Path, tmp_path: Path) -> None:
+    gate = measured(root, tmp_path, Recipe("ones", True, None, is_start=True), 24)
+    assert all(row.ratio.high < 0.9 for row in gate.rows)
+
+
+def test_the_default_keeps_acceptance_on_120_prompts(root: Path, tmp_path: Path) -> None:
+    done = api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root), **ARGUMENTS)
+    assert done.gate is not None
+    assert done.gate.prompts == 120
+    assert done.gate.is_passed, [(row.k, row.ratio) for row in done.gate.rows]
+    assert (tmp_path / "out/config.json").is_file()
+
+
+def test_a_gate_that_is_missed_writes_nothing_and_shows_its_table(root: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:8]))
+    done = api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=few, tolerance=1.5), **ARGUMENTS)
+    assert done.gate is not None and not done.gate.is_passed and len(done.gate.rows) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_prompts_that_were_calibrated_on_leave_none_for_the_gate(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(Usage, match="calibrated on"):
+        api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=TINY / "calibration.jsonl"), **ARGUMENTS)
+
+
+def times(factor: float) -> Callable[[Stored], Stored]:
+    """A bfloat16 tensor times a power of two, exactly."""
+
+    def change(stored: Stored) -> Stored:
+        dtype, shape, data = stored
+        values = torch.frombuffer(bytearray(data), dtype=torch.bfloat16) * factor
+        return dtype, shape, values.view(torch.int16).numpy().tobytes()
+
+    return change
+
+
+WRITERS = ("fc.weight", "layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_proj.weight")
+
+
+@pytest.mark.parametrize("factor", [8.0, 0.125])
+def test_the_same_drafter_scaled_inside_converts_to_the_same_acceptance(
+    factor: float, root: Path, tmp_path: Path
+) -> None:
+    same = Fault("scaled", "", tensors=dict.fromkeys(WRITERS, times(factor))).apply(root / "good", tmp_path / "same")
+    lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(lines[:48]))
+    gates = []
+    for source in (root / "good", same):
+        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", tolerance=0.01)
+        done = api.upgrade(str(source), tmp_path / f"out{len(gates)}", asked=wish, **ARGUMENTS)
+        assert done.gate is not None
+        gates.append(done.gate)
+    for one, other in zip(gates[0].rows, gates[1].rows, strict=True):
+        assert one.before.length.value == pytest.approx(other.before.length.value, rel=0.02)
+        assert one.after.length.value == pytest.approx(other.after.length.value, rel=0.05)
+
+
+DEAD = Fault("another head", "", tensors={"lm_head.weight": times(-1.0)})
+BROKEN = {
+    "the wrong layers": (Fault("", "", config=ids(3, 5, 7)), "of boundaries"),
+    "a NaN": (Fault("", "", tensors={"fc.weight": not_a_number}), "not finite"),
+    "an acceptance near 1": (DEAD, "hardly drafting"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_drafter_that_is_broken_is_refused(name: str, root: Path, tmp_path: Path) -> None:
+    fault, word = BROKEN[name]
+    broken = fault.apply(root / "good", tmp_path / "broken")
+    statistics = None if name != "the wrong layers" else root / "stats"
+    with pytest.raises(EaglectlError, match=word):
+        api.upgrade(str(broken), tmp_path / "out", asked=asked(root, statistics=statistics, max_tokens=16), **ARGUMENTS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_statistics_of_another_target_are_refused(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "target"
+    other.mkdir()
+    for path in TARGET.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    with (other / "model.safetensors").open("r+b") as file:
+        file.seek(-2, 2)
+        file.write(b"\0\0")
+    with pytest.raises(Refused, match="another target"):
+        api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root), target=str(other))
+    assert read_statistics(root / "stats").tokens > 4 * 3 * 128
