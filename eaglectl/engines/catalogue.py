@@ -6,10 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import Version
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines import sglang, vllm
@@ -17,6 +14,9 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.engines.facts import Engine
 from eaglectl.engines.view import View, flat_as_read
 from eaglectl.errors import Usage
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 # engines that convert can write ids for, and whose releases are not followed
 UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
@@ -35,6 +35,8 @@ ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (vllm.ENGINE,
 
 def parse_engine(text: str) -> Wanted:
     """The engine and releases that `text` means; a bare name is the newest release known. Raises Usage with the nearest ones."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -51,13 +53,17 @@ def parse_engine(text: str) -> Wanted:
         return Wanted(name, known[-1:])
     matching = tuple(release for release in known if release in requirement.specifier)
     if not matching:
+        from packaging.version import Version
+
         asked = [Version(one.version.removesuffix(".*")) for one in requirement.specifier]
         raise Usage(f"--engine {text}: no known release fits; {_nearest(name, asked)}")
     return Wanted(name, matching)
 
 
-def _nearest(name: str, asked: Sequence[Version]) -> str:
+def _nearest(name: str, asked: Sequence["Version"]) -> str:
     """The known releases around those asked for."""
+    from packaging.version import Version
+
     known = ENGINES[name].releases
     below = [release for release in known if Version(release) <= min(asked)]
     above = [release for release in known if Version(release) >= max(asked)]

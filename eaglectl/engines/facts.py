@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-from packaging.specifiers import SpecifierSet
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.engines.engine import Outcome, Reading, Verdict
 from eaglectl.engines.view import View
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 Condition = Callable[[View, str, tuple[Reading, ...]], bool]
 
@@ -118,7 +119,9 @@ def _fact(row: Mapping[str, Any]) -> Fact:
 
 
 @cache
-def _specifier(text: str) -> SpecifierSet:
+def _specifier(text: str) -> "SpecifierSet":
+    from packaging.specifiers import SpecifierSet
+
     return SpecifierSet(text)
 
 
