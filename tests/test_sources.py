@@ -125,10 +125,10 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["org/name", "hf://org/name", "hf://org/name@main"])
-def test_a_hub_repository_comes_with_the_command_that_brings_it(text: str) -> None:
-    message = refusal(3, "inspect", text)
+def test_offline_a_hub_repository_comes_with_the_command_that_brings_it(text: str) -> None:
+    message = refusal(3, "--offline", "inspect", text)
     assert text in message
-    assert "hf download org/name" in message
+    assert "hf download org/name --revision main" in message
 
 
 def test_an_empty_folder_lacks_a_config(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ PICKLES = (".bin", ".pt", ".pth")
 WEIGHTS, SHARDS, JSON, UNSAFE = "one-weight-source", "shard-index", "readable-json", "unsafe-file"
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
+# where an index says what a shard holds, no more is read than its header may take: the metadata, and for each tensor its
+# dtype, shape and offsets beside its name
+METADATA, ENTRY = 4_000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def read_checkpoint(source: Source) -> Checkpoint:
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
     for file in files:
-        found, extra = _read_header(source, file)
+        found, extra = _read_header(source, file, _first_read(file, weight_map))
         for tensor in found:
             if tensor.name in tensors:
                 both = f"{tensors[tensor.name].file} and {file}"
@@ -147,9 +150,15 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     raise Unreadable(about, WEIGHTS)
 
 
-def _read_header(source: Source, file: str) -> tuple[tuple[StoredTensor, ...], Mapping[str, str]]:
+def _first_read(file: str, weight_map: Mapping[str, str] | None) -> int:
+    if weight_map is None:
+        return FIRST_READ
+    return min(FIRST_READ, METADATA + sum(ENTRY + len(name) for name, place in weight_map.items() if place == file))
+
+
+def _read_header(source: Source, file: str, ahead: int) -> tuple[tuple[StoredTensor, ...], Mapping[str, str]]:
     size = source.size(file)
-    head = source.read(file, 0, min(FIRST_READ, size))
+    head = source.read(file, 0, min(ahead, size))
     length = header_length(file, head[:8], size)
     raw = head[8 : 8 + length]
     if len(raw) < length:

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from eaglectl.errors import Unreadable, Usage
+
+if TYPE_CHECKING:
+    from eaglectl.checkpoint.hub import HubSource
 
 # the rule of validate that a file outside the folder is a case of
 UNSAFE = "unsafe-file"
@@ -13,7 +16,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 
 
 class Source(Protocol):
-    """A set of files at one fixed state, read by byte range (a folder now; a Hub revision later)."""
+    """A set of files at one fixed state, read by byte range (a folder, or a commit of a Hub repository)."""
 
     @property
     def label(self) -> str:
@@ -45,10 +48,11 @@ class FolderSource:
 
     @property
     def label(self) -> str:
-        """The folder's own name; the repository's for a snapshot in the Hub client's cache."""
+        """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache."""
         root = self.root.resolve()
-        is_snapshot = root.parent.name == "snapshots" and root.parent.parent.name.startswith("models--")
-        return root.parent.parent.name.rpartition("--")[2] if is_snapshot else root.name
+        repository = root.parent.parent.name
+        is_snapshot = root.parent.name == "snapshots" and repository.startswith("models--")
+        return repository.removeprefix("models--").replace("--", "/") if is_snapshot else root.name
 
     def names(self) -> tuple[str, ...]:
         """Files directly in the folder, and those of a torch distributed checkpoint in its `model/` (TorchSpec)."""
@@ -114,9 +118,14 @@ class FolderSource:
         return data
 
 
-def open_source(text: str) -> FolderSource:
-    """The source that `text` names: a folder, a weight file, or (not yet) a Hub repository."""
-    path, mode = Path(text), _mode(text)
+def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
+    """The source that `text` names: a folder, a weight file, or a Hub repository (a folder of that name wins).
+
+    `is_config_enough`: only config.json is wanted, so that an offline Hub cache may lack the weights.
+    """
+    from eaglectl.checkpoint.hub import SCHEME, is_hub_name, open_hub
+
+    path, mode = Path(text), 0 if text.startswith(SCHEME) else _mode(text)
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
@@ -128,13 +137,30 @@ def open_source(text: str) -> FolderSource:
         return FolderSource(path.parent, path.name)
     if mode:
         raise Unreadable(f"{text} is neither a folder nor a regular file")
-    if text.startswith("hf://") or (text.count("/") == 1 and not text.startswith((".", "/", "~"))):
-        name = text.removeprefix("hf://")
-        raise Unreadable(
-            f"{text}: no such folder here, and Hub repositories are not read yet; run `hf download {name.split('@')[0]}"
-            " --local-dir DIR`, then give DIR"
-        )
+    if is_hub_name(text):
+        return open_hub(text, is_config_enough=is_config_enough)
+    if text.startswith(SCHEME):
+        raise Unreadable(f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected")
     raise Unreadable(f"{text}: no such file or folder")
+
+
+def open_folder(text: str) -> FolderSource:
+    """What `text` names, on this machine: a Hub repository is downloaded into the Hub client's cache."""
+    source = open_source(text)
+    return source if isinstance(source, FolderSource) else source.downloaded()
+
+
+def on_disk(text: str) -> str:
+    """`text` where it names files of this machine; else where the Hub repository that it names now lies."""
+    return str(open_folder(text).root) if hub_name(text) else text
+
+
+def hub_name(text: str) -> tuple[str, str | None] | None:
+    """Repository and revision, where `text` names one and nothing on this machine has that name."""
+    from eaglectl.checkpoint.hub import SCHEME, is_hub_name, split_name
+
+    is_remote = is_hub_name(text) and (text.startswith(SCHEME) or not _mode(text))
+    return split_name(text) if is_remote else None
 
 
 def _mode(text: str) -> int:

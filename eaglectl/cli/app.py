@@ -1,5 +1,6 @@
 """The application: its common options, and every command in the order of `--help`."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -27,16 +28,33 @@ def common(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print results and errors only.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colours; NO_COLOR does the same.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Never use the network.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Never use the network; HF_HUB_OFFLINE=1 does the same.")
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Inspect and convert EAGLE-3 and EAGLE-3.1 drafters, whatever trainer wrote them."""
     context.obj = Face(quiet, verbose, no_color)
+    if offline:
+        _set_offline(context)
     if version:
         print(f"eaglectl {eaglectl.__version__}")
         raise typer.Exit
 
 
+def _set_offline(context: typer.Context) -> None:
+    """Say so where every library and child process looks, for as long as this call lasts."""
+    before = {name: os.environ.get(name) for name in OFFLINE}
+
+    def restore() -> None:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+    context.call_on_close(restore)
+    os.environ.update(dict.fromkeys(OFFLINE, "1"))
+
+
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 COMMANDS = (
     inspect_command,
     convert_command,

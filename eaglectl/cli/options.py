@@ -8,10 +8,17 @@ import typer
 from eaglectl.terminal import emit
 
 Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A checkpoint folder, or a weight file beside its config.json.")
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision].",
+    ),
 ]
 Target = Annotated[
-    str | None, typer.Option("--target", help="The target model: its folder or config.json. Only the config is read.")
+    str | None,
+    typer.Option(
+        "--target", help="The target model: its folder, config.json or Hub repository. Only the config is read."
+    ),
 ]
 Engines = Annotated[
     list[str] | None,

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 Sources = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE...", help="Checkpoint folders, or files in them: weights, config.json, the index of the shards."
+        metavar="SOURCE...",
+        help="Checkpoint folders, files in them (weights, config.json, the index of the shards), or Hub repositories:"
+        " org/name[@revision]. Of those, headers and rows are read from where they are; rules that need all the weights"
+        " download them into the Hub client's cache, and --headers-only asks for none.",
     ),
 ]
 Select = Annotated[list[str] | None, typer.Option("--select", help="Only these rules: EGL201, a name, EGL2.")]

@@ -4,7 +4,6 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import INDEX, JSON, NOT_WEIGHTS, PICKLES, SHARDS, SINGLE, WEIGHTS
@@ -149,8 +148,8 @@ def lfs_pointer(subject: Subject) -> Iterator[Hit]:
     Fix: run `git lfs install` and `git lfs pull` in the repository, or download the files with `hf download`.
     """
     for name in subject.names:
-        path = _file(subject, name)
-        if path is None or (size := path.stat().st_size) >= POINTER_SIZE:
+        size = _size(subject, name)
+        if size is None or size >= POINTER_SIZE:
             continue
         if subject.source.read(name).startswith(LFS_POINTER):
             yield Hit(f"{name} is a pointer of {size} bytes, not the file; run `git lfs pull` in its repository", name)
@@ -169,21 +168,20 @@ def readable_json(subject: Subject) -> Iterator[Hit]:
     else:
         _ = subject.config
     for name in ("generation_config.json", "tokenizer_config.json"):
-        path = _file(subject, name)
-        if path is not None and not subject.source.read(name, 0, min(40, path.stat().st_size)).startswith(LFS_POINTER):
+        size = _size(subject, name)
+        if size is not None and not subject.source.read(name, 0, min(40, size)).startswith(LFS_POINTER):
             try:
                 parse_json(name, subject.source.read(name))
             except Unreadable as error:
                 yield Hit(str(error), name)
 
 
-def _file(subject: Subject, name: str) -> Path | None:
-    """A file of the folder; None where there is none, or where it is EGL002's."""
+def _size(subject: Subject, name: str) -> int | None:
+    """Bytes of a file of the checkpoint; None where there is none, or where it is EGL002's."""
     try:
-        path = subject.source.path(name)
+        return subject.source.size(name) if name in subject.names else None
     except Unreadable:
         return None
-    return path if name in subject.names and path.is_file() else None
 
 
 def _stopped(subject: Subject, topic: str) -> bool:

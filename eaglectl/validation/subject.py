@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
-from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.catalogue import Wanted
@@ -18,6 +18,7 @@ from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import CannotLook, Hit
 
 if TYPE_CHECKING:
+    from eaglectl.checkpoint.hub import HubSource
     from eaglectl.validation.scanning import Summary
 
 
@@ -26,7 +27,7 @@ class TargetSide:
     """The target as rules see it: what its config says, and its files where they were given."""
 
     known: Target
-    source: FolderSource | None = None
+    source: Source | None = None
     config: Mapping[str, Any] | None = None
 
     @cached_property
@@ -48,7 +49,7 @@ class Subject:
 
     def __init__(
         self,
-        source: FolderSource,
+        source: "FolderSource | HubSource",
         target: TargetSide,
         wanted: tuple[Wanted, ...],
         answers: Answers,
@@ -120,13 +121,18 @@ class Subject:
         return self.checkpoint
 
     @cached_property
+    def on_disk(self) -> FolderSource:
+        """The files on this machine, for what reads them from end to end; a Hub repository's are downloaded. Raises Unreadable."""
+        return self.source if isinstance(self.source, FolderSource) else self.source.downloaded()
+
+    @cached_property
     def scan(self) -> Mapping[str, "Summary"]:
         """What one pass over the weights says of each tensor of floats, by its name in the file."""
         weights = self.weights  # before numpy is loaded
         from eaglectl.validation.scanning import scan
 
         try:
-            return scan(self.source, tuple(weights.tensors.values()), self.told)
+            return scan(self.on_disk, tuple(weights.tensors.values()), self.told)
         except EaglectlError as error:
             raise CannotLook(str(error)) from None
 
