@@ -16,7 +16,7 @@ from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.plan import Wish
 from eaglectl.conversion.tensor_steps import FLOATS
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Computed, Tensor
+from eaglectl.drafter.tensors import Computed, Tensor, is_quantised_part
 from eaglectl.errors import Refused, Usage
 
 STATE_SHARE = (
@@ -49,6 +49,19 @@ class Reshaped:
     notes: tuple[Note, ...] = ()
 
 
+def mended(drafter: Drafter, wish: Wish) -> Drafter:
+    """The drafter without the problems that `reshaped` puts right."""
+
+    def is_mended(note: Note) -> bool:
+        return (
+            (note.topic == "training-unservable" and not drafter.rope.has_mla_factors)
+            or (note.topic == "rope-pairing" and wish.rope_style == "interleaved")
+            or (note.about.endswith(".q_a_proj.weight") and wish.has_query_lora and not drafter.dims.q_lora_rank)
+        )
+
+    return replace(drafter, notes=tuple(note for note in drafter.notes if not is_mended(note)))
+
+
 def reshaped(checkpoint: Checkpoint, drafter: Drafter, wish: Wish) -> Reshaped:
     """The attention that engines run and `wish` asks for. Raises Refused where that is another function, Usage where it says nothing."""
     is_mla = drafter.dims.attention == "MLA"
@@ -77,9 +90,12 @@ def at_attention(drafter: Drafter, wanted: str | None) -> Reshaped:
     shared = dims.heads // dims.kv_heads
     rows = [head // shared * dims.head_dim + row for head in range(dims.heads) for row in range(dims.head_dim)]
     tensors = dict(drafter.tensors)
-    for name, tensor in drafter.tensors.items():
-        if name.rpartition(".")[0].endswith((".k_proj", ".v_proj")):
-            tensors[name] = tensor.with_rows(rows)
+    for layer in range(dims.layers):
+        for part in ("k_proj", "v_proj"):
+            at = f"layers.{layer}.self_attn.{part}"
+            tensors[f"{at}.weight"] = _plain(drafter, at).with_rows(rows)
+            if bias := drafter.tensors.get(f"{at}.bias"):
+                tensors[bias.name] = bias.with_rows(rows)
     note = Note("note", "attention", f"each of {dims.kv_heads} key and value heads is written {shared} times: the same function, with {shared} times the cache")  # fmt: skip
     return Reshaped(replace(drafter, tensors=tensors, dims=replace(dims, kv_heads=dims.heads)), (note,))
 
@@ -96,12 +112,11 @@ def with_mla_factors(drafter: Drafter) -> Reshaped:
     divisor = np.tile(head, dims.heads)[:, None]
     how = f"divided by {on_softmax:.6g}, YaRN's mscale squared"
     tensors = dict(drafter.tensors)
-    for name in _queries(drafter):
-        tensors[name] = replace(tensors[name], origin=Computed(how, (tensors[name],), _divided(divisor)))
-    last = _queries(drafter)[0].split(".")[-2]
+    for query in _queries(drafter):
+        tensors[query.name] = replace(query, origin=Computed(how, (query,), _divided(divisor)))
+    last = query.name.split(".")[-2]
     note = Note("note", last, f"{last} is {how}: the trainer had left it out, and engines multiply by it")
-    notes = tuple(note for note in drafter.notes if note.topic != "training-unservable")
-    return Reshaped(replace(drafter, tensors=tensors, rope=rope, notes=notes), (note,))
+    return Reshaped(replace(drafter, tensors=tensors, rope=rope), (note,))
 
 
 def paired(drafter: Drafter, *, is_interleaved: bool) -> Drafter:
@@ -116,14 +131,12 @@ def paired(drafter: Drafter, *, is_interleaved: bool) -> Drafter:
     query = dims.qk_nope_head_dim + dims.qk_rope_head_dim
     rows = [head * query + row for head in range(dims.heads) for row in _after(dims.qk_nope_head_dim, pairs)]
     tensors = dict(drafter.tensors)
-    for name in _queries(drafter):
-        tensors[name] = tensors[name].with_rows(rows)
+    for query in _queries(drafter):
+        tensors[query.name] = query.with_rows(rows)
     for layer in range(dims.layers):
-        name = f"layers.{layer}.self_attn.kv_a_proj_with_mqa.weight"
-        tensors[name] = tensors[name].with_rows(_after(dims.kv_lora_rank, pairs))
-    notes = tuple(note for note in drafter.notes if note.topic != "rope-pairing")
-    rope = replace(drafter.rope, is_interleaved=is_interleaved)
-    return replace(drafter, tensors=tensors, rope=rope, notes=notes)
+        key = _plain(drafter, f"layers.{layer}.self_attn.kv_a_proj_with_mqa")
+        tensors[key.name] = key.with_rows(_after(dims.kv_lora_rank, pairs))
+    return replace(drafter, tensors=tensors, rope=replace(drafter.rope, is_interleaved=is_interleaved))
 
 
 def _in_style(style: str | None) -> Callable[[Drafter], Reshaped]:
@@ -163,10 +176,13 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
     """
     dims, eps = drafter.dims, float(drafter.settings["rms_norm_eps"])
     rank, tensors = 2 * dims.hidden, dict(drafter.tensors)
-    for layer in range(dims.layers):
+    for layer, query in enumerate(_queries(drafter)):
         at = f"layers.{layer}.self_attn."
-        query = tensors.pop(at + "q_proj.weight")
-        _check_query(drafter, query, at)
+        tensors.pop(query.name)
+        if query.dtype not in FLOATS:
+            raise Refused(
+                f"{query.name} is {query.dtype}; --mla-query-lora needs its numbers: convert the unquantised drafter"
+            )
         held = dtype or query.dtype
         names = ("input_layernorm", "hidden_norm") if layer == 0 else ("input_layernorm",)
         norms = tuple(drafter.tensors[f"layers.{layer}.{name}.weight"] for name in names)
@@ -178,20 +194,8 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
                 Tensor(at + "q_b_proj.weight", query.dtype, (query.shape[0], rank), Computed("q_proj over the diagonal of q_a_proj", (query, *norms), _rest(held, rank, eps))),
             )
         }  # fmt: skip
-    notes = tuple(note for note in drafter.notes if not note.about.endswith("q_a_proj.weight"))
-    made = replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank), notes=notes)
+    made = replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank))
     return Reshaped(made, (_bound(checkpoint, drafter, eps),))
-
-
-def _check_query(drafter: Drafter, query: Tensor, at: str) -> None:
-    if query.dtype not in FLOATS:
-        raise Refused(
-            f"{query.name} is {query.dtype}; --mla-query-lora needs its numbers: convert the unquantised drafter"
-        )
-    if at + "q_proj.bias" in drafter.tensors:
-        raise Refused(
-            f"{at}q_proj has a bias, and q_b_proj has none in any engine's class; --mla-query-lora cannot keep it"
-        )
 
 
 def _check_weights(checkpoint: Checkpoint, norms: Sequence[Tensor]) -> None:
@@ -255,9 +259,19 @@ def _row_sizes(checkpoint: Checkpoint, table: Tensor) -> Iterator[float]:
         yield from np.sqrt((evaluate(table.with_rows(rows), checkpoint) ** 2).mean(1)).tolist()
 
 
-def _queries(drafter: Drafter) -> list[str]:
+def _queries(drafter: Drafter) -> list[Tensor]:
     last = "q_b_proj" if drafter.dims.q_lora_rank else "q_proj"
-    return [f"layers.{layer}.self_attn.{last}.weight" for layer in range(drafter.dims.layers)]
+    return [_plain(drafter, f"layers.{layer}.self_attn.{last}") for layer in range(drafter.dims.layers)]
+
+
+def _plain(drafter: Drafter, module: str) -> Tensor:
+    """The weight of a module. Raises Refused where a quantiser has put other tensors beside it or in its place."""
+    if any(name.rpartition(".")[0] == module and is_quantised_part(name) for name in drafter.tensors):
+        raise Refused(
+            f"{module} is quantised, and its rows cannot be moved or computed with: convert the unquantised drafter, then"
+            " quantise it"
+        )
+    return drafter.tensors[f"{module}.weight"]
 
 
 def _after(first: int, places: Sequence[int]) -> list[int]:

@@ -13,7 +13,7 @@ from eaglectl.conversion.checks import (
     without_dropped,
     without_zero_biases,
 )
-from eaglectl.conversion.mla import reshaped
+from eaglectl.conversion.mla import mended, reshaped
 from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
 from eaglectl.conversion.pruning import pruned
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
@@ -38,9 +38,10 @@ def make_plan(
     layout = format.layout
     assert layout is not None
     drafter = without_dropped(drafter, wish.drop)
+    drafter = mended(drafter, wish)
+    settle(drafter)
     attention = reshaped(checkpoint, drafter, wish)
     drafter = attention.drafter
-    settle(drafter)
     drafter, zero_biases = without_zero_biases(checkpoint, drafter, layout)
     changed = at_version(checkpoint, drafter, wish)
     drafter, merged = in_order(changed.drafter)

@@ -15,7 +15,7 @@ from eaglectl.errors import Refused
 
 
 class Rotary:
-    """cos and sin of every position, computed on demand in float32."""
+    """cos and sin of every position, computed on demand in float32; float64 states stay float64."""
 
     def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
         self.frequencies, self.scale = _frequencies(rope, dim)
@@ -26,8 +26,8 @@ class Rotary:
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotate x [batch, heads, time, dim] at positions [batch, time]."""
         angles = positions[:, None, :, None].float() * self.frequencies
-        cos, sin = torch.cos(angles) * self.scale, torch.sin(angles) * self.scale
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        cos, sin = (wave(angles).to(wide.dtype) * self.scale for wave in (torch.cos, torch.sin))
         one, two = (wide[..., ::2], wide[..., 1::2]) if self.is_interleaved else wide.chunk(2, dim=-1)
         pair = (one * cos - two * sin, two * cos + one * sin)
         joined = torch.stack(pair, -1).flatten(-2) if self.is_interleaved else torch.cat(pair, -1)

@@ -113,6 +113,8 @@ def dimensions(subject: Subject) -> Iterator[Hit]:
     dims = drafter.dims
     for key, default in DEFAULTS[family_of(drafter.tensors, dims)].items():
         size = getattr(dims, OF_DIMENSION.get(key, key))
+        if key == "q_lora_rank" and not size:
+            continue  # its missing tensors say it
         if key == "q_lora_rank" and key in flat and flat[key] is None:
             text = f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}"
             yield Hit(text, key_place(subject.config, key))
