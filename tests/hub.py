@@ -10,7 +10,7 @@ from and uploaded to, as the real Hub's storage does: it knows no tokens, and a 
 
 What is there: model info, tree, paths-info, resolve (HEAD, Range, redirects), repos/create, validate-yaml, preupload, LFS
 batch and PUT, commit (ndjson; parentCommit 412; create_pr), commits, tags and branches (409), refs, pull requests (create,
-merge), whoami-v2, auth-check. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
+list, merge), whoami-v2, auth-check. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
 
 Every request is kept in `hub.requests`, in order, with what was answered and how many bytes. Faults are functions in
 `hub.faults`, called for each request as `fault(request, proceed)`: return None to let it be, a Reply to answer without
@@ -521,6 +521,20 @@ def _open_pull(repo: Repo, oid: str) -> str:
 
 
 def discussions(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
+    if request.method == "GET":
+        fixed = {
+            "repo": {"name": repo.name, "type": "model"},
+            "author": {"name": "somebody"},
+            "createdAt": "2026-01-01T00:00:00.000Z",
+        }
+        wanted = [
+            number for number, status in repo.pulls.items() if request.query.get("status") in (None, "all", status)
+        ]
+        found = [
+            {**fixed, "num": one, "title": "a change", "status": repo.pulls[one], "isPullRequest": True}
+            for one in wanted
+        ]
+        return as_json({"discussions": found, "count": len(found), "start": 0})
     ref = _open_pull(repo, repo.head())
     number = int(ref.rpartition("/")[2])
     return as_json({"num": number, "url": f"{hub.endpoint}/{repo.name}/discussions/{number}", "pullRequest": True})
@@ -612,7 +626,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Reply]], ...] = (
     ("POST", REPO + r"/branch/([^/]+)", branch),
     ("GET", REPO + r"/refs", refs),
     ("GET", REPO + r"/auth-check(/write)?", auth_check),
-    ("POST", REPO + r"/discussions", discussions),
+    ("GET POST", REPO + r"/discussions", discussions),
     ("POST", REPO + r"/discussions/(\d+)/merge", merge),
     ("GET", REPO + r"(?:/revision/([^/]+))?", info),
     ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", lfs_batch),

@@ -3,6 +3,7 @@
 Nothing that a server or an exception says is repeated, as it may hold the token; the token itself is only ever handed to the client.
 """
 
+import logging
 import sys
 import time
 import warnings
@@ -21,7 +22,8 @@ Value = TypeVar("Value")
 TRIES, PAUSE, LONGEST = 4, 1.0, 30.0
 # open pull requests that are looked at for the same files
 PULLS = 20
-HEX = 40
+# the client and its transport, which log what a server sends back
+LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 
 
 class Failure(Exception):
@@ -276,11 +278,12 @@ def _failure(error: Exception) -> Failure:
 def _quiet() -> Iterator[None]:
     from huggingface_hub import utils
 
-    logging: Any = utils.logging
     bars: Any = utils
-    level, had_bars = logging.get_verbosity(), not bars.are_progress_bars_disabled()
-    is_bare = had_bars and not sys.stderr.isatty()
-    logging.set_verbosity(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [logger.level for logger in loggers]
+    is_bare = not bars.are_progress_bars_disabled() and not sys.stderr.isatty()
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     if is_bare:
         bars.disable_progress_bars()
     try:
@@ -288,6 +291,7 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if is_bare:
             bars.enable_progress_bars()
