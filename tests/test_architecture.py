@@ -38,6 +38,7 @@ HOMES = {
     "packaging": {"engines/facts.py", "engines/catalogue.py"},
     "rich": {
         "reports/engines.py",
+        "reports/fixing.py",
         "reports/upgrade.py",
         "reports/text.py",
         "reports/smoke.py",
@@ -51,6 +52,7 @@ HOMES = {
         "cli/demo.py",
         "cli/engines.py",
         "cli/explain.py",
+        "cli/fixing.py",
         "cli/inspect.py",
         "cli/options.py",
         "cli/rules.py",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglectl.cli.fixing import Asked, Fix, Force, Out, fix_one
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target
 from eaglectl.errors import Usage
 from eaglectl.terminal import Bar, Face, emit
@@ -71,6 +72,9 @@ def validate_command(
     source_semantics: Semantics = None,
     json_: Json = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show only what fails.")] = False,
+    fix: Fix = False,
+    out: Out = None,
+    force: Force = False,
 ) -> None:
     """Judge checkpoints by rules, and by what each engine release does with them."""
     from eaglectl import api
@@ -89,6 +93,15 @@ def validate_command(
     judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
     blind = partial(unopened, fail_on=None if least == "never" else least or "error", policy=asked.origin)
     folders, is_quiet = _folders(sources), quiet or context.obj.quiet
+    fixing = Asked(fix, out, force)
+    fixing.check(folders, name)
+    if fix:
+        options |= {"fail_on": least, "headers_only": headers_only, "answers": answers}
+        report = fix_one(context.obj, folders[0], fixing, options, is_json=name == "json", is_quiet=is_quiet)
+        outputs.write_outputs(files, [report])
+        if CODES[report.verdict]:
+            raise typer.Exit(CODES[report.verdict])
+        return
     is_one = len(folders) == 1
     with Bar(context.obj, is_on=not is_quiet) as bar:
         judge = partial(judge, told=bar.reading if is_one else None)

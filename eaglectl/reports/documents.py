@@ -34,17 +34,18 @@ def _report(report: Report) -> dict[str, Any]:
     return {
         "source": printable(report.path), "engines": list(report.engines), "verdict": report.verdict, "problem": printable(report.problem),
         "policy": printable(report.policy), "fail_on": report.fail_on or "never",
-        "findings": [_finding(one) for one in report.findings],
+        "findings": [finding(one) for one in report.findings],
         "releases": [_release(one) for one in report.releases], "ways_out": [printable(way) for way in report.ways_out],
         "could_not_look": [_unlooked(one) for one in report.unlooked],
-        "suppressed": [{**_finding(one.finding), **_reason(one.by)} for one in report.suppressed],
+        "suppressed": [{**finding(one.finding), **_reason(one.by)} for one in report.suppressed],
         "unused_suppressions": [_suppression(one) for one in report.unused if one not in report.expired],
         "expired_suppressions": [_suppression(one) for one in report.expired],
         "passed": [one.id for one in report.passed],
     }  # fmt: skip
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def finding(one: Finding) -> dict[str, Any]:
+    """One finding of eaglectl/validate/1."""
     return {
         "rule": one.rule.id, "name": one.rule.name, "severity": one.severity, "message": printable(one.hit.message), "where": printable(one.hit.where),
         "engines": list(one.hit.engines), "fix": printable(one.fix), "url": rule_url(one.rule),

@@ -11,6 +11,8 @@ from eaglectl.engines.engine import Reading, Verdict
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
+    from eaglectl.validation.judging import Report
+    from eaglectl.validation.rule import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,36 @@ class Conversion:
     pickles: tuple[str, ...]
     seconds: float
     gate: "Gate | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """A finding that `validate --fix` leaves, and why."""
+
+    finding: "Finding"
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fixing:
+    """What `validate --fix` did: the verdict before and, where something was written (`out`), after.
+
+    `stopped` says why nothing was written. `conversion` is None where no plan could be made.
+    """
+
+    before: "Report"
+    after: "Report | None"
+    conversion: Conversion | None
+    fixed: "tuple[Finding, ...]"
+    left: tuple[Remaining, ...]
+    stopped: str = ""
+
+    @property
+    def out(self) -> Path | None:
+        """The folder that was written."""
+        return self.conversion.out if self.conversion and self.after else None
+
+    @property
+    def report(self) -> "Report":
+        """The report of what now is the best there is: the output, or the checkpoint as it was."""
+        return self.after or self.before

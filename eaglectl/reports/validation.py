@@ -53,15 +53,16 @@ def _print_report(console: Console, report: Report, common: Sequence[Blindness],
         _print(console, 2, f"could not be read: {report.problem}", "yellow")
     for one in report.findings:
         if not is_quiet or fails(one, report):
-            _print_finding(console, one)
+            print_finding(console, one)
     if not is_quiet:
-        _print_releases(console, report)
+        print_releases(console, report)
         own = [] if report.problem else [one for one in blindness(report) if one not in common]
         _print_blindness(console, "could not look", own)
         _print_suppressions(console, report)
 
 
-def _print_finding(console: Console, one: Finding) -> None:
+def print_finding(console: Console, one: Finding, why: str = "") -> None:
+    """A finding with the way out under it; `why`: it is still there."""
     head = Text.assemble((f"{one.rule.id} {one.rule.name}", "bold"))
     if one.hit.where:
         head.append(f"  {printable(one.hit.where)}", style="cyan")
@@ -72,10 +73,13 @@ def _print_finding(console: Console, one: Finding) -> None:
     table.add_row(Text(one.severity, style=STYLES[one.severity]), head)
     console.print(Padding(table, (0, 0, 0, 2)))
     _print(console, 10, one.hit.message)
+    if why:
+        _print(console, 10, f"left: {why}", "dim")
     console.print(Padding(Text.assemble(("fix: ", "green"), printable(one.fix)), (0, 0, 0, 10)))
 
 
-def _print_releases(console: Console, report: Report) -> None:
+def print_releases(console: Console, report: Report) -> None:
+    """What each engine release asked for does, and the way out."""
     if report.releases:
         _heading(console, "served as trained by")
         table = Table.grid(padding=(0, 2, 0, 0))

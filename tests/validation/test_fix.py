@@ -1,0 +1,183 @@
+"""validate --fix: what the files themselves say how to repair, in a new folder that is judged again."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from eaglectl.api.fixing import fix
+from eaglectl.formats.format import Answers
+from eaglectl.reports.findings import Fixing
+from tests.builders import call as call_line
+from tests.builders import contents, drafter_folder, floats, refusal
+from tests.cases import digests
+from tests.conftest import FIXTURES
+
+PRODUCERS = FIXTURES / "producers"
+SCHEMA = json.loads((FIXTURES.parent / "schemas/validate.schema.json").read_text())
+
+
+def fixed(source: Path, out: Path, **options: Any) -> Fixing:
+    before = contents(source)
+    done = fix(str(source), out, **options)
+    assert contents(source) == before  # the input is never touched
+    return done
+
+
+def ids(found: Any) -> list[str]:
+    return [one.rule.id for one in found if one.severity != "note"]
+
+
+def left(done: Fixing) -> list[str]:
+    return ids(one.finding for one in done.left)
+
+
+@pytest.mark.parametrize(("source", "gone", "answers"), [
+    ("modelopt/hf-mla", ["EGL114", "EGL406"], Answers()),
+    ("sglang/aux-norm", ["EGL406", "EGL506"], Answers()),
+    ("speculators/four-aux", ["EGL408"], Answers()),
+    ("specforge/gqa-ids", ["EGL406"], Answers(aux_convention="output")),
+])  # fmt: skip
+def test_what_the_files_say_is_repaired(source: str, gone: list[str], answers: Answers, tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / source, tmp_path / "out", answers=answers)
+    assert ids(done.fixed) == gone and left(done) == []
+    assert done.after and done.after.verdict == "pass" and done.out == tmp_path / "out"
+    assert (tmp_path / "out/eaglectl.json").is_file() and list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_what_engines_read_stays_in_its_layout(tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / "speculators/four-aux", tmp_path / "out")
+    assert done.conversion and done.conversion.plan.layout == "speculators"
+    assert digests(tmp_path / "out") == digests(PRODUCERS / "speculators/four-aux")
+
+
+def test_sglang_alone_gets_its_layout(tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / "modelopt/hf-four-aux", tmp_path / "out", engines=["sglang"])
+    assert done.conversion is None or done.conversion.plan.layout == "sglang"
+
+
+def test_an_assumption_is_no_repair(tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / "automodel/gqa", tmp_path / "out")
+    assert ids(done.fixed) == ["EGL101", "EGL105"] and left(done) == ["EGL410"]
+    assert "pass --aux-layers" in done.left[0].why
+
+
+def test_what_only_the_user_knows_is_asked_with_its_option(tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / "specforge/norm-output-false", tmp_path / "out")
+    assert done.out is None and not (tmp_path / "out").exists()
+    assert done.left[0].why == "only you can tell: pass --source-semantics specforge=pre-879 or post-879"
+    assert "specforge=pre-879" in done.stopped and done.report.verdict == "pass"
+
+
+@pytest.mark.parametrize("source", ["torchspec/pruned", "modelopt-megatron/no-d2t", "modelopt/hf-no-aux"])
+def test_what_is_lost_stays_lost(source: str, tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / source, tmp_path / "out")
+    assert done.out is None and done.fixed == () and done.report.verdict == "fail" and done.stopped
+    assert left(done) == ids(done.before.findings) and list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_in_the_numbers_is_left_and_nothing_is_written_for_it(tmp_path: Path) -> None:
+    nan = ("BF16", (16,), b"\xc0\x7f" * 16)
+    source = drafter_folder(tmp_path, "nan", tensors={"norm.weight": nan})
+    done = fixed(source, tmp_path / "out")
+    assert done.out is None and left(done) == ids(done.before.findings) != []
+    assert done.stopped == "writing it anew repairs none of the findings" and not (tmp_path / "out").exists()
+
+
+def test_one_fault_is_repaired_beside_one_that_is_not(tmp_path: Path) -> None:
+    nan = ("BF16", (16,), b"\xc0\x7f" * 16)
+    source = drafter_folder(tmp_path, "both", config={"num_hidden_layers": 30}, tensors={"norm.weight": nan})
+    done = fixed(source, tmp_path / "out")
+    assert "EGL105" in ids(done.fixed) and left(done) and done.report.verdict == "fail"
+
+
+def test_an_unknown_tensor_is_not_dropped_unasked(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path, "more", tensors={"layers.0.extra.weight": floats("x", 16)})
+    done = fixed(source, tmp_path / "out")
+    assert done.out is None and left(done) == ["EGL202"] and "--drop" in done.stopped
+
+
+def test_a_good_checkpoint_needs_nothing(tmp_path: Path) -> None:
+    outcome = call_line("validate", drafter_folder(tmp_path), "--fix", "-o", tmp_path / "out")
+    assert outcome.code == 0 and "nothing was written: nothing was found" in outcome.out
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_name_is_beside_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = call_line("validate", PRODUCERS / "modelopt/hf-mla", "--fix")
+    assert outcome.code == 0 and os.listdir(tmp_path) == ["hf-mla-fixed"]  # noqa: PTH208
+    plan, repaired, wrote = (outcome.out.index(text) for text in ("config.json:", "EGL114", "wrote hf-mla-fixed"))
+    assert plan < repaired < wrote and "(before: fail)" in outcome.out
+
+
+def test_the_document_holds_what_is_gone_and_what_is_left(tmp_path: Path) -> None:
+    document = call_line("validate", PRODUCERS / "automodel/gqa", "--fix", "-o", tmp_path / "out", "--json").document
+    jsonschema.validate(document, SCHEMA)
+    assert document["verdict"] == "pass" and document["out"] == document["source"] == str(tmp_path / "out")
+    assert {"EGL101", "EGL105"} <= {one["rule"] for one in document["fixed"]}
+    assert document["left"][0]["rule"] == "EGL410" and document["left"][0]["why"]
+
+
+def test_the_document_says_why_nothing_was_written(tmp_path: Path) -> None:
+    outcome = call_line("validate", PRODUCERS / "torchspec/pruned", "--fix", "-o", tmp_path / "out", "--json")
+    jsonschema.validate(outcome.document, SCHEMA)
+    assert outcome.code == 1 and outcome.document["out"] is None and "export again" in outcome.document["stopped"]
+
+
+def test_a_report_file_is_the_output_s(tmp_path: Path) -> None:
+    out, file = tmp_path / "out", tmp_path / "report.json"
+    assert (
+        call_line("validate", PRODUCERS / "modelopt/hf-mla", "--fix", "-q", "-o", out, "--output", f"json={file}").code
+        == 0
+    )
+    assert json.loads(file.read_text())["source"] == str(out)
+
+
+def test_an_existing_folder_needs_force(tmp_path: Path) -> None:
+    source, out = PRODUCERS / "modelopt/hf-mla", tmp_path / "out"
+    shutil.copytree(PRODUCERS / "vllm/native", out)
+    before = contents(out)
+    assert "--force" in refusal(2, "validate", source, "--fix", "-o", out)
+    assert call_line("validate", PRODUCERS / "torchspec/pruned", "--fix", "-o", out, "--force").code == 1
+    assert contents(out) == before  # nothing was fixable, so nothing is replaced
+    assert call_line("validate", source, "--fix", "-o", out, "--force").code == 0
+    assert contents(out) != before
+
+
+def test_the_input_is_never_written_over(tmp_path: Path) -> None:
+    source = tmp_path / "drafter"
+    shutil.copytree(PRODUCERS / "modelopt/hf-mla", source)
+    before = contents(source)
+    for out in (source, source / "out", tmp_path, source / ".." / "drafter"):
+        assert "never writes over its input" in refusal(2, "validate", source, "--fix", "-o", out, "--force")
+    assert contents(tmp_path) == {"drafter": "folder", **{f"drafter/{name}": one for name, one in before.items()}}
+
+
+@pytest.mark.parametrize("given", [
+    ("--fix", "--format", "sarif"), ("-o", "out"), ("--force",), ("--fix", "--engine", "vllm==99"), ("--fix", "--select", "EGL9999"),
+])  # fmt: skip
+def test_options_that_do_not_go_together(given: tuple[str, ...], tmp_path: Path) -> None:
+    assert call_line("validate", drafter_folder(tmp_path), *given).code == 2
+
+
+def test_one_source_alone(tmp_path: Path) -> None:
+    assert "one SOURCE" in refusal(2, "validate", drafter_folder(tmp_path), drafter_folder(tmp_path, "b"), "--fix")
+
+
+def test_a_damaged_file_is_no_crash(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    (source / "model.safetensors").write_bytes(b"\xff" * 9)
+    outcome = call_line("validate", source, "--fix", "-o", tmp_path / "out")
+    assert outcome.code in (1, 3) and "nothing was written" in outcome.out and not (tmp_path / "out").exists()
+    assert call_line("validate", tmp_path / "gone", "--fix").code == 3
+
+
+def test_a_folder_that_may_not_be_written_in_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    source = PRODUCERS / "modelopt/hf-mla"
+    assert "cannot write there" in refusal(3, "validate", source, "--fix", "-o", tmp_path / "file/out")
