@@ -128,8 +128,8 @@ def paired(drafter: Drafter, *, is_interleaved: bool) -> Drafter:
         pairs = [place for low in range(half) for place in (low, low + half)]
     else:
         pairs = [*range(0, 2 * half, 2), *range(1, 2 * half, 2)]
-    query = dims.qk_nope_head_dim + dims.qk_rope_head_dim
-    rows = [head * query + row for head in range(dims.heads) for row in _after(dims.qk_nope_head_dim, pairs)]
+    size = dims.qk_nope_head_dim + dims.qk_rope_head_dim
+    rows = [head * size + row for head in range(dims.heads) for row in _after(dims.qk_nope_head_dim, pairs)]
     tensors = dict(drafter.tensors)
     for query in _queries(drafter):
         tensors[query.name] = query.with_rows(rows)
