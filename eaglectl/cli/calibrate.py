@@ -56,6 +56,6 @@ def calibrate_command(
         for boundary, rms, spread in zip(found.boundaries, found.rms, found.spread, strict=True)
     )
     print(
-        f"{found.tokens} tokens of {len(found.prompts)} prompts and the target's answers\n{layers}\n  first fed-back state: median RMS {found.sigma:.4g}"
+        f"{found.tokens} tokens of {len(found.prompts)} prompts and the target's answers\n{layers}\n  first two fed-back states: median RMS {found.sigma:.4g}"
     )
     print(f"next: eaglectl convert {source} --to 3.1 --target {target} --calibration {out}")

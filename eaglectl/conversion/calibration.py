@@ -36,7 +36,7 @@ class Statistics:
     """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
 
     `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma` the median RMS of
-    the first fed-back state; `digests` name the drafter, the target and all prompts, `prompts` each of them.
+    the first two fed-back states; `digests` name the drafter, the target and all prompts, `prompts` each of them.
     """
 
     digests: Mapping[str, str]

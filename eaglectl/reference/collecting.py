@@ -17,7 +17,7 @@ CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Medians over tokens (token 0 and padding left out): RMS of each aux state, sd of its log-ratio, RMS of the first fed-back state."""
+    """Medians over tokens (token 0 and padding left out): RMS of each aux state, sd of its log-ratio, RMS of the first two fed-back states."""
 
     rms: tuple[float, ...]
     spread: tuple[float, ...]
@@ -59,7 +59,7 @@ def collect_sizes(
             tokens, positions, known, aux = sequences(target, batch)
             keep = known & (positions > 0)
             found.append(_rms(aux, count, drafter.eps)[keep].cpu())
-            states.append(_first_state(target, drafter, tokens, positions, known, aux)[keep[:, :-1]].cpu())
+            states.append(_fed_back(target, drafter, tokens, positions, known, aux)[:, keep[:, :-2]].flatten().cpu())
             told(len(batch))
     sizes = torch.cat(found).double()
     logs = sizes.log()
@@ -127,14 +127,22 @@ def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:
     return (aux.float().unflatten(-1, (count, -1)).pow(2).mean(-1) + eps).sqrt()
 
 
-def _first_state(
+def _fed_back(
     target: TargetModel, drafter: DraftModel, tokens: torch.Tensor, positions: torch.Tensor, known: torch.Tensor, aux: torch.Tensor
 ) -> torch.Tensor:  # fmt: skip
-    """RMS of the stream after the drafter's first step, for every token but the last: [batch, time-1]."""
+    """RMS of the stream after the drafter's first two steps, from every token but the last two: [2, batch, time-2].
+
+    What is fed back grows with depth, and norm_output gives all of it one size: the middle of the first two fits best.
+    """
     embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
-    following = embedding[tokens[:, 1:].to(embedding.device)].to(drafter.device, drafter.weights["fc.weight"].dtype)
-    places = torch.arange(tokens.shape[1] - 1, device=known.device)
-    mask = (known[:, None, :-1] & (places <= places[:, None])) | (places == places[:, None])
-    state = drafter.fuse(aux[:, :-1].to(drafter.device, following.dtype))
-    stream = drafter.forward(following, state, positions[:, :-1], drafter.cache(), mask)
-    return stream.float().pow(2).mean(-1).sqrt()
+    dtype, count = drafter.weights["fc.weight"].dtype, tokens.shape[1] - 2
+    places = torch.arange(count, device=known.device)
+    own = torch.eye(count, dtype=torch.bool, device=known.device).expand(len(tokens), -1, -1)
+    mask = (known[:, None, :count] & (places <= places[:, None])) | own
+    state, caches, found = drafter.fuse(aux[:, :count].to(drafter.device, dtype)), drafter.cache(), []
+    for step in range(2):
+        following = embedding[tokens[:, step + 1 : step + 1 + count].to(embedding.device)].to(drafter.device, dtype)
+        stream = drafter.forward(following, state, positions[:, :count] + step, caches, mask)
+        found.append(stream.float().pow(2).mean(-1).sqrt())
+        state, mask = drafter.feedback(stream), torch.cat((mask, own), -1)
+    return torch.stack(found)
