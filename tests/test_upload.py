@@ -409,6 +409,14 @@ def test_a_file_that_changes_on_the_way_is_not_committed(
     assert len(repo.log()) == 1
 
 
+def test_a_card_that_the_hub_does_not_accept_is_told(hub: LoopbackHub, folder: Path) -> None:
+    repo = hub.add_repo(NAME, {})
+    answer = json.dumps({"errors": [{"message": "bad license"}], "warnings": []}).encode()
+    hub.faults.append(lambda request, proceed: Reply(400, {}, answer) if request.path == "/api/validate-yaml" else None)
+    assert "front matter of README.md" in refused(call("upload", folder, NAME, "--direct"), 1)
+    assert (len(repo.log()), count(hub, "is_commit")) == (1, 0)
+
+
 def test_a_token_that_may_not_write_is_told(hub: LoopbackHub, folder: Path) -> None:
     repo = hub.add_repo(NAME, {})
     hub.users[TOKEN] = User("alice", ("org",), can_write=False)

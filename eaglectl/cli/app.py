@@ -14,7 +14,9 @@ from eaglectl.cli.explain import explain_command
 from eaglectl.cli.inspect import inspect_command
 from eaglectl.cli.rules import rules_command
 from eaglectl.cli.smoke import smoke_command
+from eaglectl.cli.upload import upload_command
 from eaglectl.cli.validate import validate_command
+from eaglectl.cli.verify import verify_command
 from eaglectl.terminal import Face
 
 app = typer.Typer(
@@ -61,6 +63,8 @@ COMMANDS = (
     calibrate_command,
     validate_command,
     smoke_command,
+    upload_command,
+    verify_command,
     explain_command,
     rules_command,
     engines_command,

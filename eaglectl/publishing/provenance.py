@@ -33,7 +33,11 @@ def make_record(
 
     `judged` is what came of validation; `smoke` a checked document of `eaglectl smoke --json`.
     """
-    listed = {file.name: {"size": file.size, "sha256": file.sha256} for file in files if file.name not in LATER}
+    listed = {
+        file.name: {"size": file.size, "sha256": file.sha256}
+        for file in sorted(files, key=lambda file: file.name)
+        if file.name not in LATER
+    }
     before = checkpoint.sidecars.get(RECORD)
     record = dict(before) if before else _first(checkpoint, drafter, listed)
     published: dict[str, Any] = {"eaglectl": eaglectl.__version__, "files": listed, "validation": dict(judged)}

@@ -22,6 +22,8 @@ Value = TypeVar("Value")
 TRIES, PAUSE, LONGEST = 4, 1.0, 30.0
 # open pull requests that are looked at for the same files
 PULLS = 20
+# a failure of the check of the card's front matter, which comes before the commit
+YAML = "card"
 # the client and its transport, which log what a server sends back
 LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 
@@ -227,6 +229,11 @@ class Remote:
                     f"{repo}: the token may not write there ({failure.status}); it needs the permission to write, and its account access to"
                     f" {repo.split('/')[0]}; {ACCOUNT}"
                 )
+            case 400 if failure.code == YAML:
+                return Refused(
+                    f"{repo}: the Hub does not accept the front matter of README.md; check that it is valid YAML; nothing was committed",
+                    where="README.md",
+                )
             case 400 | 413 | 422:
                 return Unreadable(f"{repo}: the Hub at {host} does not {what or 'accept it'} ({failure.status})")
             case _:
@@ -267,7 +274,8 @@ def _failure(error: Exception) -> Failure:
         response = getattr(one, "response", None)
         if response is not None:
             wait = str(response.headers.get("Retry-After", ""))
-            code = str(response.headers.get("X-Error-Code", ""))
+            is_card = str(response.request.url).endswith("/api/validate-yaml")
+            code = YAML if is_card else str(response.headers.get("X-Error-Code", ""))
             return Failure(
                 int(response.status_code), code, float(wait) if wait.isdigit() else 0.0, type(error).__name__
             )

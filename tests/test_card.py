@@ -1,0 +1,196 @@
+"""The card that `upload` makes: its block is eaglectl's, all else is the user's, byte for byte."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eaglectl import api
+from eaglectl.publishing.card import BEGIN, END
+from tests.builders import call, drafter_config, drafter_folder
+
+SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": "example/target-8b"}}}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+def card(folder: Path, text: bytes | None = None, **options: Any) -> str:
+    """The README.md that would be published, with its line breaks."""
+    if text is not None:
+        (folder / "README.md").write_bytes(text)
+    done = api.upload(str(folder), "org/drafter", dry_run=True, **options)
+    return next(bytes(file.content) for file in done.plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
+
+
+def record(folder: Path, **options: Any) -> dict[str, Any]:
+    done = api.upload(str(folder), "org/drafter", dry_run=True, **options)
+    found = json.loads(next(bytes(file.content) for file in done.plan.files if file.name == "eaglectl.json"))  # type: ignore[arg-type]
+    assert isinstance(found, dict)
+    return found
+
+
+def matter(text: str) -> dict[str, Any]:
+    found = yaml.safe_load(text.split("---")[1])
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return drafter_folder(tmp_path)
+
+
+def test_a_card_is_made_where_there_is_none(folder: Path) -> None:
+    text = card(folder)
+    assert matter(text) == {
+        "library_name": "vllm", "pipeline_tag": "text-generation", "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"],
+    }  # fmt: skip
+    assert "# drafter" in text and "| aux layers | 2, 4, 5 (" in text
+    assert text.count("vllm serve") == text.count("sglang.launch_server") == 1
+    assert '"model": "org/drafter"' in text
+    assert not (folder / "README.md").exists()
+
+
+def test_what_the_user_wrote_stays_byte_for_byte(folder: Path) -> None:
+    mine = "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3]\nbase_model:\n  - example/target-8b\n---\n# Ours\n\ntext  \nwithout an end"
+    text = card(folder, mine.encode())
+    assert text.startswith(
+        "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3, speculative-decoding, draft-model, vllm, sglang]\nbase_model:\n  - example/target-8b\n"
+    )
+    assert f"---\n# Ours\n\ntext  \nwithout an end\n\n{BEGIN}" in text
+    assert matter(text)["license"] == "apache-2.0"
+    assert "vllm serve example/target-8b" in text
+
+
+def test_a_card_is_the_same_when_it_is_made_again(folder: Path) -> None:
+    first = card(folder, b"# Ours\n")
+    assert card(folder, first.encode()) == first
+
+
+def test_only_the_block_is_written_again(folder: Path) -> None:
+    first = card(folder, b"# Ours\n\nbefore\n")
+    edited = first.replace("before", "changed").replace("## The drafter", "## Spoiled") + "\nafter\n"
+    assert card(folder, edited.encode()) == first.replace("before", "changed") + "\nafter\n"
+
+
+def test_line_breaks_of_windows_stay(folder: Path) -> None:
+    text = card(folder, b"---\r\nlicense: mit\r\ntags:\r\n- mine\r\n---\r\n# Ours\r\n")
+    assert text.count("\n") == text.count("\r\n")
+    assert matter(text)["tags"] == ["mine", "eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"]
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "tags: []",
+        "tags:\n- a",
+        "tags:\n  - a\n  - b # c",
+        "tags: [a, ]",
+        "license: mit\ntags:\n    - a\nlanguage: en",
+    ],
+)
+def test_tags_are_added_in_the_lists_own_spelling(folder: Path, tags: str) -> None:
+    before = yaml.safe_load(tags)["tags"] or []
+    found = matter(card(folder, f"---\n{tags}\n---\nx\n".encode()))["tags"]
+    assert found == [*before, "eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"]
+
+
+@pytest.mark.parametrize("tags", ["tags: [a,\n  b]", "tags: a", "tags:"])
+def test_tags_in_another_spelling_are_left_alone(folder: Path, tags: str) -> None:
+    assert f"---\n{tags}\n" in card(folder, f"---\n{tags}\n---\nx\n".encode())
+
+
+@pytest.mark.parametrize(
+    "text", [f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "---\nlicense: mit\n"]
+)
+def test_broken_marks_are_told_and_not_guessed(folder: Path, text: str) -> None:
+    (folder / "README.md").write_text(text)
+    done = call("upload", folder, "org/drafter", "--dry-run")
+    assert done.code == 1 and "README.md" in done.err
+
+
+def test_measurements_come_with_what_they_mean(folder: Path, tmp_path: Path) -> None:
+    made = folder / "eaglectl.json"
+    rows = [
+        {"k": 3, "acceptance_length_before": 2.5, "acceptance_length": 2.45, "ratio": 0.98, "interval": [0.975, 0.99]}
+    ]
+    gate = {
+        "rows": rows,
+        "prompts": 40,
+        "tolerance": 0.97,
+        "is_passed": True,
+        "engine": "torch 2.13",
+        "device": "cuda",
+        "dtype": "bfloat16",
+    }
+    made.write_text(
+        json.dumps(
+            {"schema": "eaglectl/provenance/1", "eagle": "3", "boundaries": [2, 4, 5], "tensors": [], "gate": gate}
+        )
+    )
+    text = card(folder)
+    assert "Acceptance length: tokens that one step of the target gives" in text
+    assert "| 3 | 2.500 | 2.450 | 0.980 [0.975, 0.990] |" in text
+
+
+def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path) -> None:
+    text = card(folder, smoke=smoke_file(tmp_path))
+    assert (
+        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts. Every output equals plain decoding."
+        in text
+    )
+    assert "| 3 | 2.310 [2.200, 2.400] | 70.0%, 40.0% |" in text
+    kept = record(folder, smoke=smoke_file(tmp_path))["published"]["smoke"]
+    assert (kept["acceptance_length"], kept["engine"]["version"]) == (2.31, "0.32.0")
+    assert "resolved" not in kept["engine"] and "source" not in kept
+
+
+@pytest.mark.parametrize(
+    ("change", "code"), [({"schema": "other"}, 2), ({"verdict": "fail"}, 2), ({"k": None}, 3), (None, 3)]
+)
+def test_a_document_that_is_no_good_measurement_is_told(
+    folder: Path, tmp_path: Path, change: dict[str, Any] | None, code: int
+) -> None:
+    path = smoke_file(tmp_path)
+    document = json.loads(path.read_text())
+    path.write_text(
+        "{"
+        if change is None
+        else json.dumps({key: value for key, value in {**document, **change}.items() if value is not None})
+    )
+    assert call("upload", folder, "org/drafter", "--dry-run", "--smoke", path).code == code
+
+
+def test_an_engine_that_does_not_serve_it_is_not_in_the_card(tmp_path: Path) -> None:
+    folder = drafter_folder(
+        tmp_path, config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True}}
+    )
+    assert drafter_config()["eagle_config"] != json.loads((folder / "config.json").read_text())["eagle_config"]
+    text = card(folder)
+    served = re.findall(r"^(vLLM|SGLang) ", text, re.MULTILINE)
+    assert "SGLang" not in served or "vLLM" not in served
+
+
+def test_the_record_has_the_digests_of_all_that_is_published(folder: Path) -> None:
+    found = record(folder)
+    assert list(found["published"]["files"]) == ["README.md", "config.json", "model.safetensors"]
+    assert found["source"]["files"]["model.safetensors"] == found["published"]["files"]["model.safetensors"]
+
+
+def smoke_file(folder: Path) -> Path:
+    path = folder / "smoke.json"
+    position = {"interval": [0.1, 0.9]}
+    path.write_text(json.dumps({
+        "schema": "eaglectl/smoke/1", "version": "0.1.0", "source": "/home/bob/x", "verdict": "pass", "acceptance_length": 2.31, "interval": [2.2, 2.4],
+        "per_position": [{"value": 0.7, **position}, {"value": 0.4, **position}], "drafts": 400, "prompts": 20, "lossless": True, "k": 3,
+        "max_tokens": 64, "seed": 0, "prompts_digest": "0" * 64,
+        "engine": {"name": "vllm", "version": "0.32.0", "device": "cuda", "dtype": "bfloat16", "proves": "it", "resolved": {"a": "/home/bob"}, "differences": []},
+    }))  # fmt: skip
+    return path
