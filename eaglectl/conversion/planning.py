@@ -27,6 +27,7 @@ from eaglectl.formats.writing import write_config
 
 # files beside the weights that go along as they are; everything else is named in the plan as left
 COPIED = (".md", ".txt", ".jinja", ".model")
+TRAINERS = ("meta.json", "trainer_state.json", "training_state.json", "latest_checkpointed_iteration.txt")
 NOT_COPIED = ("config.json", "eaglectl.json", "SHA256SUMS", "model.safetensors.index.json")
 
 
@@ -125,7 +126,9 @@ def _files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in NOT_COPIED or "/" in name:
             continue
-        if (
+        if name in TRAINERS:
+            left.append(Left(name, "how far a trainer was, which says nothing of the drafter"))
+        elif (
             name.endswith(COPIED)
             or name.upper().startswith(("LICENSE", "NOTICE"))
             or (name.endswith(".json") and "index" not in name)
