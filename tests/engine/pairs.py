@@ -53,13 +53,13 @@ def _saved(make: Any, folder: Path) -> Path:
     torch.manual_seed(0)
     model = make().float()
     with torch.no_grad():
-        model.lm_head.weight.copy_(_hushed(model.lm_head.weight, torch.arange(SHAPE["vocab_size"])))
+        model.lm_head.weight.copy_(hushed(model.lm_head.weight, torch.arange(SHAPE["vocab_size"])))
     model.save_pretrained(folder)
     _save_tokenizer(folder)
     return folder
 
 
-def _hushed(head: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def hushed(head: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """The head, its rows of tokens that are not spoken made small."""
     return torch.where(torch.isin(tokens, torch.tensor(SPOKEN))[:, None], head, head * 0.01)
 
@@ -93,7 +93,7 @@ def drafter(path: str, target: Path, folder: Path) -> Drafter:
     weights = tensors(folder)
     if "lm_head.weight" in weights:
         drafted = torch.arange(len(weights["lm_head.weight"])) + weights.get("d2t", torch.tensor(0))
-        weights["lm_head.weight"] = _hushed(weights["lm_head.weight"], drafted)
+        weights["lm_head.weight"] = hushed(weights["lm_head.weight"], drafted)
     write(weights, folder)
     return plan.drafter
 
