@@ -8,6 +8,7 @@ import pytest
 
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
+from eaglectl.api.upgrading import Upgrade
 from eaglectl.errors import EaglectlError
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault
 
@@ -66,3 +67,19 @@ def test_a_fault_that_loads_drafts_worse(fault: Fault, good: dict[str, Path], tm
     assert report.against is not None
     assert report.verdict == "fail" or report.against.ratio.high < 1
     assert report.is_lossless  # whatever the drafter is: only acceptance tells
+
+
+def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(good: dict[str, Path], tmp_path: Path) -> None:
+    api.calibrate(
+        str(TINY / "eagle3"), str(TARGET), tmp_path / "stats", prompts=TINY / "calibration.jsonl", device="cpu"
+    )
+    asked = Upgrade(statistics=tmp_path / "stats", has_gate=False, device="cpu")
+    api.upgrade(str(TINY / "eagle3"), tmp_path / "upgraded", asked=asked, target=str(TARGET))
+    lines = (TINY / "gate.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "prompts.jsonl").write_text("".join(lines[:40]))
+    served = smoke(tmp_path / "upgraded", tmp_path / "prompts.jsonl")
+    reference = smoke(tmp_path / "upgraded", tmp_path / "prompts.jsonl", "reference")
+    before = smoke(good["eagle3"], tmp_path / "prompts.jsonl", "reference")
+    assert served.run.resolved["fc_norm"] and served.run.resolved["norm_output"]
+    assert served.measured.length.low <= reference.measured.length.value <= served.measured.length.high
+    assert served.measured.length.value >= 0.95 * before.measured.length.value
