@@ -47,7 +47,8 @@ HOMES = {
         "reports/rulebook.py",
         "terminal.py",
     },
-    "typer": {"cli/calibrate.py", 
+    "typer": {
+        "cli/calibrate.py",
         "cli/app.py",
         "cli/convert.py",
         "cli/demo.py",

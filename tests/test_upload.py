@@ -256,6 +256,34 @@ def test_a_policy_may_let_a_file_pass_and_ask_for_more(hub: LoopbackHub, folder:
     assert "EGL907" in refused(call("upload", folder, NAME, "--policy", policy, "--dry-run"), 1)
 
 
+def test_a_signature_needs_its_package(hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglectl.publishing.signature.find_spec", lambda name: None)
+    assert "pip install 'eaglectl[sign]'" in refused(call("upload", folder, NAME, "--sign", "key.pem"), 3)
+    assert not hub.requests
+
+
+def test_a_signature_over_other_files_is_not_left_behind(hub: LoopbackHub, folder: Path) -> None:
+    hub.add_repo(NAME, {"model.sig": b"{}"})
+    assert "has a model.sig over the files before" in refused(call("upload", folder, NAME), 1)
+
+
+def test_a_signature_holds_for_what_is_downloaded(hub: LoopbackHub, folder: Path, tmp_path: Path) -> None:
+    verifying = pytest.importorskip("model_signing.verifying", exc_type=ImportError)
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, kind = ec.generate_private_key(ec.SECP256R1()), serialization.Encoding.PEM
+    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    private.write_bytes(key.private_bytes(kind, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(kind, serialization.PublicFormat.SubjectPublicKeyInfo))
+    repo = hub.add_repo(NAME, {})
+    assert call("upload", folder, NAME, "--direct", "--sign", private).code == 0
+    copy = downloaded(repo, tmp_path / "copy")
+    verifying.Config().use_elliptic_key_verifier(public_key=public).verify(copy, copy / "model.sig")
+    again = checked(call("upload", folder, NAME, "--direct", "--sign", private, "--json"))
+    assert (again["outcome"], len(repo.log())) == ("nothing-to-do", 2)
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 

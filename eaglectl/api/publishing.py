@@ -20,10 +20,10 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter
 from eaglectl.publishing.card import HUB_NAME, Facts, make_card
 from eaglectl.publishing.leaks import check_leaks
-from eaglectl.publishing.plan import CARD, RECORD, SIGNATURE, SUMS, File, Plan, State, freeze, written
+from eaglectl.publishing.plan import CARD, RECORD, SIGNATURE, SUMS, File, LeftOut, Plan, State, freeze, written
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums, read_smoke
 from eaglectl.publishing.remote import Remote
-from eaglectl.publishing.signature import check_signer, sign
+from eaglectl.publishing.signature import SIGSTORE, check_signer, sign
 from eaglectl.publishing.upload import Upload, carry_out, check_plan, proposed
 from eaglectl.publishing.verification import Verification, verify_folder
 from eaglectl.reports.documents import validation
@@ -93,9 +93,9 @@ def upload(
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not dry_run)
     check_leaks(files, checkpoint.metadata, remote.token if remote else None)
     plan = _planned(to, remote, files, report)
-    if signer is not None:
-        plan = _signed(plan, source, signer, is_dry=dry_run)
     plan = replace(plan, left_out=left)
+    if signer is not None:
+        plan = _signed(plan, signer, is_dry=dry_run)
     check_plan(plan)
     if planned:
         planned(plan)
@@ -235,9 +235,10 @@ def _proposed(plan: Plan, remote: Remote | None, state: State | None) -> str | N
     return proposed(remote, state, plan.files) if is_asked and remote and state else None
 
 
-def _signed(plan: Plan, source: FolderSource, signer: str, *, is_dry: bool) -> Plan:
+def _signed(plan: Plan, signer: str, *, is_dry: bool) -> Plan:
     """The plan with a signature over its files; one that is there over the same files stays, as no two are alike."""
     if not plan.changed and plan.state and SIGNATURE in plan.state.stored:
         return plan
-    data = b"(made when it is sent)" if is_dry else sign(plan.files, signer)
-    return replace(plan, files=(*plan.files, written(SIGNATURE, data)))
+    if is_dry and signer == SIGSTORE:  # which writes to a public log
+        return replace(plan, left_out=(*plan.left_out, LeftOut(SIGNATURE, "it is made when the files are sent")))
+    return replace(plan, files=(*plan.files, written(SIGNATURE, sign(plan.files, signer))))

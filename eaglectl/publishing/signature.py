@@ -27,7 +27,12 @@ def check_signer(signer: str | None) -> None:
 
 def sign(files: Sequence[File], signer: str) -> bytes:
     """A signature over `files` as `model_signing verify` checks it in a download of them. Raises Unreadable."""
-    from model_signing import hashing, signing
+    try:
+        from model_signing import hashing, signing
+    except ImportError as error:
+        raise Unreadable(
+            f"--sign: the package model-signing lacks {error.name}; run `pip install 'eaglectl[sign]'` again"
+        ) from None
 
     with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
         folder, out = Path(name) / "files", Path(name) / SIGNATURE

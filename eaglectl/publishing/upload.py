@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from eaglectl.errors import EaglectlError, Refused, Unreadable
-from eaglectl.publishing.plan import File, Plan, State, Stored, check_unchanged
+from eaglectl.publishing.plan import SIGNATURE, File, Plan, State, Stored, check_unchanged
 from eaglectl.publishing.remote import Failure, Remote, Sent, moved_tag
 
 LOOKS, PAUSE = 3, 2.0
@@ -53,6 +53,11 @@ def check_plan(plan: Plan) -> None:
         raise Refused(
             f"a pull request is not a release yet, and a tag is never moved: leave --tag out, merge, and run the command with --tag {plan.tag}"
             " again; or give --direct"
+        )
+    if plan.changed and SIGNATURE in plan.extra:
+        raise Refused(
+            f"{plan.repo} has a {SIGNATURE} over the files before, which these would break: sign them with --sign, or first run"
+            f" `hf repos delete-files {plan.repo} {SIGNATURE}`"
         )
     at = plan.state.tags.get(plan.tag) if plan.state and plan.tag else None
     if plan.tag and at is not None and (plan.changed or not plan.state or at != plan.state.head):

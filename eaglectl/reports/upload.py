@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from eaglectl.publishing.upload import Upload
     from eaglectl.publishing.verification import Verification
 
+WEIGHTS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
 STYLES = {"new": "green", "changed": "yellow", "unchanged": "dim", "unknown": "dim"}
 
 
@@ -34,6 +35,8 @@ def print_plan(console: Console, plan: "Plan") -> None:
         )
     if plan.extra:
         names = ", ".join(map(printable, plan.extra))
+        if any(name.endswith(WEIGHTS) for name in plan.extra):
+            names += "; weights among them may be loaded beside these or in their place"
         console.print(Text.assemble("  ", ("stays     ", "yellow"), f"there and not here: {names}"), soft_wrap=True)
     what = f"{len(plan.changed)} of {len(plan.files)} files, {size(plan.nbytes)}"
     console.print(Text(f"  {what}; tag {plan.tag}" if plan.tag else f"  {what}", style="dim"), soft_wrap=True)
