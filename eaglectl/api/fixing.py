@@ -20,7 +20,7 @@ from eaglectl.validation.judging import Report
 from eaglectl.validation.rule import Finding
 
 # what only the user knows, where a finding or a refusal names the option that says it
-ASKED = re.compile(r"pass (--(?:aux-layers|aux-convention|source-semantics|target)\b[^;]*)")
+ASKED = re.compile(r"pass (--(?:aux-layers|aux-convention|source-semantics|rope-style|target)\b[^;]*)")
 # options of convert that a refusal asks for, and that need nothing from outside
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
@@ -108,8 +108,8 @@ class _Rewriting:
         return {key: value for key, value in self.given.items() if key != "engines"} | {"planned": planned}
 
     def _repaired(self, wish: Wish) -> Wish | None:
-        for option, change in REPAIRS.items():
-            if option in self.stopped and (changed := replace(wish, **change)) != wish:
+        for option in _repairs(self.stopped):
+            if (changed := replace(wish, **REPAIRS[option])) != wish:
                 return changed
         return None
 
@@ -164,4 +164,9 @@ def _unplanned(before: Report, problem: str) -> tuple[Remaining, ...]:
 def _asked(one: Finding) -> str:
     """The option by which the user answers what a finding asks; empty where it asks nothing."""
     found = ASKED.search(one.hit.message)
-    return f"pass {found[1]}" if found else ""
+    return f"pass {found[1]}" if found and not _repairs(one.hit.message) else ""
+
+
+def _repairs(text: str) -> list[str]:
+    """The options of REPAIRS that a text asks for; none where they are one answer of two."""
+    return [] if "--source-semantics" in text else [option for option in REPAIRS if option in text]

@@ -16,6 +16,7 @@ from tests.builders import call as call_line
 from tests.builders import contents, drafter_folder, floats, refusal
 from tests.cases import digests
 from tests.conftest import FIXTURES
+from tests.mla import Heads, mla_folder
 
 PRODUCERS = FIXTURES / "producers"
 SCHEMA = json.loads((FIXTURES.parent / "schemas/validate.schema.json").read_text())
@@ -93,6 +94,21 @@ def test_one_fault_is_repaired_beside_one_that_is_not(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path, "both", config={"num_hidden_layers": 30}, tensors={"norm.weight": nan})
     done = fixed(source, tmp_path / "out")
     assert "EGL105" in ids(done.fixed) and left(done) and done.report.verdict == "fail"
+
+
+def test_a_query_without_rank_is_written_as_two(tmp_path: Path) -> None:
+    source = mla_folder(tmp_path / "d", Heads(query_rank=0))
+    done = fixed(source, tmp_path / "out")
+    assert "EGL201" in ids(done.before.findings) and "EGL201" in ids(done.fixed)
+    assert done.conversion and any("q_a_proj" in step.name for step in done.conversion.plan.steps)
+
+
+def test_rotary_rows_are_reordered_only_where_it_is_sure(tmp_path: Path) -> None:
+    source = mla_folder(tmp_path / "d", Heads(), rope_interleave=False)
+    asked = fixed(source, tmp_path / "asked")
+    assert asked.out is None and any("only you can tell: pass --rope-style" in one.why for one in asked.left)
+    told = fixed(source, tmp_path / "told", answers=Answers(semantics={"rope_interleave": "false"}))
+    assert told.out == tmp_path / "told" and any("rope" in one.rule.name for one in told.fixed)
 
 
 def test_an_unknown_tensor_is_not_dropped_unasked(tmp_path: Path) -> None:
