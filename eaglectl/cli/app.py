@@ -35,7 +35,7 @@ def common(
     ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Inspect and convert EAGLE-3 and EAGLE-3.1 drafters, whatever trainer wrote them."""
+    """Inspect, convert, judge, run and publish EAGLE-3 and EAGLE-3.1 drafters, whatever trainer wrote them."""
     context.obj = Face(quiet, verbose, no_color)
     if offline:
         _set_offline(context)
