@@ -19,16 +19,12 @@ FORMS = 'a JSON object {"id": count}, a JSON array with a count for every id, or
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often each token was counted, and the file's digest."""
+    """How often each token was counted, all of them together, and the file's digest."""
 
     of: Mapping[int, int]
+    total: int
     name: str
     digest: str
-
-    @property
-    def total(self) -> int:
-        """All tokens counted."""
-        return sum(self.of.values())
 
     def share(self, tokens: Iterable[int]) -> float:
         """What share of the tokens counted are among these."""
@@ -77,7 +73,7 @@ def pruned(drafter: Drafter, vocabulary: DraftVocabulary, asked: Pruning) -> Pru
     return Pruned(
         replace(drafter, tensors=tensors, dims=replace(drafter.dims, draft_vocab=asked.size)),
         found,
-        tuple(_told(asked, counts, rows, tokens, have)),
+        tuple(_told(asked, counts, rows, tokens, record)),
         {"pruning": record},
     )
 
@@ -89,9 +85,9 @@ def chosen(counts: Mapping[int, int], candidates: Iterable[int], size: int, kept
 
 
 def _told(
-    asked: Pruning, counts: Counts, rows: Mapping[int, int], tokens: Sequence[int], have: int
+    asked: Pruning, counts: Counts, rows: Mapping[int, int], tokens: Sequence[int], record: Mapping[str, Any]
 ) -> Iterator[Note]:  # fmt: skip
-    before, after = counts.share(rows), counts.share(tokens)
+    have, before, after = record["of"], record["share_before"], record["share"]
     was = "" if before == 1.0 else f", {before:.2%} before"
     yield Note(
         "note" if after >= SMALL_SHARE else "warning",
@@ -128,7 +124,7 @@ def read_counts(path: Path, vocab: int) -> Counts:
         found[token] = count
     if not any(found.values()):
         raise Usage(f"{where} counts nothing; {FORMS} was expected")
-    return Counts(found, path.name, hashlib.sha256(raw).hexdigest())
+    return Counts(found, sum(found.values()), path.name, hashlib.sha256(raw).hexdigest())
 
 
 def _pairs(text: str, where: str) -> Iterator[tuple[str, int, int]]:

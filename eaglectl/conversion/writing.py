@@ -166,12 +166,13 @@ def _parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
                         step.name,
                     )
         case segments:
-            yield from (_located(segment, checkpoint) for segment in segments)
+            files = {segment.stored: checkpoint.tensors[segment.stored].file for segment in segments}
+            paths = {name: checkpoint.source.path(file) for name, file in files.items()}  # once, not for every row
+            yield from (_located(segment, checkpoint, paths[segment.stored]) for segment in segments)
 
 
-def _located(segment: Segment, checkpoint: Checkpoint) -> Bytes:
+def _located(segment: Segment, checkpoint: Checkpoint, path: Path | None) -> Bytes:
     tensor = checkpoint.tensors[segment.stored]
-    path = checkpoint.source.path(tensor.file)
     if path is None:
         return checkpoint.read(segment.stored, segment.start, segment.stop)
     return Copy(path, tensor.start + segment.start, tensor.start + segment.stop)
