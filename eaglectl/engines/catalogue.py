@@ -104,10 +104,15 @@ def verdicts(
     return tuple(ENGINES[wanted.engine].verdict(view, release) for release in wanted.releases)
 
 
-def launch_commands(drafter: Drafter, path: str, tokens: int = 3) -> Mapping[str, str]:
-    """The command that serves the drafter, for each engine; TARGET where the target's name is not known."""
+def launch_commands(drafter: Drafter, path: str, tokens: int = 3, revision: str | None = None) -> Mapping[str, str]:
+    """The command that serves the drafter, for each engine; TARGET where the target's name is not known.
+
+    `path` may be a Hub repository, and `revision` then one of its.
+    """
     target = shlex.quote(drafter.target.name) if drafter.target.name else "TARGET"
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
+    if revision is not None:
+        speculative["revision"] = revision
     if drafter.kind == "peagle":
         speculative["parallel_drafting"] = True
     quoted = shlex.quote(path)
@@ -118,6 +123,8 @@ def launch_commands(drafter: Drafter, path: str, tokens: int = 3) -> Mapping[str
         ),
         f"--speculative-num-steps {tokens} --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens + 1}",
     ]
+    if revision is not None:
+        sglang_parts.append(f"--speculative-draft-model-revision {shlex.quote(revision)}")
     if Feature.SLIDING_WINDOW in drafter.features():
         sglang_parts.append(f"--speculative-draft-sliding-window {drafter.carried['sliding_window']}")
     commands = {
