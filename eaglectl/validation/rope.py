@@ -18,6 +18,8 @@ SCALINGS: Mapping[str, tuple[str, ...]] = {
     "longrope": ("short_factor", "long_factor"), "su": ("short_factor", "long_factor"),
     "mrope": ("mrope_section",), "bailing_mrope": ("mrope_section",), "openpangu": ("mrope_section",),
 }  # fmt: skip
+# the spellings that vLLM's config reader takes (patch_rope_parameters)
+PARTS = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
 STRETCHED = ("yarn", "deepseek_yarn", "llama3", "longrope", "su")
 
 
@@ -192,6 +194,25 @@ def rope_original_length(subject: Subject) -> Iterator[Hit]:
     if scaling.get("rope_type") in STRETCHED and not (scaling.get(key) or subject.flat.get(key)):
         text = f"the rope scaling {scaling['rope_type']} is without {key}"
         yield Hit(text, _place(subject, "rope_scaling"))
+
+
+@rule("EGL611", "partial-rotary", "error")
+def partial_rotary(subject: Subject) -> Iterator[Hit]:
+    """The config does not ask for a rotation of only a part of each head.
+
+    Such a key comes with a target's config. Trainers of EAGLE-3 drafters rotate the whole head and leave it unread; vLLM reads
+    it and rotates a part, so that every position but the first is seen as another.
+
+    Fix: remove the key.
+    """
+    for where in ("", "rope_parameters", "rope_scaling"):
+        inside = subject.flat.get(where) if where else subject.flat
+        if not isinstance(inside, Mapping) or "proportional" in (inside.get("rope_type"), inside.get("type")):
+            continue
+        for key in PARTS:
+            if (share := inside.get(key)) is not None and share != 1:
+                text = f"{where}.{key}".lstrip(".") + f" is {share!r}; vLLM rotates only that part of each head"
+                yield Hit(text, _place(subject, where or key))
 
 
 def _target_config(subject: Subject) -> Mapping[str, Any]:

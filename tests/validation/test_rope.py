@@ -42,6 +42,8 @@ BAD = (
     Patch("sections of no list", ("EGL606",), {"rope_scaling": {"rope_type": "default", "mrope_section": "half"}}),
     Patch("a base in the newer spelling alone", ("EGL608",), {"rope_theta": ABSENT, **both(1e6)}, says="base 1e+06"),
     Patch("a scaling in the newer spelling alone", ("EGL608",), {"rope_parameters": YARN}, says="scaling yarn"),
+    Patch("a part of each head", ("EGL611",), {"partial_rotary_factor": 0.5}, says="partial_rotary_factor is 0.5"),
+    Patch("a part of each head, told with the base", ("EGL608", "EGL611"), both(500000.0, partial_rotary_factor=0.25), says="rope_parameters.partial_rotary_factor is 0.25"),
     Patch("base 0", ("EGL609",), {"rope_theta": 0}, says="must be above 0"),
     Patch("a scaling that nobody knows", ("EGL609",), {"rope_scaling": {"rope_type": "spiral"}}, says="'spiral'"),
     Patch("a scaling without its factor", ("EGL609",), {"rope_scaling": {"rope_type": "linear"}}, says="linear is without factor"),
