@@ -115,7 +115,10 @@ def _rewritten(view: View, release: str) -> bool:
 
 def _layer_model_type(view: View) -> bool:
     layer = view.config.get("transformer_layer_config")
-    return view.is_speculators and isinstance(layer, Mapping) and layer.get("model_type") not in ("llama", "qwen3")
+    if not view.is_speculators or not isinstance(layer, Mapping):
+        return False
+    # a layer without one is a Llama's (algos.py)
+    return layer.get("model_type", "llama") not in ("llama", "qwen3")
 
 
 def _sames(view: View, readings: tuple[Reading, ...]) -> set[bool | None]:

@@ -182,10 +182,10 @@ def model_type(subject: Subject) -> Iterator[Hit]:
     """The config names its model_type, and a speculators config names none at its top.
 
     transformers picks the config's class by it, and stops without one. vLLM reads a speculators config as such only where
-    model_type is absent from the top.
+    model_type is absent from the top and speculators_config is there; a layer without one is a Llama's to it.
 
     Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config llama or qwen3, inside
-    transformer_layer_config alone.
+    transformer_layer_config alone, and copy speculators_config from the trainer's config.
     """
     config = subject.config
     known: tuple[str, ...]
@@ -199,6 +199,10 @@ def model_type(subject: Subject) -> Iterator[Hit]:
         known, found, at = TYPES, stated, key_place(config, "model_type")
     if is_speculators and stated is not None:
         yield Hit(f"a speculators config with model_type: {stated!r} at its top", "config.json:model_type")
+    elif is_speculators and stated is None and config.get("speculators_config") is None:
+        yield Hit("a speculators config without speculators_config, by which vLLM knows one")
+    elif is_speculators and layer and "model_type" not in layer and not _has_qk_norm(subject):
+        return
     elif layer is not None and not is_speculators:
         text = "config has transformer_layer_config, as speculators writes it, and no speculators_model_type"
         yield Hit(text, "config.json:transformer_layer_config")
@@ -207,6 +211,10 @@ def model_type(subject: Subject) -> Iterator[Hit]:
             "config has no model_type" if found is None else f"model_type is {found!r}, which no drafter's class reads"
         )
         yield Hit(text, at)
+
+
+def _has_qk_norm(subject: Subject) -> bool:
+    return any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
 
 
 @rule("EGL119", "portable-architecture", "note")
