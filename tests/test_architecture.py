@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
+from eaglectl import api
 
 ROOT = Path(eaglectl.__file__).parent
 # rooms of one station may not import each other
@@ -138,6 +139,17 @@ def test_inspect_loads_no_numpy_and_no_torch() -> None:
     folder = ROOT.parent / "fixtures/producers/vllm/native"
     loaded = loaded_after(f"import eaglectl; eaglectl.inspect({str(folder)!r})")
     assert not (HEAVY - {"rich"}) & loaded
+
+
+def test_validate_loads_no_other_verb() -> None:
+    folder = ROOT.parent / "fixtures/producers/vllm/native"
+    loaded = loaded_after(f"import eaglectl; eaglectl.validate({str(folder)!r}, headers_only=True)")
+    assert not (HEAVY | {"packaging", "eaglectl.publishing", "eaglectl.api.converting", "eaglectl.acceptance"}) & loaded
+
+
+def test_every_verb_of_the_api_has_its_home() -> None:
+    assert sorted(name for names in api.HOMES.values() for name in names) == api.__all__
+    assert all(getattr(api, name) for name in api.__all__)
 
 
 def test_convert_loads_no_torch(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
-"""The verbs as functions that return values; they print nothing and never exit."""
+"""The verbs as functions that return values; they print nothing and never exit. Each verb's module is loaded when it is first asked for."""
 
-from eaglectl.api.calibrating import calibrate
-from eaglectl.api.converting import convert
-from eaglectl.api.inputs import open_target, parse_answers
-from eaglectl.api.inspecting import inspect
-from eaglectl.api.publishing import Destination, upload, verify
-from eaglectl.api.smoking import load_only, smoke
-from eaglectl.api.upgrading import upgrade
-from eaglectl.api.validating import check_options, validate
-from eaglectl.reports.findings import Conversion, Inspection
-from eaglectl.validation.policy_file import read_policy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eaglectl.api.calibrating import calibrate
+    from eaglectl.api.converting import convert
+    from eaglectl.api.inputs import open_target, parse_answers
+    from eaglectl.api.inspecting import inspect
+    from eaglectl.api.publishing import Destination, upload, verify
+    from eaglectl.api.smoking import load_only, smoke
+    from eaglectl.api.upgrading import upgrade
+    from eaglectl.api.validating import check_options, validate
+    from eaglectl.reports.findings import Conversion, Inspection
+    from eaglectl.validation.policy_file import read_policy
 
 __all__ = [
     "Conversion",
@@ -29,3 +33,22 @@ __all__ = [
     "validate",
     "verify",
 ]
+HOMES = {
+    "api.calibrating": ("calibrate",),
+    "api.converting": ("convert",),
+    "api.inputs": ("open_target", "parse_answers"),
+    "api.inspecting": ("inspect",),
+    "api.publishing": ("Destination", "upload", "verify"),
+    "api.smoking": ("load_only", "smoke"),
+    "api.upgrading": ("upgrade",),
+    "api.validating": ("check_options", "validate"),
+    "reports.findings": ("Conversion", "Inspection"),
+    "validation.policy_file": ("read_policy",),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(f"eaglectl.{home}"), name)
+    raise AttributeError(f"module 'eaglectl.api' has no attribute {name!r}")
