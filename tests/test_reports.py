@@ -139,7 +139,7 @@ def test_published_files_hold_no_path_of_this_machine(tmp_path: Path, capsys: py
 
 def test_the_demo_runs_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = printed(capsys, "demo")
-    assert code == 0 and out.count("exit code") == 7
+    assert code == 0 and out.count("exit code") == 10
 
 
 def test_python_callers_get_values() -> None:

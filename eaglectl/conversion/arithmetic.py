@@ -31,10 +31,12 @@ def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
 def decode(raw: bytes, dtype: str, name: str) -> Array:
     """Floats of a stored dtype as float64, flat. Raises Refused for other dtypes."""
     if dtype == "BF16":
-        return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+            return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
     if dtype not in _FLOATS:
         raise Refused(f"{name} is {dtype}; arithmetic needs one of BF16, {', '.join(_FLOATS)}")
-    return np.frombuffer(raw, _FLOATS[dtype]).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.frombuffer(raw, _FLOATS[dtype]).astype(np.float64)
 
 
 def encode(values: Array, dtype: str, name: str) -> bytes:

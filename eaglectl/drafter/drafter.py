@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.tensors import Dimensions, Tensor
+from eaglectl.errors import Refused
 
 Level = Literal["note", "warning", "question", "problem"]
 
@@ -91,9 +92,16 @@ class Rope:
         scaling = self.scaling or {}
         if scaling.get("rope_type") != "yarn" or not self.has_mla_factors:
             return 1.0, 1.0
-        factor, all_dim = float(scaling.get("factor", 1.0)), float(scaling.get("mscale_all_dim") or 0.0)
+        factor, all_dim = _number(scaling, "factor", 1.0), _number(scaling, "mscale_all_dim", 0.0)
         whole = _mscale(factor, all_dim)
-        return _mscale(factor, float(scaling.get("mscale") or 1.0)) / whole, whole**2
+        return _mscale(factor, _number(scaling, "mscale", 1.0)) / whole, whole**2
+
+
+def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
+    value = scaling.get(key) or absent
+    if type(value) not in (int, float):
+        raise Refused(f"config.json: rope_scaling.{key} is {value!r}; a number was expected", topic="rope-values")
+    return float(value)
 
 
 def _mscale(factor: float, share: float) -> float:
