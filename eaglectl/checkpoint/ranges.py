@@ -118,11 +118,10 @@ def _once(client: Any, url: str, headers: Mapping[str, str], most: int) -> Answe
     seconds = float(client.constants.HF_HUB_DOWNLOAD_TIMEOUT)
     try:
         with session.stream("GET", url, headers=dict(headers), timeout=seconds, follow_redirects=True) as response:
-            body = b"".join(_pieces(response, most, end))
             found = {name.lower(): value for name, value in response.headers.items()}
             if found.get("content-encoding", "identity") != "identity":
                 raise _Fault("sends the file compressed, although it was asked not to")
-            return Answer(response.status_code, found, body)
+            return Answer(response.status_code, found, b"".join(_pieces(response, most, end)))
     except transport.TimeoutException:
         raise _Fault(f"said nothing for {seconds:.0f} seconds", is_silent=True) from None
     except (transport.ConnectError, transport.UnsupportedProtocol):
@@ -135,7 +134,7 @@ def _once(client: Any, url: str, headers: Mapping[str, str], most: int) -> Answe
 
 def _pieces(response: Any, most: int, end: float) -> Iterator[bytes]:
     count = 0
-    for piece in response.iter_raw(1 << 16):
+    for piece in response.iter_raw():
         yield piece
         count += len(piece)
         if count > most:
