@@ -182,7 +182,8 @@ def model_type(subject: Subject) -> Iterator[Hit]:
     """The config names its model_type, and a speculators config names none at its top.
 
     transformers picks the config's class by it, and stops without one. vLLM reads a speculators config as such only where
-    model_type is absent from the top and speculators_config is there; a layer without one is a Llama's to it.
+    model_type is absent from the top and speculators_config is there, and builds the class that the layer's model_type names; a layer
+    without one is a Llama's to it.
 
     Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config llama or qwen3, inside
     transformer_layer_config alone, and copy speculators_config from the trainer's config.
@@ -203,6 +204,9 @@ def model_type(subject: Subject) -> Iterator[Hit]:
         yield Hit("a speculators config without speculators_config, by which vLLM knows one")
     elif is_speculators and layer and "model_type" not in layer and not _has_qk_norm(subject):
         return
+    elif is_speculators and layer and found in LAYER_TYPES and (found == "qwen3") != _has_qk_norm(subject):
+        text = f"transformer_layer_config's model_type is {found!r}, and the file has {'no ' if found == 'qwen3' else ''}q_norm"
+        yield Hit(f"{text}; Qwen3's attention has one, Llama's has none", at)
     elif layer is not None and not is_speculators:
         text = "config has transformer_layer_config, as speculators writes it, and no speculators_model_type"
         yield Hit(text, "config.json:transformer_layer_config")

@@ -84,6 +84,7 @@ BAD = (
     Patch("a model_type that no drafter has", ("EGL118",), config={"model_type": "eagle"}, says="model_type is 'eagle', which no drafter's class reads"),
     Patch("a layer of another type", ("EGL118",), also=lambda folder: speculators(folder, transformer_layer_config={**{key: drafter_config()[key] for key in LAYER_KEYS}, "model_type": "mistral"}), given={"select": ["EGL1"]}, says="'mistral'"),
     Patch("a speculators config that lacks what vLLM knows it by", ("EGL118",), also=lambda folder: speculators(folder, speculators_config=None), given={"select": ["EGL1"]}, says="without speculators_config"),
+    Patch("a layer of Qwen3 without its norms", ("EGL118",), also=lambda folder: speculators(folder, transformer_layer_config={**{key: drafter_config()[key] for key in LAYER_KEYS}, "model_type": "qwen3"}), given={"select": ["EGL1"]}, says="and the file has no q_norm"),
     Patch("a speculators config that does not say so", ("EGL118",), also=lambda folder: speculators(folder, speculators_model_type=None), given={"select": ["EGL1"]}, says="no speculators_model_type"),
     Patch("architectures as a text", ("EGL101",), config={"architectures": "LlamaForCausalLMEagle3"}, says="a list of names is needed"),
     Patch("an unknown dtype", ("EGL112",), config={"torch_dtype": "float99"}, given={"ignore": ["EGL211"]}, says="torch_dtype is 'float99'"),
