@@ -110,7 +110,7 @@ def test_the_bytes_of_a_tensor_are_a_range(hub: LoopbackHub, tmp_path: Path) -> 
     before = hub.traffic
     assert checkpoint.read("d2t") == tensors["d2t"][2]
     assert checkpoint.read("embed_tokens.weight", 128, 256) == BIG[2][128:256]
-    assert hub.traffic - before < 3_000
+    assert hub.traffic - before < 60_000  # the header may be counted late; the tensor alone is far more
     assert checkpoint.read("d2t") == tensors["d2t"][2]
     assert [r.range is not None for r in hub.requests if r.is_elsewhere] == [True] * 3
 
