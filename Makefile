@@ -49,6 +49,7 @@ schemas: $(VENV)/.ready
 
 benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/measure.py
+	$(BIN)/python benchmarks/validate.py
 
 clean:
 	rm -rf $(VENV) $(ENGINE_VENV)
