@@ -11,8 +11,9 @@ from eaglectl.validation.serving import applied
 from eaglectl.validation.subject import Subject
 
 Outcome = Literal["pass", "fail", "could-not-look"]
-# what is wrong with files or with a release of the drafter says nothing of how an engine serves it
+# what is wrong with files or with a release of the drafter says nothing of how an engine serves it, but for where its weights lie
 NOT_SERVED = ("files", "release")
+WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def _finder(one: Applied, said: Collection[str]) -> str:
 def _general(subject: Subject, findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
     """What concerns every release: errors that other rules found, and what reading says that no rule reports."""
     for one in findings:
-        is_served = one.rule.family not in NOT_SERVED and not one.rule.family.startswith("serving")
+        is_served = one.rule.family not in NOT_SERVED or (subject.stop is None and one.rule.name in WEIGHT_FILES)
+        is_served = is_served and not one.rule.family.startswith("serving")
         if is_served and one.rule.severity == "error" and not one.hit.engines:
             yield one.rule.id, one.hit.message
     for note in subject.drafter.notes if subject.stop is None else ():
