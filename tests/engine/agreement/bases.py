@@ -96,6 +96,7 @@ BASES = {
     "mla3": Base("mla"),
     "mla31": Base("mla", is_31=True, is_reduced=False, aux=(2, 4, 6)),
     "speculators31": Base("llama", is_31=True, is_speculators=True),
+    "speculators-qwen3": Base("qwen3", is_speculators=True),
 }
 
 
@@ -182,14 +183,14 @@ def _config(base: Base) -> dict[str, Any]:
 def _speculators_config(base: Base) -> dict[str, Any]:
     layer = {key: value for key, value in SIZES.items() if key != "torch_dtype"}
     layer |= {
-        "model_type": "llama",
+        "model_type": base.kind,
         "num_hidden_layers": 1,
         "mlp_bias": False,
         **GQA,
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
     }
     proposal = {"accept_tolerance": 0.0, "proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1}
-    verifier = {"architectures": ["LlamaForCausalLM"], "name_or_path": "example/tiny-llama"}
+    verifier = {"architectures": TARGETS[base.kind]["architectures"], "name_or_path": "example/tiny-llama"}
     return {
         "architectures": ["Eagle3DraftModel"], "draft_vocab_size": DRAFT, "dtype": "float32", "eagle_aux_hidden_state_layer_ids": list(base.aux),
         **_norms(base), "speculators_model_type": "eagle3", "speculators_version": "0.9.0", "target_hidden_size": None,

@@ -33,7 +33,7 @@ def drawn(name: str) -> dict[str, Edit]:
     ):
         found[f"without {tensor}"] = drop(tensor)
     dice = random.Random(f"agreement {name}")
-    wanted = len(found) + DRAWS[name]
+    wanted = len(found) + DRAWS.get(name, 0)
     while len(found) < wanted:
         title, edit = dice.choice(KINDS)(dice, files)
         found.setdefault(title, edit)

@@ -195,7 +195,7 @@ LLAMA_3: dict[str, Edit] = {
     "lm_head all the same": fill("lm_head.weight", 0.25),
     "norm all zero": fill("norm.weight", 0),
     "embed_tokens all zero": fill("embed_tokens.weight", 0),
-    "embed_tokens one NaN in a drafted row": spot("embed_tokens.weight", float("nan"), 300),
+    "embed_tokens with one NaN": spot("embed_tokens.weight", float("nan"), 300),
     "q_proj all zero": fill(f"{ATTENTION}q_proj.weight", 0),
     "o_proj all zero": fill(f"{ATTENTION}o_proj.weight", 0),
     "fc ten times": scale("fc.weight", 10.0),
@@ -319,6 +319,12 @@ LLAMA_31: dict[str, Edit] = {
     "norm_output absent": config(norm_output=ABSENT),
     "norm_output nested": both(config(norm_output=ABSENT), inside(NESTED, norm_output=True)),
     "aux ids default": ids(2, 4, 5),
+    "aux ids as floats": config(**{IDS: [1.0, 4.0, 6.0]}),
+    "aux ids as one text": config(**{IDS: "1,4,6"}),
+    "aux id 0 at the top": both(config(**{IDS: [0, 4, 6]}), inside(NESTED, **{IDS: ABSENT})),
+    "four aux ids, fc and fc_norm for four, not told": both(
+        ids(1, 2, 4, 6), noise("fc.weight", HIDDEN, 4 * HIDDEN), noise("fc_norm.3.weight", HIDDEN), config(num_aux_hidden_states=ABSENT)
+    ),
     "no aux ids": both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT})),
     "aux ids at the top alone": inside(NESTED, **{IDS: ABSENT}),
     "aux ids nested alone": config(**{IDS: ABSENT}),
@@ -399,6 +405,8 @@ SPECULATORS: dict[str, Edit] = {
     "speculators_model_type absent": config(speculators_model_type=ABSENT),
     "transformer_layer_config absent": config(transformer_layer_config=ABSENT),
     "layer's model_type absent": inside(LAYER, model_type=ABSENT),
+    "layer's model_type qwen3": inside(LAYER, model_type="qwen3"),
+    "layer's model_type null": inside(LAYER, model_type=None),
     "layer's model_type mistral": inside(LAYER, model_type="mistral"),
     "layer's rope other": inside(LAYER, rope_parameters={"rope_theta": 500.0, "rope_type": "default"}),
     "layer's rope absent": inside(LAYER, rope_parameters=ABSENT),
@@ -418,6 +426,7 @@ SPECULATORS: dict[str, Edit] = {
 }  # fmt: skip
 LISTED: dict[str, dict[str, Edit]] = {
     "llama3": LLAMA_3, "llama31": LLAMA_31, "llama-shared": SHARED, "qwen3": QWEN_3, "mla3": MLA_3, "speculators31": SPECULATORS,
+    "speculators-qwen3": {"layer's model_type absent": inside(LAYER, model_type=ABSENT), "layer's model_type llama": inside(LAYER, model_type="llama")},
     "qwen31": {"identity d2t": add("d2t", integers(*[0] * VOCAB)), "norm_output nested": both(config(norm_output=ABSENT), inside(NESTED, norm_output=True))},
     "mla31": {
         "norm_output nested": both(config(norm_output=ABSENT), inside(NESTED, norm_output=True)), "fc_norm told false": config(fc_norm=False),

@@ -26,19 +26,23 @@ os.environ.update(
 import contextlib
 
 import torch
+from safetensors.torch import load_file
 from vllm import LLM
 
 import eaglectl
+from eaglectl.drafter.drafter import Feature
 from eaglectl.errors import EaglectlError
+from eaglectl.reference.model import DraftModel
 from tests.engine.agreement.bases import BASES, TARGETS, Base, drafter, target
 from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.records import Record, read, write
 from tests.engine.parity_child import Rounds, difference, in_reference, in_vllm
 
 LENGTHS = (1, 6, 31, 40)  # vLLM's blocks hold 32 tokens
-PATIENCE = 90.0
-SIDE_BY_SIDE = 2
+PATIENCE = float(os.environ.get("AGREEMENT_PATIENCE", "90"))
+SIDE_BY_SIDE = 4
 TOLERANCE = 1e-3
+CRASH = 70
 HEAD = 110  # characters kept of a message
 
 
@@ -58,11 +62,11 @@ def main() -> None:
             target(kind).write(root / "targets" / kind)
         bases = {CASES[name].base for name in names}
         _forked(root, [f"base/{base}" for base in BASES if base in bases])
-        for place in range(0, len(names), 40):
-            known |= _forked(root, names[place : place + 40])
+        for place in range(0, len(names), 20):
+            known |= _forked(root, names[place : place + 20])
             kept = known if asked else {name: known[name] for name in CASES if name in known}
             write(out, kept)
-            print(f"{min(place + 40, len(names))} of {len(names)}", file=sys.stderr, flush=True)
+            print(f"{min(place + 20, len(names))} of {len(names)}", file=sys.stderr, flush=True)
 
 
 def _forked(root: Path, names: list[str]) -> dict[str, Record]:
@@ -82,6 +86,10 @@ def _forked(root: Path, names: list[str]) -> dict[str, Record]:
             said = "no end within the time given" if not ended else f"ended with {_ending(status)}"
             _end(child, is_alive=not ended)
             del running[child]
+            if ended and os.WIFEXITED(status) and os.WEXITSTATUS(status) == CRASH:
+                sys.exit(
+                    f"{name}: the runner itself failed\n{(root / 'logs' / name.replace('/', '--')).read_text()[-2000:]}"
+                )
             found[name] = _answer(root, name, said)
         time.sleep(0.02)
     return found
@@ -113,7 +121,7 @@ def _child(root: Path, name: str) -> None:
     log = os.open(root / "logs" / place, os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    code = 1
+    code = CRASH
     try:
         torch.set_num_threads(1)
         answer = _base(root, name.removeprefix("base/")) if name.startswith("base/") else _case(root, name)
@@ -190,6 +198,8 @@ def _meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None,
         meant = eaglectl.convert(str(folder), out, target=str(place)).plan.drafter
         if problem := _nonsense(out):
             return None, problem
+        if Feature.SLIDING_WINDOW in meant.features():
+            _narrow(int(meant.carried["sliding_window"]))
         return in_reference(place, out, meant, prompts())[0], ""
     except EaglectlError as error:
         return None, str(error)
@@ -197,11 +207,22 @@ def _meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None,
         return None, f"the reference cannot run it: {type(error).__name__} {error}"
 
 
+def _narrow(window: int) -> None:
+    """Let the reference, which has no windows, look back no further than `window` tokens, the own one among them."""
+    forward = DraftModel.forward
+
+    def windowed(
+        self: Any, embeddings: Any, state: Any, positions: Any, caches: Any, mask: torch.Tensor
+    ) -> torch.Tensor:
+        behind = mask.sum(-1, keepdim=True) - mask.cumsum(-1)
+        return forward(self, embeddings, state, positions, caches, mask & (behind < window))
+
+    DraftModel.forward = windowed
+
+
 def _nonsense(folder: Path) -> str:
     """Why no training can have written these tensors, if so."""
-    from tests.engine.pairs import tensors
-
-    weights = tensors(folder)
+    weights = {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
             return f"{name} is not finite"

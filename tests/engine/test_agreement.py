@@ -1,0 +1,55 @@
+"""A random sample of the recorded cases, live: the engine does what is recorded, and validate agrees with it.
+
+The sample changes every day; EAGLECTL_AGREEMENT_SEED chooses another one.
+"""
+
+import datetime
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIXTURES
+from tests.engine import pairs
+from tests.engine.agreement import judging
+from tests.engine.agreement.cases import CASES
+from tests.engine.agreement.records import Record, read
+
+SEED = os.environ.get("EAGLECTL_AGREEMENT_SEED", datetime.date.today().isoformat())
+SAMPLE = sorted(random.Random(SEED).sample(sorted(CASES), 40))
+PATIENCE = 1500.0
+RECORDED = read()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    print(f"sample of EAGLECTL_AGREEMENT_SEED={SEED}")
+    answers = tmp_path_factory.mktemp("agreement") / "answers.json"
+    command = [sys.executable, "-m", "tests.engine.agreement.runner", str(answers), *SAMPLE]
+    process = subprocess.Popen(command, cwd=FIXTURES.parent, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        process.wait(PATIENCE)
+    finally:
+        pairs.end(process)
+    return read(answers)
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return judging.targets(tmp_path_factory.mktemp("targets"))
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_the_engine_does_what_is_recorded(name: str, live: dict[str, Record]) -> None:
+    found, recorded = live[name], RECORDED[name]
+    assert found.digest == recorded.digest
+    assert found.is_served == recorded.is_served, f"{found}, recorded {recorded}, seed {SEED}"
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_validate_agrees_with_the_engine(name: str, live: dict[str, Record], targets: Path, tmp_path: Path) -> None:
+    found = judging.disagreement(live[name], judging.report(name, targets, tmp_path))
+    assert bool(found) == (name in judging.JUSTIFIED), f"{found or judging.JUSTIFIED[name]}; seed {SEED}"

@@ -1,0 +1,42 @@
+"""validate agrees with what vLLM 0.32.0 was recorded to do with several hundred mutated drafters."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.engine.agreement import judging
+from tests.engine.agreement.cases import CASES
+from tests.engine.agreement.records import RECORDS, read
+
+RECORDED = read()
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return judging.targets(tmp_path_factory.mktemp("targets"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_validate_agrees_with_the_engine(name: str, targets: Path, tmp_path: Path) -> None:
+    found = judging.disagreement(RECORDED[name], judging.report(name, targets, tmp_path))
+    assert bool(found) == (name in judging.JUSTIFIED), found or f"no disagreement any more: {judging.JUSTIFIED[name]}"
+
+
+def test_every_record_is_of_the_case_as_it_is() -> None:
+    assert {name: case.files().digest() for name, case in CASES.items()} == {
+        name: record.digest for name, record in RECORDED.items()
+    }
+
+
+def test_there_are_enough_cases_of_every_kind() -> None:
+    assert len(CASES) >= 300
+    verdicts = Counter(record.verdict for record in RECORDED.values())
+    assert all(verdicts[kind] >= 20 for kind in ("raises", "as meant", "as base", "differently")), verdicts
+    assert RECORDS.stat().st_size < 300_000
+
+
+def test_exceptions_are_few_and_have_a_reason() -> None:
+    assert set(judging.JUSTIFIED) <= set(CASES)
+    assert all(judging.JUSTIFIED.values())
+    assert len(judging.JUSTIFIED) < len(CASES) / 10
