@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+ENGINE_TESTS ?= tests/engine
 ENGINE_VENV ?= .venv-engine
 ENGINE_BIN := $(ENGINE_VENV)/bin
 ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
@@ -34,7 +35,7 @@ $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 test-engine: $(ENGINE_VENV)/.ready
-	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest tests/engine
+	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
