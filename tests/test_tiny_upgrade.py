@@ -18,6 +18,7 @@ from eaglectl.conversion.calibration import read_statistics  # noqa: E402
 from eaglectl.conversion.plan import Wish  # noqa: E402
 from eaglectl.conversion.upgrade import Recipe  # noqa: E402
 from eaglectl.errors import EaglectlError, Refused, Usage  # noqa: E402
+from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.builders import Stored  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
 
@@ -138,3 +139,35 @@ def test_statistics_of_another_target_are_refused(root: Path, tmp_path: Path) ->
     with pytest.raises(Refused, match="another target"):
         api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root), target=str(other))
     assert read_statistics(root / "stats").tokens > 4 * 3 * 128
+
+
+def test_layers_of_other_sizes_convert_to_the_same_acceptance(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors = torch.tensor((0.1, 1.0, 10.0)).repeat_interleave(128)
+
+    def undone(stored: Stored) -> Stored:
+        dtype, shape, data = stored
+        values = torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape) / factors
+        return dtype, shape, values.numpy().tobytes()
+
+    api.convert(EAGLE3, tmp_path / "wide", wish=Wish(dtype="F32"), **ARGUMENTS)
+    same = Fault("scaled", "", tensors={"fc.weight": undone}).apply(tmp_path / "wide", tmp_path / "same")
+    lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(lines[:48]))
+    plain = TargetModel.forward
+
+    def larger(self: TargetModel, *given: Any, **more: Any) -> Any:
+        logits, aux = plain(self, *given, **more)
+        return logits, aux * factors
+
+    gates = []
+    for source, forward in ((tmp_path / "wide", plain), (same, larger)):
+        monkeypatch.setattr(TargetModel, "forward", forward)
+        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", tolerance=0.01)
+        done = api.upgrade(str(source), tmp_path / f"out{len(gates)}", asked=wish, **ARGUMENTS)
+        assert done.gate is not None
+        gates.append(done.gate)
+    for one, other in zip(gates[0].rows, gates[1].rows, strict=True):
+        assert one.before.length.value == pytest.approx(other.before.length.value, rel=0.01)
+        assert one.after.length.value == pytest.approx(other.after.length.value, rel=0.02)

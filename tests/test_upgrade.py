@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -209,6 +210,26 @@ def test_the_ridge_keeps_what_the_data_do_not_speak_against() -> None:
     silent = torch.zeros(6, 6, dtype=torch.float64)
     silent[0, 0] = 1.0
     assert torch.allclose(solve_ridge(silent.clone(), truth @ silent, prior, 1e-3)[0][:, 1:], prior[:, 1:])
+
+
+@pytest.mark.parametrize("is_residual_normed", [False, True])
+def test_a_refit_does_not_see_a_layers_scale_that_fc_undoes(is_residual_normed: bool) -> None:
+    drafter = made("vllm/native", is_residual_normed=is_residual_normed)
+    width, count = drafter.dims.target_hidden, drafter.dims.aux
+    random = np.random.default_rng(1)
+    normed = random.standard_normal((40 * width * count, width * count))
+    cross = random.standard_normal((drafter.dims.hidden, width * count)) @ normed.T @ normed
+    matrices = Matrices(normed.T @ normed, cross)
+    scales = np.array([0.1, 1.0, 10.0])
+    other = scaled(drafter, {"fc.weight": 1 / np.repeat(scales, width)})
+    rms = (0.5, 1.0, 4.0)
+    found = [
+        upgrade(NOWHERE, one, Recipe("refit", False, statistics(one, sizes, matrices=matrices))).drafter
+        for one, sizes in ((drafter, rms), (other, tuple(scales * rms)))
+    ]
+    first, second = (evaluate(one.tensors["fc.weight"], NOWHERE) for one in found)
+    assert not np.allclose(first, evaluate(drafter.tensors["fc.weight"], NOWHERE), rtol=0.01)
+    assert second * np.repeat(scales, width) == pytest.approx(first, rel=1e-6)
 
 
 @pytest.mark.parametrize("is_uniform", [True, False])

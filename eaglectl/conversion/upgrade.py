@@ -5,7 +5,8 @@ gives; what training with the two norms buys, only training gives.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from math import sqrt
 from typing import Any
 
@@ -28,12 +29,16 @@ WRITERS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.we
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How EAGLE-3 becomes 3.1: what is done for each switch (`fc_norm` one of FC_NORM), and what is known of the states."""
+    """How EAGLE-3 becomes 3.1: what is done for each switch (`fc_norm` one of FC_NORM), and what is known of the states.
+
+    `solved` keeps what a refit gave: a conversion is planned for the screen, for the gate and for the writer, and solved once.
+    """
 
     fc_norm: str = "refit"
     is_norm_output: bool = True
     statistics: Statistics | None = None
     is_start: bool = False  # --init-only: a trainer's start, not a drafter
+    solved: dict[bytes, tuple[Array, float]] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,12 @@ def _with_fc_norm(
     if known is not None:
         notes += doubts(known)
     if mode == "refit" and known is not None and may_refit(known, drafter, notes):
-        made, residual = _refitted(checkpoint, drafter, known, scales)
+        columns = np.repeat(scales, dims.target_hidden)
+        prior = evaluate(drafter.tensors["fc.weight"], checkpoint)
+        key = sha256(prior.data).digest()
+        if key not in recipe.solved:
+            recipe.solved[key] = _refitted(prior, columns, known)
+        made, residual = recipe.solved[key]
         if residual > LARGE_RESIDUAL:
             notes.append(
                 Note(
@@ -123,29 +133,33 @@ def _with_fc_norm(
     return replace(drafter, tensors=tensors, norms=replace(drafter.norms, fc_norm=True))
 
 
-def _refitted(checkpoint: Checkpoint, drafter: Drafter, known: Statistics, scales: list[float]) -> tuple[Array, float]:
-    """The refit fc and the share of what the old one made that it leaves (relative, weighted as the fit)."""
+def _refitted(prior: Array, columns: Array, known: Statistics) -> tuple[Array, float]:
+    """The refit fc and the share of what the old one made that it leaves (relative, weighted as the fit).
+
+    It is fitted in units of each layer's size (`columns`), so that a layer's scale, which fc undoes, is nothing to the ridge.
+    """
     import torch
 
     from eaglectl.reference.collecting import solve_ridge
 
     assert known.matrices is not None
-    columns = np.repeat(scales, drafter.dims.target_hidden)
-    prior = evaluate(drafter.tensors["fc.weight"], checkpoint)
-    gram, cross = known.matrices.gram * columns * columns[:, None], known.matrices.cross * columns
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = [torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (gram, cross, prior)]
+    start = prior * columns
+    # copies: solve_ridge writes over gram
+    gram, cross, first = (
+        torch.tensor(part, device=device) for part in (known.matrices.gram, known.matrices.cross, start)
+    )
     try:
-        solved, lam = solve_ridge(parts[0], parts[1], parts[2], STRENGTH)
+        solved, lam = solve_ridge(gram, cross, first, STRENGTH)
     except torch.linalg.LinAlgError:
         raise Refused(
             "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass --fc-norm"
             " calibrated"
         ) from None
     made = solved.cpu().numpy()
-    # sum q |W n - f|^2, with gram's part taken from the equation just solved: made (gram + lam) = cross + lam prior
-    left = float((made * (lam * (prior - made) - cross)).sum()) / known.tokens + 1
-    return made, sqrt(max(left, 0.0))
+    # sum q |W n - f|^2, with gram's part taken from the equation just solved: made (gram + lam) = cross + lam start
+    left = float((made * (lam * (start - made) - known.matrices.cross)).sum()) / known.tokens + 1
+    return made / columns, sqrt(max(left, 0.0))
 
 
 def _with_norm_output(
