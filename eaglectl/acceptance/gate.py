@@ -1,10 +1,17 @@
 """The gate of a conversion: acceptance of the drafter before and after, on the same prompts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from eaglectl.acceptance.job import Job
 from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
+
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.target import TargetModel
 
 DEPTHS = (3, 7)
 BATCH = 40
@@ -49,29 +56,34 @@ def hold(before: Job, after: Job, tolerance: float, told: Callable[[int, int], N
     from eaglectl.acceptance.reference_engine import tokenise
     from eaglectl.reference import target as targets
     from eaglectl.reference.loading import load_drafter
-    from eaglectl.reference.speculation import Settings, Speculation
 
     device, dtype = targets.choose_device(before.device)
     placed = "cuda" if device == "auto" else device
     target = targets.load_target(before.target, before.drafter.aux.boundaries or (), dtype=dtype, device=device)
     models = [load_drafter(job.folder, job.drafter, dtype=dtype, device=placed) for job in (before, after)]
     texts = tokenise(replace(before, k=max(DEPTHS)), target.model.config)
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # batches of like lengths pad little
-    rows, done = [], 0
+    done, seed, rows = count(1), before.seed, []
     for k in DEPTHS:
-        sides: list[list[PromptResult]] = []
+        sides = []
         for model in models:
-            found: dict[int, PromptResult] = {}
-            for start in range(0, len(order), BATCH):
-                indices = order[start : start + BATCH]
-                made = Speculation(target, model, Settings(k, before.max_tokens)).run([texts[i] for i in indices])
-                found |= {
-                    i: PromptResult("gate", one.drafts, one.accepted, one.tokens)
-                    for i, one in zip(indices, made, strict=True)
-                }
-                done += len(indices)
-                told(done, len(texts) * len(models) * len(DEPTHS))
-            sides.append([found[index] for index in range(len(texts))])
-        seed = before.seed
+            found = []
+            for one in drafted(target, model, texts, k, before.max_tokens):
+                found.append(one)
+                told(next(done), len(texts) * len(models) * len(DEPTHS))
+            sides.append([result for _, result in sorted(found, key=itemgetter(0))])
         rows.append(Row(k, measure(sides[0], seed), measure(sides[1], seed), ratio(sides[1], sides[0], seed)))
     return Gate(tuple(rows), len(texts), tolerance, targets.versions(), device, dtype)
+
+
+def drafted(
+    target: "TargetModel", drafter: "DraftModel", texts: Sequence[Sequence[int]], k: int, max_tokens: int
+) -> Iterator[tuple[int, PromptResult]]:
+    """Greedy decoding of every text with `k` drafted tokens a pass: (index of the text, what it gave), in no order."""
+    from eaglectl.reference.speculation import Settings, Speculation
+
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # batches of like lengths pad little
+    for start in range(0, len(order), BATCH):
+        indices = order[start : start + BATCH]
+        made = Speculation(target, drafter, Settings(k, max_tokens)).run([list(texts[index]) for index in indices])
+        for index, one in zip(indices, made, strict=True):
+            yield index, PromptResult("gate", one.drafts, one.accepted, one.tokens)
