@@ -45,11 +45,16 @@ class Face:
         emit("\n".join(lines))
 
 
+# bytes that take seconds to hash
+LARGE = 500_000_000
+
+
 class Bar:
-    """A bar on stderr while bytes move or prompts run; nothing where stderr is no terminal."""
+    """A bar on stderr while bytes move or prompts run; where stderr is no terminal, nothing, or a line for what takes long."""
 
     def __init__(self, face: Face, *, is_on: bool) -> None:
         self.is_on = is_on and sys.stderr.isatty()
+        self.has_lines = is_on and not self.is_on
         self.face = face
         self.bar: Any = None
         self.task: Any = None
@@ -59,8 +64,7 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+        self._stop()
 
     def start(self, plan: Any) -> None:
         """Count the bytes of a plan from here on."""
@@ -84,6 +88,25 @@ class Bar:
             self._start("reading", total, DownloadColumn(), TransferSpeedColumn())
         if self.bar:
             self.bar.update(self.task, completed=done)
+
+    def hashing(self, done: int, total: int) -> None:
+        """Show how many bytes are hashed; the bar goes when all are, as others print after it. A line where there is no terminal."""
+        if self.has_lines and total >= LARGE:
+            self.has_lines = False
+            print(f"hashing {total / 1e9:.1f} GB", file=sys.stderr)
+        if self.bar is None and self.is_on and done < total:
+            from rich.progress import DownloadColumn, TransferSpeedColumn
+
+            self._start("hashing", total, DownloadColumn(), TransferSpeedColumn())
+        if self.bar:
+            self.bar.update(self.task, completed=done)
+            if done >= total:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self.bar:
+            self.bar.stop()
+        self.bar = None
 
     def _count(self, what: str, done: int, total: int) -> None:
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn

@@ -116,34 +116,116 @@ def test_broken_marks_are_told_and_not_guessed(folder: Path, text: str) -> None:
     assert done.code == 1 and "README.md" in done.err
 
 
-def test_measurements_come_with_what_they_mean(folder: Path, tmp_path: Path) -> None:
-    made = folder / "eaglectl.json"
-    rows = [
-        {"k": 3, "acceptance_length_before": 2.5, "acceptance_length": 2.45, "ratio": 0.98, "interval": [0.975, 0.99]}
-    ]
-    gate = {
-        "rows": rows,
-        "prompts": 40,
-        "tolerance": 0.97,
-        "is_passed": True,
-        "engine": "torch 2.13",
-        "device": "cuda",
-        "dtype": "bfloat16",
-    }
-    made.write_text(
-        json.dumps(
-            {"schema": "eaglectl/provenance/1", "eagle": "3", "boundaries": [2, 4, 5], "tensors": [], "gate": gate}
-        )
-    )
+GATE = {
+    "rows": [{"k": 3, "acceptance_length_before": 2.5, "acceptance_length": 2.45, "ratio": 0.98, "interval": [0.975, 0.99]}, {"k": 7, "acceptance_length_before": 3.0, "acceptance_length": 3.1, "ratio": 1.0333, "interval": [1.01, 1.05]}],
+    "prompts": 40, "tolerance": 0.97, "is_passed": True, "engine": "torch 2.13", "device": "cuda", "dtype": "bfloat16",
+}  # fmt: skip
+UPGRADE = {
+    "fc_norm": "refit", "norm_output": "absorbed", "scales": [1.0, 2.0, 3.0], "sigma": 1.5, "is_exact": False,
+    "refit": {"strength": 0.01, "relative_residual": 0.084}, "calibration": {"tokens": 123456},
+}  # fmt: skip
+
+
+def recorded(folder: Path, **parts: Any) -> None:
+    """An eaglectl.json with these parts."""
+    known = {"schema": "eaglectl/provenance/1", "eagle": "3", "boundaries": [2, 4, 5], "tensors": []}
+    (folder / "eaglectl.json").write_text(json.dumps({**known, **parts}))
+
+
+def test_measurements_come_with_what_they_mean(folder: Path) -> None:
+    recorded(folder, gate=GATE, upgrade=UPGRADE)
     text = card(folder)
     assert "Acceptance length: tokens that one step of the target gives" in text
-    assert "| 3 | 2.500 | 2.450 | 0.980 [0.975, 0.990] |" in text
+    assert "| 3 | 2.500 | 2.450 | 0.980 [0.975, 0.990] |\n| 7 | 3.000 | 3.100 | 1.033 [1.010, 1.050] |" in text
+    assert (
+        "same 40 prompts, none of them calibrated on (torch 2.13, cuda, bfloat16); the ratio's lower bound had to reach 0.97:"
+        in text
+    )
+    assert (
+        "| fc_norm | on: every state is divided by its size, and fc is refit to the normed states (8.4% of what it made is left unexplained) |"
+        in text
+    )
+    assert "| norm_output | on: the norm's weights went into lm_head |" in text
+    assert "| calibrated on | 123,456 tokens of prompts and the target's own answers |" in text
+    assert "not compared" not in text and "Not trained" not in text
+
+
+def test_an_upgrade_without_a_gate_says_so(folder: Path) -> None:
+    recorded(folder, gate=None, upgrade={"fc_norm": "calibrated", "norm_output": "flag", "is_exact": True})
+    text = card(folder)
+    assert "| acceptance | not compared with that of before (`--no-gate`) |" in text
+    assert "| norm_output | on; no weight changed; the same function as before |" in text
+    assert "| calibrated on | nothing |" in text and "## Acceptance" not in text
+
+
+def test_what_a_gate_measured_goes_along_when_the_bytes_only_move(folder: Path) -> None:
+    earlier = {"upgrade": UPGRADE, "gate": GATE}
+    recorded(folder, previous={"previous": earlier})
+    text = card(folder)
+    assert "## How it became EAGLE-3.1" in text
+    assert "before it was rewritten in this layout" in text and "| 3 | 2.500 | 2.450 |" in text
+
+
+@pytest.mark.parametrize(
+    "later", [{"pruning": {}}, {"downgrade": {}}, {"upgrade": {**UPGRADE, "needs_finetune": True}, "gate": None}]
+)
+def test_what_a_gate_measured_is_not_told_of_another_drafter(folder: Path, later: dict[str, Any]) -> None:
+    from eaglectl.conversion.card import gate_lines
+
+    assert gate_lines({**later, "previous": {"upgrade": UPGRADE, "gate": GATE}}) == []
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_untrained_start_is_not_published_unless_a_policy_says_so(folder: Path, depth: int) -> None:
+    parts: dict[str, Any] = {
+        "upgrade": {"fc_norm": "ones", "norm_output": "flag", "needs_finetune": True},
+        "gate": None,
+    }
+    for _ in range(depth):
+        parts = {"previous": parts}
+    recorded(folder, **parts)
+    done = call("upload", folder, "org/drafter", "--dry-run")
+    assert done.code == 1 and "EGL906" in done.err
+    (folder.parent / "release.toml").write_text('[severities]\nEGL906 = "note"\n')
+    text = card(folder, policy=str(folder.parent / "release.toml"))
+    assert "> **Not trained, and not to be served.**" in text
+    assert text.index("Not trained") < text.index("## Serving")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"gate": {}},
+        {"gate": {**GATE, "rows": 3}},
+        {"gate": {**GATE, "rows": [{**GATE["rows"][0], "ratio": "1"}]}},  # type: ignore[index]
+        {"gate": {**GATE, "rows": [{**GATE["rows"][0], "interval": [1.0]}]}},  # type: ignore[index]
+        {"gate": {**GATE, "prompts": None}},
+        {"upgrade": {}},
+        {"upgrade": {**UPGRADE, "fc_norm": []}},
+        {"upgrade": {**UPGRADE, "refit": 3}},
+        {"upgrade": {**UPGRADE, "calibration": {"tokens": "many"}}},
+    ],
+)
+def test_a_record_that_eaglectl_did_not_write_is_told(folder: Path, parts: dict[str, Any]) -> None:
+    recorded(folder, **parts)
+    done = call("upload", folder, "org/drafter", "--dry-run")
+    assert done.code == 3 and "eaglectl.json cannot be used" in done.err and "Traceback" not in done.err
+
+
+def test_a_word_of_a_later_eaglectl_is_shown_as_it_is(folder: Path) -> None:
+    recorded(folder, upgrade={**UPGRADE, "norm_output": "new way"})
+    assert "| norm_output | new way |" in card(folder)
+
+
+def test_a_record_cannot_break_out_of_its_table(folder: Path) -> None:
+    recorded(folder, gate={**GATE, "engine": "x\n<!-- eaglectl: end -->"})
+    assert card(folder).count("\n<!-- eaglectl: end") == 1
 
 
 def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path) -> None:
     text = card(folder, smoke=smoke_file(tmp_path))
     assert (
-        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts. Every output equals plain decoding."
+        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts, greedy. Every output equals plain decoding."
         in text
     )
     assert "| 3 | 2.310 [2.200, 2.400] | 70.0%, 40.0% |" in text
@@ -153,7 +235,20 @@ def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("change", "code"), [({"schema": "other"}, 2), ({"verdict": "fail"}, 2), ({"k": None}, 3), (None, 3)]
+    ("change", "code"),
+    [
+        ({"schema": "other"}, 2),
+        ({"verdict": "fail"}, 2),
+        ({"k": None}, 3),
+        (None, 3),
+        ({"acceptance_length": "2.31"}, 3),
+        ({"interval": [2.2]}, 3),
+        ({"per_position": [0.7]}, 3),
+        ({"per_position": [{"value": float("nan"), "interval": [0, 1]}]}, 3),
+        ({"engine": "vllm"}, 3),
+        ({"prompts": True}, 3),
+        ({"temperature": "hot"}, 3),
+    ],
 )
 def test_a_document_that_is_no_good_measurement_is_told(
     folder: Path, tmp_path: Path, change: dict[str, Any] | None, code: int
@@ -190,7 +285,7 @@ def smoke_file(folder: Path) -> Path:
     path.write_text(json.dumps({
         "schema": "eaglectl/smoke/1", "version": "0.1.0", "source": "/home/bob/x", "verdict": "pass", "acceptance_length": 2.31, "interval": [2.2, 2.4],
         "per_position": [{"value": 0.7, **position}, {"value": 0.4, **position}], "drafts": 400, "prompts": 20, "lossless": True, "k": 3,
-        "max_tokens": 64, "seed": 0, "prompts_digest": "0" * 64,
+        "max_tokens": 64, "seed": 0, "prompts_digest": "0" * 64, "temperature": 0.0,
         "engine": {"name": "vllm", "version": "0.32.0", "device": "cuda", "dtype": "bfloat16", "proves": "it", "resolved": {"a": "/home/bob"}, "differences": []},
     }))  # fmt: skip
     return path

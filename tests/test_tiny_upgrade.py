@@ -73,6 +73,24 @@ def test_a_gate_that_is_missed_writes_nothing_and_shows_its_table(root: Path, tm
     assert not (tmp_path / "out").exists()
 
 
+def test_both_cards_show_what_the_gate_measured(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6]))
+    done = api.upgrade(
+        EAGLE3, tmp_path / "out", asked=asked(root, prompts=few, tolerance=0.5, max_tokens=24), **ARGUMENTS
+    )
+    assert done.gate is not None and done.gate.is_passed
+    first = done.gate.rows[0]
+    row = f"| {first.k} | {first.before.length.value:.3f} | {first.after.length.value:.3f} | {first.ratio.value:.3f} [{first.ratio.low:.3f}, {first.ratio.high:.3f}] |"
+    written = (tmp_path / "out/README.md").read_text()
+    planned = api.upload(str(tmp_path / "out"), "org/drafter", dry_run=True, target=str(TARGET)).plan
+    published = next(bytes(file.content) for file in planned.files if file.name == "README.md").decode()  # type: ignore[arg-type]
+    for text in (written, published):
+        assert row in text and f"same 6 prompts, none of them calibrated on ({done.gate.engine}, cpu, float32)" in text
+        assert f"| calibrated on | {read_statistics(root / 'stats').tokens:,} tokens" in text
+
+
 def test_prompts_that_were_calibrated_on_leave_none_for_the_gate(root: Path, tmp_path: Path) -> None:
     with pytest.raises(Usage, match="calibrated on"):
         api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=TINY / "calibration.jsonl"), **ARGUMENTS)

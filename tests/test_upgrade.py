@@ -313,6 +313,19 @@ def test_a_trainers_start_is_marked(known: tuple[Path, Path], tmp_path: Path) ->
     done = api.upgrade(str(known[0]), tmp_path / "out", asked=asked(None, is_start=True))
     assert any(note.about == "init_only" for note in done.plan.notes)
     assert json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]["needs_finetune"] is True
+    assert "> **Not trained, and not to be served.**" in (tmp_path / "out/README.md").read_text()
+    api.convert(
+        str(tmp_path / "out"), tmp_path / "other", wish=Wish(layout="speculators"), target_name="example/target"
+    )
+    assert any(hit.rule.id == "EGL906" for hit in api.validate(str(tmp_path / "other")).findings)
+
+
+def test_a_card_says_that_nothing_was_compared(known: tuple[Path, Path], tmp_path: Path) -> None:
+    api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1]))
+    text = (tmp_path / "out/README.md").read_text()
+    tokens = json.loads((known[1] / "statistics.json").read_text())["tokens"]
+    assert "| acceptance | not compared with that of before (`--no-gate`) |" in text
+    assert f"| calibrated on | {tokens:,} tokens" in text and "Not trained" not in text
 
 
 REFUSED: dict[str, tuple[type[EaglectlError], str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {

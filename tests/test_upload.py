@@ -258,7 +258,7 @@ def test_a_policy_may_let_a_file_pass_and_ask_for_more(hub: LoopbackHub, folder:
 
 def test_a_signature_needs_its_package(hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eaglectl.publishing.signature.find_spec", lambda name: None)
-    assert "pip install 'eaglectl[sign]'" in refused(call("upload", folder, NAME, "--sign", "key.pem"), 3)
+    assert "pip install '.[sign]'" in refused(call("upload", folder, NAME, "--sign", "key.pem"), 3)
     assert not hub.requests
 
 

@@ -24,6 +24,7 @@ class SmokeReport:
     max_tokens: int
     seed: int
     prompts_digest: str
+    temperature: float
     against: "Against | None" = None
     readings: tuple[Reading, ...] = ()
     drifts: tuple[Drift, ...] = ()
@@ -61,7 +62,8 @@ def judge(source: str, job: Job, run: EngineRun, min_length: float | None, min_p
         else:
             notes.append(f"{said}; in {run.dtype} rounding alone can do that")
     return SmokeReport(
-        source, run, measured, by_set, is_lossless, tuple(failures), tuple(notes), len(measured.per_position), job.max_tokens, job.seed, digest(job.prompts)
+        source, run, measured, by_set, is_lossless, tuple(failures), tuple(notes), len(measured.per_position), job.max_tokens, job.seed, digest(job.prompts),
+        job.temperature,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from eaglectl.api.smoking import load_only, smoke
     from eaglectl.api.upgrading import upgrade
     from eaglectl.api.validating import check_options, validate
+    from eaglectl.publishing.signature import Signer
     from eaglectl.reports.findings import Conversion, Inspection
     from eaglectl.validation.policy_file import read_policy
 
@@ -19,6 +20,7 @@ __all__ = [
     "Conversion",
     "Destination",
     "Inspection",
+    "Signer",
     "calibrate",
     "check_options",
     "convert",
@@ -42,6 +44,7 @@ HOMES = {
     "api.smoking": ("load_only", "smoke"),
     "api.upgrading": ("upgrade",),
     "api.validating": ("check_options", "validate"),
+    "publishing.signature": ("Signer",),
     "reports.findings": ("Conversion", "Inspection"),
     "validation.policy_file": ("read_policy",),
 }  # fmt: skip

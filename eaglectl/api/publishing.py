@@ -21,9 +21,10 @@ from eaglectl.formats.reading import read_drafter
 from eaglectl.publishing.card import HUB_NAME, Facts, make_card
 from eaglectl.publishing.leaks import check_leaks
 from eaglectl.publishing.plan import CARD, RECORD, SIGNATURE, SUMS, File, LeftOut, Plan, State, freeze, written
-from eaglectl.publishing.provenance import digest_of, make_record, make_sums, read_smoke
+from eaglectl.publishing.provenance import digest_of, kept_smoke, make_record, make_sums, read_smoke
 from eaglectl.publishing.remote import Remote
-from eaglectl.publishing.signature import SIGSTORE, check_signer, sign
+from eaglectl.publishing.results import nothing_measured
+from eaglectl.publishing.signature import SIGSTORE, Signer, check_signer, sign
 from eaglectl.publishing.upload import Upload, carry_out, check_plan, proposed
 from eaglectl.publishing.verification import Verification, verify_folder
 from eaglectl.reports.documents import validation
@@ -65,19 +66,22 @@ class Destination:
 
 def upload(
     folder: str, destination: Destination | str, *, policy: Policy | str | None = None, engines: Sequence[str] = (), target: str | None = None,
-    smoke: str | Path | None = None, signer: str | None = None, dry_run: bool = False, answers: Answers | None = None,
-    told: Callable[[str], None] | None = None, planned: Callable[[Plan], None] | None = None,
+    smoke: str | Path | None = None, has_results: bool = False, signer: str | None = None, dry_run: bool = False, answers: Answers | None = None,
+    told: Callable[[str], None] | None = None, hashed: Callable[[int, int], None] | None = None, planned: Callable[[Plan], None] | None = None,
 ) -> Upload:  # fmt: skip
     """Validate DIR, publish it in one commit, and look at what landed; DIR itself is never written to.
 
     Raises Refused for what must not be published or was overtaken, Unreadable where the Hub cannot be asked or does not do it,
-    Usage for options that contradict each other. `told` hears each step, `planned` the plan before anything is sent.
+    Usage for options that contradict each other. `told` hears each step, `hashed` bytes of bytes, `planned` the plan before
+    anything is sent. `has_results`: what `smoke` measured (that file, or what eaglectl.json keeps) goes into the card's front matter.
     """
     to = Destination(destination) if isinstance(destination, str) else destination
     to.check()
     tell = told or _silent
     source, measured = _folder(folder), read_smoke(smoke) if smoke is not None else None
     check_signer(signer)
+    if has_results and measured is None and RECORD not in source.names():
+        raise nothing_measured()
     if is_offline() and not dry_run:
         raise Unreadable(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
     tell(f"validating {folder}")
@@ -85,11 +89,11 @@ def upload(
     options: dict[str, Any] = {"target": target, "policy": asked, "answers": answers}
     report = validate(folder, engines=engines, **options)
     _check_report(report, folder)
-    files, left = freeze(source, asked.allowed.get("files", ()))
+    files, left = freeze(source, asked.allowed.get("files", ()), hashed)
     checkpoint = read_checkpoint(source)
     drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
-    facts = _facts(to.repo, checkpoint, drafter, _served(folder, options), measured, files)
-    files = _with_written(files, checkpoint, facts, report, measured)
+    facts = _facts(to.repo, checkpoint, drafter, _served(folder, options), measured, files, tell)
+    files = _with_written(files, checkpoint, replace(facts, has_results=has_results), report)
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not dry_run)
     check_leaks(files, checkpoint.metadata, remote.token if remote else None)
     plan = _planned(to, remote, files, report)
@@ -104,9 +108,21 @@ def upload(
     return carry_out(plan, remote, tell)
 
 
-def verify(folder: str, *, told: Callable[[int, int], None] | None = None) -> Verification:
-    """A downloaded folder against its SHA256SUMS and eaglectl.json. Raises Unreadable where there is nothing to compare with."""
-    return verify_folder(_folder(folder), folder, told)
+def verify(
+    folder: str, *, signer: Signer | None = None, is_signature_ignored: bool = False, told: Callable[[int, int], None] | None = None
+) -> Verification:  # fmt: skip
+    """A downloaded folder against its SHA256SUMS, eaglectl.json and model.sig. `signer` says who must have signed.
+
+    A signature that could not be looked at is on the Verification. Raises Unreadable where there is nothing to compare with,
+    Usage for a signer that contradicts itself. `told` hears bytes of bytes.
+    """
+    asked = signer or Signer()
+    asked.check()
+    if is_signature_ignored and asked.said:
+        raise Usage("--no-signature leaves model.sig closed; leave it out, or --public-key and --identity")
+    return verify_folder(
+        _folder(folder), folder, None if is_signature_ignored else asked, is_offline=is_offline(), told=told
+    )
 
 
 def release_policy(policy: Policy) -> Policy:
@@ -160,6 +176,7 @@ def _served(folder: str, options: Mapping[str, Any]) -> dict[str, str]:
 
 def _facts(
     repo: str, checkpoint: Checkpoint, drafter: Drafter, served: Mapping[str, str], smoke: Mapping[str, Any] | None, files: Sequence[File],
+    tell: Callable[[str], None],
 ) -> Facts:  # fmt: skip
     named = front_matter(_text(files)).get("base_model", [])
     if not drafter.target.name and len(named) == 1:
@@ -167,13 +184,12 @@ def _facts(
     elif drafter.target.name and not HUB_NAME.fullmatch(drafter.target.name):
         drafter = replace(drafter, target=replace(drafter.target, name=named[0] if len(named) == 1 else None))
     record = checkpoint.sidecars.get(RECORD, {})
-    before = record.get("published")
-    kept = before.get("smoke") if isinstance(before, Mapping) else None
-    gate = record.get("gate")
+    kept = kept_smoke(record, files)
+    published = record.get("published")
+    if kept is None and smoke is None and isinstance(published, Mapping) and "smoke" in published:
+        tell(f"what {RECORD} says was measured is of other weights, and is left out")
     parameters = sum(prod(one.shape) for name, one in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d")))
-    return Facts(
-        repo, drafter, parameters, checkpoint.nbytes, served, gate if isinstance(gate, Mapping) else None, smoke or kept
-    )
+    return Facts(repo, drafter, parameters, checkpoint.nbytes, served, record, smoke or kept)
 
 
 def _text(files: Sequence[File]) -> str:
@@ -184,9 +200,7 @@ def _text(files: Sequence[File]) -> str:
         raise Refused(f"{CARD} is not UTF-8; save it as that") from None
 
 
-def _with_written(
-    files: Sequence[File], checkpoint: Checkpoint, facts: Facts, report: Report, smoke: Mapping[str, Any] | None
-) -> tuple[File, ...]:
+def _with_written(files: Sequence[File], checkpoint: Checkpoint, facts: Facts, report: Report) -> tuple[File, ...]:
     """The files, with the card, the record and the checksums as they are published."""
     found = {file.name: file for file in files}
     found.pop(SIGNATURE, None)  # it is of the files before
@@ -203,7 +217,7 @@ def _with_written(
         "engines": list(report.engines),
         "rules": eaglectl.__version__,
     }
-    add(RECORD, make_record(checkpoint, facts.drafter, list(found.values()), judged, smoke))
+    add(RECORD, make_record(checkpoint, facts.drafter, list(found.values()), judged, facts.smoke))
     add(SUMS, make_sums(list(found.values())))
     return tuple(sorted(found.values(), key=lambda file: file.name))
 

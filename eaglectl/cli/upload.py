@@ -7,7 +7,7 @@ import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
 from eaglectl.errors import printable
-from eaglectl.terminal import Face
+from eaglectl.terminal import Bar, Face
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import Plan
@@ -36,6 +36,7 @@ def upload_command(
     target: Target = None,
     engine: Engines = None,
     smoke: Annotated[str | None, typer.Option("--smoke", metavar="FILE", help="What `eaglectl smoke --json` measured, for the card.")] = None,
+    eval_results: Annotated[bool, typer.Option("--eval-results", help="Put what smoke measured into the card's front matter, as the Hub reads results (model-index).")] = False,
     sign: Annotated[str | None, typer.Option("--sign", metavar="KEY", help="Add model.sig: a private key's file, or sigstore.")] = None,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
@@ -57,19 +58,22 @@ def upload_command(
         if not face.quiet:
             print(printable(text), file=sys.stderr)
 
-    done = api.upload(
-        folder,
-        api.Destination(repo, revision, is_pull, is_private, tag),
-        policy=api.read_policy(policy),
-        engines=engine or (),
-        target=target,
-        smoke=smoke,
-        signer=sign,
-        dry_run=dry_run,
-        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
-        told=tell,
-        planned=show,
-    )
+    with Bar(face, is_on=not face.quiet) as bar:
+        done = api.upload(
+            folder,
+            api.Destination(repo, revision, is_pull, is_private, tag),
+            policy=api.read_policy(policy),
+            engines=engine or (),
+            target=target,
+            smoke=smoke,
+            has_results=eval_results,
+            signer=sign,
+            dry_run=dry_run,
+            answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+            told=tell,
+            hashed=bar.hashing,
+            planned=show,
+        )
     if json_:
         print_json(document(done))
     else:

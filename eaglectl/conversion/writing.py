@@ -14,6 +14,7 @@ from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encode, evaluate, join_absorbed
+from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import Cast, Derived, Plan, Step
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import EaglectlError, Usage
@@ -53,12 +54,13 @@ def write_plan(
         folder.write("config.json", [_json(plan.config)])
         for name in plan.copied_files:
             folder.write(name, [checkpoint.source.read(name)])
-        if "README.md" not in plan.copied_files:
-            folder.write("README.md", [_card(plan).encode()])
         files = {
             name: {"size": original.size(name), "sha256": digest} for name, digest in digests.result(originals).items()
         }
-        folder.write("eaglectl.json", [_json(provenance(plan, checkpoint, files))])
+        record = provenance(plan, checkpoint, files)
+        if "README.md" not in plan.copied_files:
+            folder.write("README.md", [conversion_card(plan, record).encode()])
+        folder.write("eaglectl.json", [_json(record)])
         folder.publish()
     return writing.out
 
@@ -200,27 +202,6 @@ def _index(plan: Plan, shards: Mapping[str, tuple[Sequence[Step], str | None]]) 
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _card(plan: Plan) -> str:
-    drafter = plan.drafter
-    base = drafter.target.name
-    front = [
-        "---",
-        *([f"base_model: {base}"] if base and "/" in base else []),
-        "library_name: vllm",
-        "tags: [speculative-decoding, eagle3]",
-        "---",
-        "",
-    ]
-    boundaries = (
-        "the engines' default" if drafter.aux.boundaries is None else f"boundaries {list(drafter.aux.boundaries)}"
-    )
-    body = (
-        f"# EAGLE-{drafter.version} drafter\n\nConverted from {plan.source} ({drafter.producer}) to the {plan.layout}"
-        f" layout by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.\n"
-    )
-    return "\n".join(front) + body
 
 
 class _Digests:

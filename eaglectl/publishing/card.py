@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import eaglectl
+from eaglectl.conversion.card import DEFINITION, gate_lines, table, upgrade_lines
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.catalogue import launch_commands
 from eaglectl.errors import Refused
 from eaglectl.formats.catalogue import by_name
 from eaglectl.publishing.plan import CARD
+from eaglectl.publishing.results import said, sampling, with_results
 from eaglectl.validation.release import front_matter
 
 BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
@@ -20,17 +22,13 @@ TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 LIBRARIES = ("vllm", "sglang")
 MATTER = re.compile(r"\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-DEFINITION = (
-    "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In brackets: 95 % by"
-    " bootstrap over prompts."
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a card says. `served`: for each engine the releases that serve it as it was trained, in words.
 
-    `gate` is the record's, `smoke` a document of `eaglectl smoke --json`.
+    `record` is what eaglectl.json says, `smoke` a document of `eaglectl smoke --json`; `has_results`: it goes into the front matter too.
     """
 
     repo: str
@@ -38,8 +36,9 @@ class Facts:
     parameters: int
     nbytes: int
     served: Mapping[str, str]
-    gate: Mapping[str, Any] | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
     smoke: Mapping[str, Any] | None = None
+    has_results: bool = False
 
     @property
     def base_model(self) -> str | None:
@@ -83,6 +82,8 @@ def _with_front_matter(text: str, facts: Facts, newline: str) -> str:
     for key, value in values.items():
         if key not in known and value:
             inner += f"{key}: {value}{newline}"
+    name = facts.repo.rpartition("/")[2]
+    inner = with_results(inner, name, facts.base_model, facts.smoke, newline, is_asked=facts.has_results)
     return text[: found.start(2)] + inner + text[found.start(3) :]
 
 
@@ -127,8 +128,9 @@ def _block(facts: Facts) -> list[str]:
         f"An EAGLE-{facts.drafter.version} draft model for speculative decoding with {target}: it proposes tokens and the target verifies"
         " them, so the output is the target's own. It does not run alone, nor with another target.",
         "",
-        *_table(("", ""), _facts(facts)),
+        *table(("", ""), _facts(facts)),
         "",
+        *upgrade_lines(facts.record),
         *_serving(facts),
         *_acceptance(facts),
     ]  # fmt: skip
@@ -174,7 +176,7 @@ def _serving(facts: Facts) -> list[str]:
 
 
 def _acceptance(facts: Facts) -> list[str]:
-    parts = [*(_of_smoke(facts.smoke) if facts.smoke else []), *(_of_gate(facts.gate) if facts.gate else [])]
+    parts = [*(_of_smoke(facts.smoke) if facts.smoke else []), *gate_lines(facts.record)]
     return ["## Acceptance", "", DEFINITION, "", *parts] if parts else []
 
 
@@ -187,21 +189,7 @@ def _of_smoke(smoke: Mapping[str, Any]) -> list[str]:
     )
     row = [str(smoke["k"]), f"{smoke['acceptance_length']:.3f} [{low:.3f}, {high:.3f}]", ", ".join(f"{one['value']:.1%}" for one in smoke["per_position"])]  # fmt: skip
     about = (
-        f"Measured with {engine['name']} {engine['version']} on {engine['device']} in {engine['dtype']}, {smoke['prompts']} prompts,"
-        f" {smoke['drafts']} drafts.{lossless}"
+        f"Measured with {said(engine)}, {smoke['prompts']} prompts,"
+        f" {smoke['drafts']} drafts{sampling(smoke)}.{lossless}"
     )
-    return [about, "", *_table(("k", "acceptance length", "accepted at each position"), [row]), ""]
-
-
-def _of_gate(gate: Mapping[str, Any]) -> list[str]:
-    rows = [
-        [str(row["k"]), f"{row['acceptance_length_before']:.3f}", f"{row['acceptance_length']:.3f}", f"{row['ratio']:.3f} [{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]"]
-        for row in gate.get("rows", [])
-    ]  # fmt: skip
-    about = f"Before and after the conversion, on the same {gate.get('prompts')} prompts ({gate.get('engine')}, {gate.get('device')}, {gate.get('dtype')}):"
-    return [about, "", *_table(("k", "before", "after", "ratio"), rows), ""] if rows else []
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-    return [*lines, *(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)]
+    return [about, "", *table(("k", "acceptance length", "accepted at each position"), [row]), ""]

@@ -128,11 +128,15 @@ def freeze(
     """
     sent, left = _sorted_out(source, allowed)
     total, done, files = sum(source.size(name) for name in sent), 0, []
-    for name in sent:
-        files.append(_frozen(source, name))
-        done += files[-1].size
+
+    def count(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
         if told:
             told(done, total)
+
+    for name in sent:
+        files.append(_frozen(source, name, count))
     return tuple(files), left
 
 
@@ -180,18 +184,20 @@ def _why_not(name: str, allowed: Sequence[str]) -> str:
     return "no file that a drafter's folder has a use for"
 
 
-def _frozen(source: FolderSource, name: str) -> File:
+def _frozen(source: FolderSource, name: str, count: Callable[[int], None]) -> File:
     path = source.path(name)
     try:
         stamp = _stamp(path)
         if stamp[0] <= KEPT:
             data = path.read_bytes()
+            count(len(data))
             return File(name, len(data), hashlib.sha256(data).hexdigest(), _git(data), data)
         digest, size = hashlib.sha256(), 0
         with path.open("rb") as file:
             while block := file.read(BLOCK):
                 digest.update(block)
                 size += len(block)
+                count(len(block))
     except OSError as error:
         raise Unreadable(f"{name} in {source.label}: {error.strerror}") from None
     if _stamp(path) != stamp or size != stamp[0]:

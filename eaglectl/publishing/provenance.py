@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ SMOKE_KEYS = (
     "version", "verdict", "acceptance_length", "interval", "per_position", "drafts", "prompts", "lossless", "k", "max_tokens", "seed",
     "prompts_digest",
 )  # fmt: skip
+ENGINE_KEYS = ("name", "version", "device", "dtype")
 
 
 def make_record(
@@ -31,7 +33,7 @@ def make_record(
 ) -> bytes:
     """eaglectl.json: what it says already, or where the drafter came from if it says nothing, with the output's digests.
 
-    `judged` is what came of validation; `smoke` a checked document of `eaglectl smoke --json`.
+    `judged` is what came of validation; `smoke` a checked document of `eaglectl smoke --json`, or what was kept of one.
     """
     listed = {
         file.name: {"size": file.size, "sha256": file.sha256}
@@ -41,10 +43,8 @@ def make_record(
     before = checkpoint.sidecars.get(RECORD)
     record = dict(before) if before else _first(checkpoint, drafter, listed)
     published: dict[str, Any] = {"eaglectl": eaglectl.__version__, "files": listed, "validation": dict(judged)}
-    kept = record.get("published")
-    kept = kept.get("smoke") if isinstance(kept, Mapping) else None
-    if smoke is not None or kept is not None:
-        published["smoke"] = _brief(smoke) if smoke is not None else kept
+    if smoke is not None:
+        published["smoke"] = _brief(smoke)
     return (json.dumps({**record, "published": published}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -64,13 +64,52 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
         raise Unreadable(f"--smoke {path} is not JSON; write it with `eaglectl smoke ... --json > FILE`") from None
     if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
         raise Usage(f"--smoke {path} is no document of `eaglectl smoke --json`")
-    if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
-        raise Unreadable(f"--smoke {path} has no {missing[0]}; write it again with `eaglectl smoke ... --json`")
+    _check_smoke(document, f"--smoke {path}")
     if document["verdict"] != "pass":
         raise Usage(
             f"--smoke {path}: the verdict is {document['verdict']}, and a card that says so helps nobody; find out why first"
         )
     return document
+
+
+def kept_smoke(record: Mapping[str, Any], files: Sequence[File]) -> Mapping[str, Any] | None:
+    """What was measured when the drafter was published before, if it is of these weights and this config. Raises Unreadable."""
+    published = record.get("published")
+    smoke = published.get("smoke") if isinstance(published, Mapping) else None
+    if not isinstance(published, Mapping) or not isinstance(smoke, Mapping):
+        return None
+    listed = published.get("files")
+    then = {name: one.get("sha256") for name, one in listed.items() if _is_measured(name) and isinstance(one, Mapping)} if isinstance(listed, Mapping) else {}  # fmt: skip
+    if then != {file.name: file.sha256 for file in files if _is_measured(file.name)}:
+        return None
+    _check_smoke(smoke, f"what {RECORD} says was measured")
+    return smoke
+
+
+def _is_measured(name: str) -> bool:
+    return name == "config.json" or name.endswith(".safetensors")
+
+
+def _check_smoke(document: Mapping[str, Any], where: str) -> None:
+    """Raise Unreadable for a document that smoke did not write; all that is published of it is looked at."""
+    if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
+        raise Unreadable(f"{where} has no {missing[0]}; write it again with `eaglectl smoke ... --json`")
+    pairs = [(document["acceptance_length"], document["interval"])]
+    try:
+        pairs += [(one["value"], one["interval"]) for one in document["per_position"]]
+        numbers = [number for value, (low, high) in pairs for number in (value, low, high)]
+        counts = [document[key] for key in ("k", "drafts", "prompts", "max_tokens")]
+        texts = [document["engine"][key] for key in (*ENGINE_KEYS, "proves")] + [document["prompts_digest"]]
+        is_good = (
+            all(type(one) in (int, float) and isfinite(one) for one in [*numbers, document.get("temperature") or 0.0])
+            and all(type(one) is int for one in counts)
+            and all(isinstance(one, str) for one in texts)
+            and document["lossless"] in (True, False, None)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        is_good = False
+    if not is_good:
+        raise Unreadable(f"{where} is not as `eaglectl smoke --json` writes it; write it again")
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
@@ -79,8 +118,8 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 
 def _brief(smoke: Mapping[str, Any]) -> dict[str, Any]:
-    engine = smoke["engine"]
-    return {**{key: smoke[key] for key in SMOKE_KEYS}, "engine": {key: engine[key] for key in ("name", "version", "device", "dtype", "proves")}}  # fmt: skip
+    keys = (*SMOKE_KEYS, *(["temperature"] if "temperature" in smoke else []))
+    return {**{key: smoke[key] for key in keys}, "engine": {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")}}  # fmt: skip
 
 
 def _first(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification
 
 WEIGHTS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
+VERDICTS = {"equal": ("equal", "green"), "differs": ("differs", "bold red"), "could-not-look": ("could not look", "bold yellow")}  # fmt: skip
+SIGNATURES = {
+    "verified": ("signature verified", "green"), "failed": ("signature failed", "bold red"), "missing": ("signature missing", "bold red"),
+    "not-looked": ("could not look at the signature", "bold yellow"),
+}  # fmt: skip
 STYLES = {"new": "green", "changed": "yellow", "unchanged": "dim", "unknown": "dim"}
 
 
@@ -115,27 +120,30 @@ def upload(done: "Upload") -> dict[str, Any]:
 
 
 def print_verification(console: Console, found: "Verification") -> None:
-    """The verdict, then every file that is not as it was published."""
-    word, style = ("equal", "green") if found.is_equal else ("differs", "bold red")
+    """The verdict, then every file that is not as it was published, and the signature."""
+    word, style = VERDICTS[found.verdict]
     good = sum(one.judgement == "same" for one in found.files)
-    console.print(
-        Text.assemble((word, style), f"  {printable(found.folder)}: {good} files as {' and '.join(found.lists)} say"),
-        soft_wrap=True,
-    )
+    lists = f": {good} files as {' and '.join(found.lists)} say" if found.lists else ": no list beside the signature"
+    console.print(Text.assemble((word, style), f"  {printable(found.folder)}{lists}"), soft_wrap=True)
     for one in found.files:
         if one.judgement != "same":
             console.print(
                 Text.assemble("  ", (one.judgement, "red"), f"  {printable(one.name)} {one.how}"), soft_wrap=True
             )
+    if found.signature:
+        word, style = SIGNATURES[found.signature.judgement]
+        console.print(Text.assemble("  ", (word, style), f"  {printable(found.signature.how)}"), soft_wrap=True)
     if found.others:
         console.print(Text(f"  in no list: {', '.join(map(printable, found.others))}", style="dim"), soft_wrap=True)
 
 
 def verification(found: "Verification") -> dict[str, Any]:
     """eaglectl/verify/1."""
+    signature = found.signature
     return {
         "schema": "eaglectl/verify/1", "version": eaglectl.__version__, "folder": found.folder,
-        "verdict": "equal" if found.is_equal else "differs", "lists": list(found.lists),
+        "verdict": found.verdict, "lists": list(found.lists),
         "files": [{"name": one.name, "judgement": one.judgement, "lists": list(one.lists), "how": one.how} for one in found.files],
         "others": list(found.others),
+        "signature": None if signature is None else {"judgement": signature.judgement, "how": signature.how},
     }  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from eaglectl.checkpoint.record import is_untrained
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.leaks import LARGEST_TEXT, TEXTS
 from eaglectl.validation.rule import CannotLook, Hit, rule
@@ -125,10 +126,8 @@ def init_only(subject: Subject) -> Iterator[Hit]:
 
     Fix: train it, or convert with `--calibration` or `--prompts` and serve that.
     """
-    if RECORD in subject.names:
-        upgrade = subject.checkpoint.sidecars[RECORD].get("upgrade")
-        if isinstance(upgrade, dict) and upgrade.get("needs_finetune"):
-            yield Hit(f"{RECORD} says that this is an untrained start (--init-only)", RECORD)
+    if RECORD in subject.names and is_untrained(subject.checkpoint.sidecars[RECORD]):
+        yield Hit(f"{RECORD} says that this is an untrained start (--init-only)", RECORD)
 
 
 @rule("EGL907", "allowed-licence", "error")
@@ -192,7 +191,7 @@ def front_matter(card: str) -> dict[str, list[str]]:
     facts: dict[str, list[str]] = {}
     key = ""
     for line in found[1].splitlines() if found else []:
-        if top := re.match(r"([A-Za-z_]\w*):(.*)", line):
+        if top := re.match(r"([A-Za-z_][\w-]*):(.*)", line):
             key, line = top[1], top[2]
             facts[key] = []
         item = line.strip()

@@ -1,0 +1,134 @@
+"""What a card says of a conversion: the one that is written with the output, and the parts that `upload` takes into its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import eaglectl
+from eaglectl.checkpoint.record import history, is_untrained
+from eaglectl.errors import Unreadable, printable
+
+if TYPE_CHECKING:
+    from eaglectl.conversion.plan import Plan
+
+DEFINITION = (
+    "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In brackets: 95 % by"
+    " bootstrap over prompts."
+)
+UNTRAINED = (
+    "> **Not trained, and not to be served.** `eaglectl convert --to 3.1 --init-only` wrote this as a start for a trainer: its new"
+    " norms were never trained and its acceptance was not looked at. Train it first."
+)
+FC_NORM = {
+    "refit": "on: every state is divided by its size, and fc is refit to the normed states",
+    "calibrated": "on: every state is divided by its size and multiplied by the median size; fc is as it was",
+    "ones": "on, with weights of ones; fc is as it was",
+    "off": "off",
+}
+NORM_OUTPUT = {
+    "absorbed": "on: the norm's weights went into lm_head",
+    "residual scaled": "on: the residual stream is scaled to the norm's size",
+    "flag": "on; no weight changed",
+    "as trained": "on, as it was trained",
+    "off": "off",
+}
+# steps after which a drafter is another one than the one that the gate measured
+OTHER = ("pruning", "downgrade", "upgrade")
+
+
+def conversion_card(plan: "Plan", record: Mapping[str, Any]) -> str:
+    """README.md for an output whose source has none; `record` is its eaglectl.json."""
+    drafter = plan.drafter
+    base = drafter.target.name
+    front = [
+        "---",
+        *([f"base_model: {base}"] if base and "/" in base else []),
+        "library_name: vllm",
+        "tags: [speculative-decoding, eagle3]",
+        "---",
+        "",
+    ]
+    boundaries = (
+        "the engines' default" if drafter.aux.boundaries is None else f"boundaries {list(drafter.aux.boundaries)}"
+    )
+    body = [
+        f"# EAGLE-{drafter.version} drafter",
+        "",
+        f"Converted from {plan.source} ({drafter.producer}) to the {plan.layout} layout by eaglectl {eaglectl.__version__}; aux layers:"
+        f" {boundaries}.",
+    ]
+    gate = gate_lines(record)
+    about = [*upgrade_lines(record), *(["## Acceptance", "", DEFINITION, "", *gate] if gate else [])]
+    return "\n".join([*front, *body, *(["", *about[:-1]] if about else []), ""])
+
+
+def upgrade_lines(record: Mapping[str, Any]) -> list[str]:
+    """How the drafter became EAGLE-3.1, and in plain words if it is untrained; nothing where no record says so."""
+    lines = [UNTRAINED, ""] if is_untrained(record) else []
+    for one in history(record):
+        if isinstance(upgrade := one.get("upgrade"), Mapping):
+            return [*lines, "## How it became EAGLE-3.1", "", *table(("", ""), _method(one, upgrade)), ""]
+    return lines
+
+
+def gate_lines(record: Mapping[str, Any]) -> list[str]:
+    """What the gate measured, before and after; nothing where there was none, or the drafter is another one since."""
+    for one in history(record):
+        if isinstance(gate := one.get("gate"), Mapping):
+            return _gate(gate, is_earlier=one is not record)
+        if any(step in one for step in OTHER):
+            return []
+    return []
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    return [*lines, *(f"| {' | '.join(printable(cell).replace('|', '&#124;') for cell in row)} |" for row in rows)]
+
+
+def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple[str, str]]:
+    try:
+        fc_norm, norm_output = (words.get(upgrade[key], str(upgrade[key])) for key, words in (("fc_norm", FC_NORM), ("norm_output", NORM_OUTPUT)))  # fmt: skip
+        if refit := upgrade.get("refit"):
+            fc_norm += f" ({float(refit['relative_residual']):.1%} of what it made is left unexplained)"
+        if upgrade.get("is_exact"):
+            norm_output += "; the same function as before"
+        calibration = upgrade.get("calibration")
+        tokens = (
+            f"{int(calibration['tokens']):,} tokens of prompts and the target's own answers"
+            if calibration
+            else "nothing"
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _broken("how it became EAGLE-3.1") from None
+    rows = [("fc_norm", fc_norm), ("norm_output", norm_output), ("calibrated on", tokens)]
+    if not record.get("gate") and not upgrade.get("needs_finetune"):
+        rows.append(("acceptance", "not compared with that of before (`--no-gate`)"))
+    return rows
+
+
+def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
+    try:
+        rows = [
+            [str(int(row["k"])), f"{row['acceptance_length_before']:.3f}", f"{row['acceptance_length']:.3f}", f"{row['ratio']:.3f} [{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]"]
+            for row in gate["rows"]
+        ]  # fmt: skip
+        prompts, least = int(gate["prompts"]), float(gate["tolerance"])
+        engine, device, dtype = (printable(str(gate[key])) for key in ("engine", "device", "dtype"))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise _broken("what the gate measured") from None
+    if not rows:
+        return []
+    when = ", before it was rewritten in this layout" if is_earlier else ""
+    about = (
+        f"EAGLE-3 before and EAGLE-3.1 after the conversion, drafting k tokens, on the same {prompts} prompts, none of them calibrated on"
+        f" ({engine}, {device}, {dtype}){when}; the ratio's lower bound had to reach {least:g}:"
+    )
+    return [about, "", *table(("k", "before", "after", "ratio"), rows), ""]
+
+
+def _broken(what: str) -> Unreadable:
+    return Unreadable(
+        f"eaglectl.json cannot be used: {what} is not as eaglectl writes it; convert again, or remove the file",
+        where="eaglectl.json",
+    )
