@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglectl.api.inputs import open_target, special_tokens
 from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, pickle_files, read_checkpoint, read_config
@@ -13,11 +14,14 @@ from eaglectl.conversion.plan import Plan, Wish
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.engines.catalogue import parse_engine, verdicts
-from eaglectl.errors import Unreadable
+from eaglectl.errors import Unreadable, Usage
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter
 from eaglectl.reports.findings import Conversion
+
+if TYPE_CHECKING:
+    from eaglectl.conversion.target_head import TargetHead
 
 
 def convert(
@@ -50,6 +54,8 @@ def convert(
     known = open_target(target, target_name)
     if wish.pruning and wish.pruning.kept is None:
         wish = replace(wish, pruning=replace(wish.pruning, kept=special_tokens(target)))
+    if wish.has_target_head and wish.head is None:
+        wish = replace(wish, head=_target_head(target))
     with _readable(original, pickles, where) as readable:
         checkpoint = read_checkpoint(readable)
         drafter = read_drafter(checkpoint, answers, known)
@@ -66,6 +72,14 @@ def convert(
         writing = Writing(where, force=force, link=link and not pickles, max_shard_size=max_shard_size, told=told)
         write_plan(plan, checkpoint, original, pickles or checkpoint.weight_files, writing)
     return Conversion(plan, where, pickles, time.perf_counter() - start)
+
+
+def _target_head(target: str | None) -> "TargetHead":
+    from eaglectl.conversion.target_head import find_target_head
+
+    if target is None:
+        raise Usage("--materialize-lm-head copies the target's lm_head; pass --target with the target's weights")
+    return find_target_head(read_checkpoint(open_folder(target)))
 
 
 def _judged(plan: Plan, wish: Wish) -> Iterator[Note]:

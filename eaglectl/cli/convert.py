@@ -92,6 +92,12 @@ def convert_command(
         bool,
         typer.Option("--mla-query-lora", help="Write an MLA drafter's q_proj as q_a_proj and q_b_proj; nearly exact."),
     ] = False,
+    materialize_lm_head: Annotated[
+        bool,
+        typer.Option(
+            "--materialize-lm-head", help="Give a drafter without an lm_head the target's (--target with weights)."
+        ),
+    ] = False,
     draft_vocab: Annotated[
         int | None, typer.Option("--draft-vocab", help="Keep only this many draft tokens, by --token-counts.")
     ] = None,
@@ -113,7 +119,7 @@ def convert_command(
         raise Usage(f"--to {to}: 3 or 3.1 was expected")
     wish = Wish(
         for_, to, tuple(engine or ()), tuple(drop or ()), _dtype(dtype), attention=attention, rope_style=rope_style,
-        has_query_lora=mla_query_lora, pruning=_pruning(draft_vocab, token_counts),
+        has_query_lora=mla_query_lora, pruning=_pruning(draft_vocab, token_counts), has_target_head=materialize_lm_head,
     )  # fmt: skip
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     progress = Bar(face, is_on=not (face.quiet or json_ or dry_run))

@@ -10,6 +10,7 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 
 if TYPE_CHECKING:
+    from eaglectl.conversion.target_head import TargetHead
     from eaglectl.conversion.upgrade import Recipe
 
 
@@ -140,7 +141,7 @@ class Wish:
     """What the user wants written: layout, version (None: as it is) and how to get there, engine names, dtype, tensors that may be dropped.
 
     `record`: what eaglectl.json is to hold beside the plan. `attention` (mha), `rope_style` and `has_query_lora`: how attention is
-    to be rewritten.
+    to be rewritten. `has_target_head`: the target's lm_head becomes the drafter's own; `head` is that, once it was found.
     """
 
     layout: str = "vllm"
@@ -154,3 +155,5 @@ class Wish:
     rope_style: str | None = None
     has_query_lora: bool = False
     pruning: Pruning | None = None
+    has_target_head: bool = False
+    head: "TargetHead | None" = None

@@ -16,6 +16,7 @@ from eaglectl.conversion.checks import (
 from eaglectl.conversion.mla import mended, reshaped
 from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
 from eaglectl.conversion.pruning import pruned
+from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.drafter import Drafter, Note
@@ -44,6 +45,8 @@ def make_plan(
     attention = reshaped(checkpoint, drafter, wish)
     drafter = attention.drafter
     drafter, zero_biases = without_zero_biases(checkpoint, drafter, layout)
+    if wish.head:
+        drafter = with_head(drafter, wish.head)
     changed = at_version(checkpoint, drafter, wish)
     drafter, merged = in_order(changed.drafter)
     check_expressible(drafter, format, layout)

@@ -50,8 +50,8 @@ def pruned(drafter: Drafter, vocabulary: DraftVocabulary, asked: Pruning) -> Pru
         )
     if head is None:
         raise Refused(
-            "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave out; put the"
-            " target's lm_head.weight beside its weights first"
+            "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave out; pass"
+            " --materialize-lm-head with --target"
         )
     counts = read_counts(asked.counts, drafter.dims.vocab)
     rows = {target: row for row, target in enumerate(vocabulary.targets.tolist())}

@@ -165,6 +165,9 @@ def _refitted(prior: Array, columns: Array, known: Statistics) -> tuple[Array, f
 def _with_norm_output(
     checkpoint: Checkpoint, drafter: Drafter, result: Drafter, recipe: Recipe, notes: list[Note], record: dict[str, Any]
 ) -> Drafter:
+    if drafter.norms.norm_output:  # trained in: its norm.weight is part of what is fed back
+        record["norm_output"] = "as trained"
+        return result
     norm, head = drafter.tensors["norm.weight"], drafter.tensors.get("lm_head.weight")
     norms = replace(result.norms, norm_output=True)
     known, is_exact = recipe.statistics, drafter.norms.norm_before_residual
@@ -203,7 +206,7 @@ def _rescaled(
     if drafter.norms.norm_before_residual:
         if float(np.ptp(weight)) > 1e-3 * mean:
             raise Refused(
-                "norm_output cannot be kept exact: norm.weight is not uniform and there is no own lm_head to take it; pass --no-norm-output"
+                "norm_output cannot be kept exact: norm.weight is not uniform and there is no own lm_head to take it; pass --materialize-lm-head with --target, or --no-norm-output"
             )
         record |= {"norm_output": "flag", "is_exact": True}
         return result

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, PLAIN, matrix
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Hit, rule
@@ -18,9 +19,6 @@ SAMPLED_ROWS = 64
 LEAST_ROWS = 8
 # rows that began as the target's stay like them beyond the first; rows of other tokens are less alike than the second
 ALIKE, UNLIKE = 0.5, 0.2
-EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
-HEADS = ("lm_head.weight", "output.weight")
-PLAIN = ("F64", "F32", "F16", "BF16")
 # relative steps of the types that a copy may have been rounded to
 STEPS: Mapping[str, float] = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-23}
 
@@ -132,13 +130,9 @@ def _repeated(subject: Subject, head: str) -> int:
 
 
 def _named(target: Checkpoint, endings: Sequence[str]) -> str:
-    """The target's matrix of one of several names, the first that is there; vision towers have none of these."""
-    for ending in endings:
-        names = sorted((name for name in target.tensors if name == ending or name.endswith(f".{ending}")), key=len)
-        for name in names:
-            if target.tensors[name].dtype in PLAIN and len(target.tensors[name].shape) == 2:
-                return name
-    raise CannotLook(f"the target has no {' or '.join(endings[:2])} of plain numbers")
+    if (name := matrix(target.tensors, endings)) is None:
+        raise CannotLook(f"the target has no {' or '.join(endings[:2])} of plain numbers")
+    return name
 
 
 def _spread_over(count: int) -> list[int]:

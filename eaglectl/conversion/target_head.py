@@ -1,0 +1,55 @@
+"""The target's lm_head, for a drafter that has none of its own and is to have one (it drafts with the target's till then)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.conversion.arithmetic import Array, decode
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
+from eaglectl.drafter.tensors import Computed, Tensor
+from eaglectl.errors import Refused, Usage
+
+NAME = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHead:
+    """The matrix [vocab, hidden] that the target's logits come from, called `name` there; `read` gives its numbers."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+
+
+def find_target_head(target: Checkpoint) -> TargetHead:
+    """The target's lm_head, or its embedding where the two are one. Raises Refused where neither is there in plain numbers."""
+    inner = target.config.get("text_config")
+    is_tied = any(
+        place.get("tie_word_embeddings") is True for place in (target.config, inner) if isinstance(place, dict)
+    )
+    name = matrix(target.tensors, HEADS) or (matrix(target.tensors, EMBEDDINGS) if is_tied else None)
+    if name is None:
+        raise Refused(
+            f"--materialize-lm-head: {target.source.label} has no lm_head of plain numbers; give the target's unquantised weights"
+        )
+    stored = target.tensors[name]
+    return TargetHead(
+        name, stored.dtype, stored.shape, lambda: decode(target.read(name), stored.dtype, name).reshape(stored.shape)
+    )
+
+
+def with_head(drafter: Drafter, head: TargetHead) -> Drafter:
+    """The drafter with the target's head as its own; the same function. Raises Usage where it has one, Refused where it does not fit."""
+    dims = drafter.dims
+    if NAME in drafter.tensors:
+        raise Usage("--materialize-lm-head: this drafter has an lm_head of its own; leave the option out")
+    if head.shape != (dims.draft_vocab, dims.hidden):
+        raise Refused(
+            f"--materialize-lm-head: the target's {head.name} is {list(head.shape)}; this drafter needs"
+            f" [{dims.draft_vocab}, {dims.hidden}]"
+        )
+    own = Tensor(NAME, head.dtype, head.shape, Computed(f"the target's {head.name}", (), head.read))
+    notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
+    return replace(drafter, tensors={**drafter.tensors, NAME: own}, notes=notes)

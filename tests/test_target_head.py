@@ -1,0 +1,115 @@
+"""A drafter without an lm_head gets its target's: the same bytes, the same function, and then 3.1 by absorption."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglectl import api
+from eaglectl.conversion.plan import Pruning, Wish
+from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage
+from tests.builders import (
+    HIDDEN,
+    VOCAB,
+    Stored,
+    call,
+    drafter_folder,
+    floats,
+    read_safetensors,
+    write_safetensors,
+)
+
+BARE: dict[str, Any] = {
+    "config": {"draft_vocab_size": VOCAB}, "tensors": {"lm_head.weight": None, "d2t": None},
+}  # fmt: skip
+HEAD = floats("the target's head", VOCAB, HIDDEN)
+
+
+def target(folder: Path, tensors: dict[str, Stored] | None = None, **config: Any) -> str:
+    folder.mkdir()
+    whole = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB, **config}
+    (folder / "config.json").write_text(json.dumps(whole))
+    if tensors is None:
+        tensors = {"lm_head.weight": HEAD}
+    write_safetensors(folder / "model.safetensors", tensors)
+    return str(folder)
+
+
+WISH = Wish(has_target_head=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("lm_head.weight", {}),
+        ("language_model.lm_head.weight", {}),
+        ("model.embed_tokens.weight", {"tie_word_embeddings": True}),
+        ("language_model.model.embed_tokens.weight", {"text_config": {"tie_word_embeddings": True}}),
+    ],
+)
+def test_the_targets_head_comes_over_byte_for_byte(name: str, config: dict[str, Any], tmp_path: Path) -> None:
+    source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target", {name: HEAD}, **config)
+    done = api.convert(str(source), tmp_path / "out", wish=WISH, target=whole)
+    found = read_safetensors(tmp_path / "out/model.safetensors")
+    assert found.pop("lm_head.weight") == HEAD
+    assert found == read_safetensors(source / "model.safetensors")
+    step = next(step for step in done.plan.steps if step.name == "lm_head.weight")
+    assert (step.action, step.how) == ("computed", f"the target's {name}")
+    assert json.loads((tmp_path / "out/config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_its_rows_may_be_pruned_at_once(tmp_path: Path) -> None:
+    source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
+    (tmp_path / "counts.json").write_text(json.dumps({"3": 5, "9": 4, "60": 9}))
+    wish = Wish(has_target_head=True, pruning=Pruning(3, tmp_path / "counts.json"))
+    api.convert(str(source), tmp_path / "out", wish=wish, target=whole)
+    found, width = read_safetensors(tmp_path / "out/model.safetensors"), 2 * HIDDEN
+    rows = [HEAD[2][token * width : (token + 1) * width] for token in (3, 9, 60)]
+    assert found["lm_head.weight"] == ("BF16", (3, HIDDEN), b"".join(rows))
+
+
+REFUSED: dict[str, tuple[type[EaglectlError], str, dict[str, Any], dict[str, Any] | None]] = {
+    "no target": (Usage, "pass --target", BARE, None),
+    "a target without weights": (Unreadable, "no tensors", BARE, {"tensors": {}}),
+    "a head of its own": (Usage, "leave the option out", {}, {}),
+    "another width": (Refused, "this drafter needs", BARE, {"tensors": {"lm_head.weight": floats("h", VOCAB, 8)}}),
+    "a padded head": (Refused, "this drafter needs", BARE, {"tensors": {"lm_head.weight": floats("h", 80, HIDDEN)}}),
+    "an untied embedding alone": (
+        Refused, "no lm_head", BARE, {"tensors": {"model.embed_tokens.weight": HEAD}, "tie_word_embeddings": False},
+    ),
+    "a packed head": (Refused, "unquantised", BARE, {"tensors": {"lm_head.weight": ("U8", (VOCAB, HIDDEN), bytes(VOCAB * HIDDEN))}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_head_to_give_stops(name: str, tmp_path: Path) -> None:
+    kind, words, given, made = REFUSED[name]
+    source = drafter_folder(tmp_path, **given)
+    where = None if made is None else target(tmp_path / "target", **made)
+    with pytest.raises(kind, match=words):
+        api.convert(str(source), tmp_path / "out", wish=WISH, target=where)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_option_reaches_the_conversion(tmp_path: Path) -> None:
+    source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
+    done = call("convert", source, "-o", tmp_path / "out", "--target", whole, "--materialize-lm-head")
+    assert done.code == 0, done.err
+    shown = call("convert", source, "--target", whole, "--materialize-lm-head", "--dry-run", "--json").out
+    assert "the target's lm_head.weight" in shown
+    assert "engines use the target's" not in shown
+
+
+def test_absorption_takes_the_head_that_came_over(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from eaglectl.conversion.upgrade import Recipe
+    from tests.test_upgrade import statistics
+
+    source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
+    known = statistics(api.convert(str(source), dry_run=True, target=whole).plan.drafter)
+    wish = Wish(version="3.1", recipe=Recipe("off", True, known), has_target_head=True)
+    done = api.convert(str(source), tmp_path / "out", wish=wish, target=whole)
+    assert done.plan.record["upgrade"]["norm_output"] == "absorbed"
+    step = next(step for step in done.plan.steps if step.name == "lm_head.weight")
+    assert step.how == "the target's lm_head.weight; columns times norm.weight / sigma"
