@@ -1,23 +1,15 @@
 """The two matrices of a target that a drafter may share, by the names that models give them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+
+from eaglectl.checkpoint.header import StoredTensor
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
 HEADS = ("lm_head.weight", "output.weight")
 PLAIN = ("F64", "F32", "F16", "BF16")
 
 
-class Stored(Protocol):
-    """A tensor as a header tells of it."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-def matrix(tensors: Mapping[str, Stored], endings: Sequence[str]) -> str | None:
+def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str | None:
     """The matrix of plain numbers with one of several names, the first that is there; vision towers have none of these."""
     for ending in endings:
         names = sorted((name for name in tensors if name == ending or name.endswith(f".{ending}")), key=len)
