@@ -186,6 +186,19 @@ def test_norm_output_keeps_the_first_token_and_depends_on_no_inner_scale(path: s
     assert max(error(again, changed)) < 1e-12
 
 
+def test_a_trained_norm_output_stays_as_it_is() -> None:
+    plain = made("vllm/native")
+    drafter = replace(plain, norms=replace(plain.norms, norm_output=True))
+    aux = aux_states(drafter, torch.tensor((0.5, 1.0, 4.0)).double().expand(TIME, -1))
+    done = upgrade(NOWHERE, drafter, Recipe("calibrated", True, statistics(drafter)))
+    assert done.record["upgrade"]["norm_output"] == "as trained"
+    assert done.drafter.version == "3.1"
+    assert {name for name, t in done.drafter.tensors.items() if t is not drafter.tensors.get(name)} == {
+        f"fc_norm.{index}.weight" for index in range(drafter.dims.aux)
+    }
+    assert max(error(chain(done.drafter, aux), chain(drafter, aux))) < 1e-7
+
+
 def test_without_a_head_the_residual_is_scaled_and_the_first_token_stays() -> None:
     drafter = made("vllm/native")
     head = evaluate(drafter.tensors["lm_head.weight"], NOWHERE)

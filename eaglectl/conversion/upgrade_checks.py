@@ -39,7 +39,7 @@ def check_upgrade(drafter: Drafter, recipe: "Recipe") -> None:
             "--fc-norm ones changes what the drafter computes by the layers' scales and is only a trainer's start; pass --init-only with it"
         )
     needs_data = recipe.fc_norm in ("refit", "calibrated") or (
-        recipe.is_norm_output and not drafter.norms.norm_before_residual
+        recipe.is_norm_output and not drafter.norms.norm_output and not drafter.norms.norm_before_residual
     )
     if needs_data and recipe.statistics is None and not recipe.is_start:
         raise Usage(
