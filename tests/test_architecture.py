@@ -40,6 +40,7 @@ HOMES = {
     "rich": {
         "reports/engines.py",
         "reports/fixing.py",
+        "reports/inspections.py",
         "reports/upgrade.py",
         "reports/text.py",
         "reports/smoke.py",

@@ -84,7 +84,9 @@ def test_an_error_is_one_sentence_and_one_document(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("given", [[], ["bogus"], ["convert"], ["inspect", "a", "b"], ["inspect", "x", "--bogus"]])
+@pytest.mark.parametrize(
+    "given", [[], ["bogus"], ["convert"], ["inspect", "a", "--jobs", "0"], ["inspect", "x", "--bogus"]]
+)
 def test_wrong_calls_end_with_2(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, *given)
     assert code == 2 and "Usage" in out + err and "Traceback" not in err

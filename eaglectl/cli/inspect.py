@@ -1,15 +1,28 @@
 """`eaglectl inspect`."""
 
-from typing import Annotated
+import sys
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Source, Target, print_json
+from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
+from eaglectl.terminal import Bar, Face
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Checkpoint folders, weight files beside their config.json, or Hub repositories: org/name[@revision].",
+    ),
+]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Of several SOURCEs, how many at the same time.")]
+TOGETHER = 8
 
 
 def inspect_command(
     context: typer.Context,
-    source: Source,
+    sources: Sources,
     target: Target = None,
     engine: Engines = None,
     json_: Json = False,
@@ -17,12 +30,22 @@ def inspect_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    jobs: Jobs = TOGETHER,
 ) -> None:
-    """Say what a checkpoint is, what it was trained on, and which engines run it as trained. Reads headers only."""
+    """Say what checkpoints are, what they were trained on, and which engines run them as trained. Reads headers only.
+
+    Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst of all.
+    """
     from eaglectl import api
 
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    found = api.inspect(source, target=target, engines=engine or (), answers=answers)
+    look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
+    named = list(dict.fromkeys(sources))
+    if len(named) > 1:
+        api.check_options(target=target, engines=engine or ())
+        _several(context.obj, named, look, jobs, is_json=json_, has_tensors=tensors)
+        return
+    found = look(named[0])
     if json_:
         from eaglectl.reports import machine
 
@@ -31,3 +54,24 @@ def inspect_command(
     from eaglectl.reports.text import print_inspection
 
     context.obj.show(lambda console: print_inspection(console, found, has_tensors=tensors))
+
+
+def _several(face: Face, sources: list[str], look: Any, jobs: int, *, is_json: bool, has_tensors: bool) -> None:
+    from eaglectl.api.several import CRASH, inspect_all
+    from eaglectl.reports.findings import Failure
+    from eaglectl.reports.inspections import inspections, print_inspections
+
+    with Bar(face, is_on=not face.quiet) as bar:
+        done = inspect_all(sources, look, jobs=jobs, told=bar.checkpoints)
+    for crash in done.crashes:
+        print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
+    found = list(zip(sources, done.reports, strict=True))
+    if is_json:
+        print_json(inspections(found))
+    else:
+        face.show(lambda console: print_inspections(console, found, has_tensors=has_tensors))
+    code = (
+        CRASH if done.crashes else max((one.exit_code for one in done.reports if isinstance(one, Failure)), default=0)
+    )
+    if code:
+        raise typer.Exit(code)

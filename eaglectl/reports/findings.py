@@ -29,6 +29,16 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A source, as it was given, that could not be inspected among several; `kind` and `exit_code` are what it alone would have ended with."""
+
+    source: str
+    kind: str
+    exit_code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """What `convert` did, or with `dry_run` would do; `out` is None when nothing was written.
 
