@@ -12,7 +12,7 @@ from eaglectl import api
 
 ROOT = Path(eaglectl.__file__).parent
 # rooms of one station may not import each other
-RANK = {"errors": 0, "terminal": 1, "checkpoint": 1, "drafter": 2, "formats": 3, "engines": 3, "reference": 3, "conversion": 4, "validation": 4, "acceptance": 4, "publishing": 5, "reports": 5, "api": 6, "demo": 7, "cli": 8}  # fmt: skip
+RANK = {"errors": 0, "terminal": 1, "checkpoint": 1, "drafter": 2, "formats": 3, "engines": 3, "reference": 3, "conversion": 4, "validation": 4, "acceptance": 4, "comparison": 5, "publishing": 5, "reports": 5, "api": 6, "demo": 7, "cli": 8}  # fmt: skip
 HOMES = {
     "torch": {
         "checkpoint/pickles.py",
@@ -34,10 +34,12 @@ HOMES = {
         "drafter/vocabulary.py",
         "conversion/arithmetic.py",
         "acceptance/measurement.py",
+        "comparison/values.py",
         "validation/scanning.py",
     },
     "packaging": {"engines/facts.py", "engines/catalogue.py"},
     "rich": {
+        "reports/comparison.py",
         "reports/engines.py",
         "reports/fixing.py",
         "reports/inspections.py",
@@ -54,6 +56,7 @@ HOMES = {
         "cli/app.py",
         "cli/convert.py",
         "cli/demo.py",
+        "cli/diff.py",
         "cli/engines.py",
         "cli/explain.py",
         "cli/fixing.py",

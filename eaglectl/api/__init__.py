@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eaglectl.api.calibrating import calibrate
+    from eaglectl.api.comparing import diff
     from eaglectl.api.converting import convert
     from eaglectl.api.inputs import open_target, parse_answers
     from eaglectl.api.inspecting import inspect
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
     from eaglectl.api.smoking import load_only, smoke
     from eaglectl.api.upgrading import upgrade
     from eaglectl.api.validating import check_options, validate
+    from eaglectl.comparison.comparison import Comparison
     from eaglectl.publishing.signature import Signer
     from eaglectl.reports.findings import Conversion, Inspection
     from eaglectl.validation.policy_file import read_policy
 
 __all__ = [
+    "Comparison",
     "Conversion",
     "Destination",
     "Inspection",
@@ -24,6 +27,7 @@ __all__ = [
     "calibrate",
     "check_options",
     "convert",
+    "diff",
     "inspect",
     "load_only",
     "open_target",
@@ -37,6 +41,7 @@ __all__ = [
 ]
 HOMES = {
     "api.calibrating": ("calibrate",),
+    "api.comparing": ("diff",),
     "api.converting": ("convert",),
     "api.inputs": ("open_target", "parse_answers"),
     "api.inspecting": ("inspect",),
@@ -44,6 +49,7 @@ HOMES = {
     "api.smoking": ("load_only", "smoke"),
     "api.upgrading": ("upgrade",),
     "api.validating": ("check_options", "validate"),
+    "comparison.comparison": ("Comparison",),
     "publishing.signature": ("Signer",),
     "reports.findings": ("Conversion", "Inspection"),
     "validation.policy_file": ("read_policy",),

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from glob import escape
@@ -50,13 +50,14 @@ def split_name(text: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """The files of a repository at `commit`; `sizes` are those the Hub lists, `kept` the bytes that were read before."""
+    """The files of a repository at `commit`; `sizes` and `digests` (SHA-256, of large files) are those the Hub lists, `kept` the bytes that were read before."""
 
     asked: Asked
     commit: str
     sizes: Mapping[str, int]
     headers: Mapping[str, str] = field(repr=False)  # they hold the token
     kept: dict[tuple[str, int, int], bytes] = field(default_factory=dict, repr=False)
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def label(self) -> str:
@@ -104,9 +105,10 @@ class HubSource:
             self.kept[key] = data
         return data[start - first : stop - first]
 
-    def downloaded(self) -> FolderSource:
-        """The checkpoint's own files in the Hub client's cache, fetched where they are not there yet."""
-        return _download(self.asked, self.commit, {name: self.sizes[name] for name in needed(self, self.sizes)})
+    def downloaded(self, without: Collection[str] = ()) -> FolderSource:
+        """The checkpoint's own files in the Hub client's cache, fetched where they are not there yet, but for those `without`."""
+        wanted = {name: self.sizes[name] for name in needed(self, self.sizes) if name not in without}
+        return _download(self.asked, self.commit, wanted)
 
     def _beyond(self, name: str, start: int, stop: int) -> bytes:
         if start == stop <= self.size(name):
@@ -135,8 +137,8 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     from eaglectl.checkpoint.ranges import read_whole
 
     url = f"{asked.endpoint}/api/models/{repo}/revision/{quote(asked.revision, safe='')}?blobs=true"
-    commit, sizes = listed(asked, read_whole(client, asked, url, headers, LIST).body)
-    return HubSource(asked, commit, sizes, headers)
+    found = listed(asked, read_whole(client, asked, url, headers, LIST).body)
+    return HubSource(asked, found.commit, found.sizes, headers, digests=found.digests)
 
 
 def is_offline() -> bool:

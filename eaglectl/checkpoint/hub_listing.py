@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from eaglectl.checkpoint.checkpoint import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
@@ -11,12 +12,22 @@ from eaglectl.checkpoint.source import Source
 from eaglectl.errors import Unreadable
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 # large files beside the weights that no drafter needs (GGUF, ONNX, videos)
 BESIDE = 64 << 20
 
 
-def listed(asked: Asked, answer: bytes) -> tuple[str, Mapping[str, int]]:
-    """Commit and files, with their sizes, of the Hub's answer. Raises Unreadable."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A repository at one commit: the sizes of its files, and the SHA-256 of those that are kept as large files."""
+
+    commit: str
+    sizes: Mapping[str, int]
+    digests: Mapping[str, str]
+
+
+def listed(asked: Asked, answer: bytes) -> Listing:
+    """Commit and files, with their sizes and digests, of the Hub's answer. Raises Unreadable."""
     try:
         info = parse_json("", answer)
     except Unreadable:
@@ -26,6 +37,7 @@ def listed(asked: Asked, answer: bytes) -> tuple[str, Mapping[str, int]]:
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(files, list):
         raise unreachable(asked, "does not answer as a Hub does")
     sizes: dict[str, int] = {}
+    digests: dict[str, str] = {}
     for file in files:
         name, size = (file.get("rfilename"), file.get("size")) if isinstance(file, dict) else (None, None)
         if not isinstance(name, str) or type(size) is not int or size < 0:
@@ -33,10 +45,14 @@ def listed(asked: Asked, answer: bytes) -> tuple[str, Mapping[str, int]]:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
             raise unreachable(asked, f'lists a file "{name}", which points out of the repository')
         sizes[name] = size
+        large = file.get("lfs")
+        digest = large.get("sha256") if isinstance(large, dict) else None
+        if isinstance(digest, str) and SHA256.fullmatch(digest):
+            digests[name] = digest
     has_model = "model/.metadata" in sizes
     top = {name: size for name, size in sizes.items() if "/" not in name}
     inner = {name: size for name, size in sizes.items() if re.fullmatch(r"model/[^/]+", name) and has_model}
-    return commit, top | inner
+    return Listing(commit, top | inner, digests)
 
 
 def needed(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import eaglectl
 from eaglectl.cli.calibrate import calibrate_command
 from eaglectl.cli.convert import convert_command
 from eaglectl.cli.demo import demo_command
+from eaglectl.cli.diff import diff_command
 from eaglectl.cli.engines import engines_command
 from eaglectl.cli.explain import explain_command
 from eaglectl.cli.inspect import inspect_command
@@ -65,6 +66,7 @@ COMMANDS = (
     smoke_command,
     upload_command,
     verify_command,
+    diff_command,
     explain_command,
     rules_command,
     engines_command,

@@ -40,7 +40,7 @@ HOUSEKEEPING = (
 def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     """The canonical drafter of `checkpoint`. Raises Refused where it is none, or contradicts itself beyond repair."""
     label = checkpoint.source.label
-    _check_answers(answers)
+    check_answers(answers)
     refuse_other_families(label, checkpoint.config, checkpoint.tensors)
     sighting = Sighting(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
     format, evidence = detect(sighting)
@@ -110,7 +110,8 @@ def family_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> Family:
     return "qwen3" if any(name.endswith("q_norm.weight") for name in tensors) else "llama"
 
 
-def _check_answers(answers: Answers) -> None:
+def check_answers(answers: Answers) -> None:
+    """Raise Usage where an answer is to no question that is ever asked."""
     for key, value in answers.semantics.items():
         if key == "mask_token_id" and value.isdecimal():
             continue
@@ -162,7 +163,9 @@ def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> 
 def _known_target(keys: Keys, format: Format, target: Target) -> Target:
     """The target as given, completed by what the drafter's own config says of it."""
     verifier = keys.at("speculators_config.verifier.name_or_path")
-    name = target.name or (verifier if isinstance(verifier, str) else None)
+    named = verifier if isinstance(verifier, str) else None
+    is_path = named is not None and named.startswith((".", "/", "~"))
+    name = target.name or (target.repo or named if is_path else named or target.repo)
     stated = keys.take("target_model_type")
     model_type = target.model_type or (stated if isinstance(stated, str) else None)
     depth = target.depth
@@ -172,4 +175,4 @@ def _known_target(keys: Keys, format: Format, target: Target) -> Target:
         depth = measured if type(measured) is int and measured > 4 else None  # NeMo copies the target's depth
     if stated is not MISSING:
         keys.taken.discard("target_model_type")
-    return Target(name, model_type, depth, target.hidden, target.vocab)
+    return Target(name, model_type, depth, target.hidden, target.vocab, target.repo)

@@ -1,0 +1,141 @@
+"""A comparison as a value: facts, tensors and spellings of two drafters, A and B."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.drafter.drafter import Drafter
+
+FactState = Literal["equal", "differs", "unknown", "not-compared"]
+TensorState = Literal["equal", "zeros", "only-a", "only-b", "shape", "dtype", "bytes", "not-compared"]
+Verdict = Literal["equal", "differs", "same-headers", "could-not-look"]
+
+SAME: tuple[TensorState, ...] = ("equal", "zeros", "not-compared")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: the source as it was given, its headers, the drafter that they mean, and its config without nesting."""
+
+    source: str
+    checkpoint: Checkpoint
+    drafter: Drafter
+    flat: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that a drafter means, in A and in B; `why` says what a state rests on where that is not plain."""
+
+    name: str
+    a: Any
+    b: Any
+    state: FactState
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A canonical tensor on one side: `origin` are the names that it is made of in the file; no digest where it was not read."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    origin: tuple[str, ...]
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How far two tensors of one shape are apart.
+
+    `max_abs` and `relative_rms` (the RMS of A - B over the RMS of A) are over finite numbers, and None for whole numbers and
+    where they cannot be had; `not_finite` counts places where one of the two is NaN or infinite.
+    """
+
+    count: int
+    differing: int
+    max_abs: float | None = None
+    relative_rms: float | None = None
+    not_finite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPair:
+    """A canonical tensor in A and in B. "zeros": a bias on one side only that adds nothing."""
+
+    name: str
+    state: TensorState
+    a: Stored | None
+    b: Stored | None
+    numbers: Numbers | None = None
+    remark: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether this tensor makes two drafters of A and B."""
+        return self.state not in SAME
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A config key that is not the same in A and in B; None where it is absent, or null, which says no more."""
+
+    key: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NamePair:
+    """A canonical tensor whose names in the files differ."""
+
+    name: str
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Another difference of spelling, in words."""
+
+    about: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How A and B are written differently; none of it decides whether they are the same drafter."""
+
+    remarks: tuple[Remark, ...]
+    names: tuple[NamePair, ...]
+    keys: tuple[KeyPair, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything is written differently."""
+        return bool(self.remarks or self.names or self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All of it. `has_values`: whether tensor data was looked at."""
+
+    a: Side
+    b: Side
+    facts: tuple[Fact, ...]
+    tensors: tuple[TensorPair, ...]
+    spelling: Spelling
+    has_values: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Spelling never makes two drafters of one; "same-headers": nothing differs, and no tensor data was looked at."""
+        states = {fact.state for fact in self.facts}
+        if "differs" in states or any(pair.differs for pair in self.tensors):
+            return "differs"
+        if "unknown" in states:
+            return "could-not-look"
+        return "equal" if self.has_values else "same-headers"
