@@ -1,13 +1,19 @@
 """Arithmetic on tensors: float64 inside, rounded once, refused where it cannot be held."""
 
 import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.conversion.arithmetic import decode, encode
+from eaglectl.conversion import arithmetic
+from eaglectl.conversion.arithmetic import Array, decode, encode, encoded, evaluate
+from eaglectl.drafter.tensors import Computed, Segment, Tensor
 from eaglectl.errors import Refused
 
 
@@ -41,3 +47,41 @@ def test_what_is_not_finite_is_refused(value: float) -> None:
 def test_whole_numbers_are_no_floats() -> None:
     with pytest.raises(Refused, match="arithmetic needs"):
         decode(b"\0\0\0\0", "I32", "x")
+
+
+@given(st.integers(1, 40), st.integers(1, 7), st.data())
+def test_rows_made_in_blocks_are_those_made_at_once(count: int, width: int, data: st.DataObject) -> None:
+    values = np.arange(count * width, dtype=np.float64).reshape(count, width) - 20
+    raw = encode(values, "F32", "x")
+    cuts = [0, *sorted(data.draw(st.sets(st.integers(0, count)))), count]
+    stored = Stored({str(i): raw[4 * width * a : 4 * width * b] for i, (a, b) in enumerate(pairwise(cuts))})
+    parts = tuple(Segment(name, 0, len(part)) for name, part in stored.parts.items())
+    source, seen = Tensor("x", "F32", (count, width), parts), []
+
+    def tripled(block: Array) -> Array:
+        seen.append(block.size)
+        return 3 * block
+
+    once = Tensor("x", "F32", (count, width), Computed("times 3", (source,), tripled, by_rows=True))
+    other = Computed("of nothing", (), lambda start, stop: values[start:stop], by_rows=True)
+    twice = Tensor(
+        "x",
+        "F32",
+        (count, width),
+        Computed("less one", (Tensor("y", "F32", source.shape, other),), lambda v: v - 1, by_rows=True),
+    )
+    with mock.patch("eaglectl.conversion.arithmetic.BLOCK", data.draw(st.integers(1, 50))):
+        block = arithmetic.BLOCK
+        found = b"".join(encoded(once, cast(Any, stored)))
+        assert max(seen) <= max(block, width)
+        assert b"".join(encoded(twice, cast(Any, stored))) == encode(values - 1, "F32", "x")
+    assert found == encode(3 * values, "F32", "x")
+    assert (evaluate(twice, cast(Any, stored)) == values - 1).all()
+
+
+@dataclass(frozen=True)
+class Stored:
+    parts: dict[str, bytes]
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        return self.parts[name][start:stop]

@@ -1,23 +1,29 @@
 """The few steps that touch elements: arithmetic in float64, casting floats, and putting an absorbed kv_b_proj back together."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
+from eaglectl.drafter.tensors import Absorbed, Computed, Tensor, cut
 from eaglectl.errors import Refused
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
 
 
 Array = npt.NDArray[np.float64]
+BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows can be made one by one
 
 
 def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
     """A tensor's numbers as float64, whatever they come from; nothing is rounded on the way. Raises Refused for what is no float."""
     match tensor.origin:
+        case Computed(sources=(), make=make, by_rows=True):
+            whole: Array = make(0, tensor.shape[0])
+            return whole
         case Computed(sources=sources, make=make):
             found: Array = make(*(evaluate(source, checkpoint) for source in sources))
             return found
@@ -26,6 +32,42 @@ def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
         case segments:
             raw = b"".join(checkpoint.read(s.stored, s.start, s.stop) for s in segments)
     return decode(raw, tensor.dtype, tensor.name).reshape(tensor.shape)
+
+
+def encoded(tensor: Tensor, checkpoint: Checkpoint) -> Iterator[bytes]:
+    """A computed tensor's bytes, a block of rows after the other where its arithmetic goes by rows: an lm_head may have 10^9 numbers."""
+    if not _goes_by_rows(tensor):
+        yield encode(evaluate(tensor, checkpoint), tensor.dtype, tensor.name)
+        return
+    rows = max(1, BLOCK // prod(tensor.shape[1:]))
+    for start in range(0, tensor.shape[0], rows):
+        block = _rows(tensor, start, min(start + rows, tensor.shape[0]))
+        yield encode(evaluate(block, checkpoint), tensor.dtype, tensor.name)
+
+
+def _goes_by_rows(tensor: Tensor) -> bool:
+    match tensor.origin:
+        case Computed(sources=sources, by_rows=by_rows):
+            return by_rows and all(_goes_by_rows(source) for source in sources)
+        case Absorbed():
+            return False
+    return True
+
+
+def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Rows [start, stop) of a tensor that goes by rows."""
+    shape = (stop - start, *tensor.shape[1:])
+    match tensor.origin:
+        case Computed(sources=(), make=make) as computed:
+            return replace(tensor, shape=shape, origin=replace(computed, make=lambda *_: make(start, stop)))
+        case Computed(sources=sources) as computed:
+            parts = tuple(_rows(source, start, stop) for source in sources)
+            return replace(tensor, shape=shape, origin=replace(computed, sources=parts))
+        case Absorbed():
+            raise AssertionError
+        case segments:
+            size = sum(segment.stop - segment.start for segment in segments) // tensor.shape[0]
+            return replace(tensor, shape=shape, origin=cut(segments, start * size, stop * size))
 
 
 def decode(raw: bytes, dtype: str, name: str) -> Array:

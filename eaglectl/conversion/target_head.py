@@ -15,12 +15,12 @@ NAME = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class TargetHead:
-    """The matrix [vocab, hidden] that the target's logits come from, called `name` there; `read` gives its numbers."""
+    """The matrix [vocab, hidden] that the target's logits come from, called `name` there; `read` gives rows [start, stop)."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    read: Callable[[], Array]
+    read: Callable[[int, int], Array]
 
 
 def find_target_head(target: Checkpoint) -> TargetHead:
@@ -35,9 +35,12 @@ def find_target_head(target: Checkpoint) -> TargetHead:
             f"--materialize-lm-head: {target.source.label} has no lm_head of plain numbers; give the target's unquantised weights"
         )
     stored = target.tensors[name]
-    return TargetHead(
-        name, stored.dtype, stored.shape, lambda: decode(target.read(name), stored.dtype, name).reshape(stored.shape)
-    )
+
+    def read(start: int, stop: int) -> Array:
+        raw = target.read(name, start * stored.row_bytes, stop * stored.row_bytes)
+        return decode(raw, stored.dtype, name).reshape(stop - start, *stored.shape[1:])
+
+    return TargetHead(name, stored.dtype, stored.shape, read)
 
 
 def with_head(drafter: Drafter, head: TargetHead) -> Drafter:
@@ -50,6 +53,6 @@ def with_head(drafter: Drafter, head: TargetHead) -> Drafter:
             f"--materialize-lm-head: the target's {head.name} is {list(head.shape)}; this drafter needs"
             f" [{dims.draft_vocab}, {dims.hidden}]"
         )
-    own = Tensor(NAME, head.dtype, head.shape, Computed(f"the target's {head.name}", (), head.read))
+    own = Tensor(NAME, head.dtype, head.shape, Computed(f"the target's {head.name}", (), head.read, by_rows=True))
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
     return replace(drafter, tensors={**drafter.tensors, NAME: own}, notes=notes)

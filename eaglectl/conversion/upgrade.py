@@ -193,7 +193,8 @@ def _with_norm_output(
         norm, origin=Computed(f"sigma = {sigma:g}, every channel", (norm,), lambda _: np.full(norm.shape, sigma))
     )
     tensors["lm_head.weight"] = replace(
-        head, origin=Computed("columns times norm.weight / sigma", (head,), lambda values: values * factors)
+        head,
+        origin=Computed("columns times norm.weight / sigma", (head,), lambda values: values * factors, by_rows=True),
     )
     record |= {"norm_output": "absorbed", "sigma": sigma, "is_exact": is_exact}
     return replace(result, tensors=tensors, norms=norms)
@@ -215,7 +216,7 @@ def _rescaled(
     tensors = dict(result.tensors)
     for name, tensor in result.tensors.items():
         if name in ("fc.weight", "fc.bias") or name.endswith(WRITERS):
-            tensors[name] = replace(tensor, origin=Computed(f"times {scale:g}", (tensor,), _times(scale)))
+            tensors[name] = replace(tensor, origin=Computed(f"times {scale:g}", (tensor,), _times(scale), by_rows=True))
     record |= {"norm_output": "residual scaled", "scale": scale, "is_exact": False}
     return replace(result, tensors=tensors)
 

@@ -13,7 +13,7 @@ from eaglectl.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
-from eaglectl.conversion.arithmetic import cast, encode, evaluate, join_absorbed
+from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import Cast, Derived, Plan, Step
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
@@ -155,9 +155,7 @@ def _parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
         case Absorbed(w_kc, w_vc):
             yield from join_absorbed(checkpoint, w_kc, w_vc)
         case Computed():
-            yield encode(
-                evaluate(Tensor(step.name, step.dtype, step.shape, step.way), checkpoint), step.dtype, step.name
-            )
+            yield from encoded(Tensor(step.name, step.dtype, step.shape, step.way), checkpoint)
         case Cast(segments, before):
             for segment in segments:
                 for start in range(segment.start, segment.stop, BLOCK):

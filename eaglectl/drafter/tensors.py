@@ -76,11 +76,16 @@ class Absorbed:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tensor made by arithmetic: `make` takes the sources as float64 arrays and returns one; `how` names the step."""
+    """A tensor made by arithmetic: `make` takes the sources as float64 arrays and returns one; `how` names the step.
+
+    `by_rows`: each row of the result comes from the same row of every source, so blocks of rows can be made one by one; without
+    sources, `make` then takes the first row and the one after the last.
+    """
 
     how: str
     sources: tuple["Tensor", ...]
     make: Callable[..., Any]
+    by_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,18 @@ class Tensor:
             return replace(self, shape=shape, origin=moved)
         size = sum(segment.stop - segment.start for segment in self.origin) // self.shape[0]
         return replace(self, shape=shape, origin=tuple(_joined(self.origin, size, rows)))
+
+
+def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:
+    """Bytes [start, stop) of the segments one after the other."""
+    found, place = [], 0
+    for segment in origin:
+        first = segment.start + max(start - place, 0)
+        last = min(segment.stop, segment.start + stop - place)
+        if first < last:
+            found.append(Segment(segment.stored, first, last))
+        place += segment.stop - segment.start
+    return tuple(found)
 
 
 def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> Iterator[Segment]:
