@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ GENERATION = "generation_config.json"
 
 
 def open_target(text: str | None, name: str | None = None) -> Target:
-    """What is known of the target named by `text`, by its config.json alone; `name` is what published files call it.
+    """What is known of the target named by `text`, by its config.json alone; `name` is what published files call it (a repository's
+    own where none is given and the drafter names none).
 
     `text` is a folder, its config.json, or a Hub repository.
     """
@@ -29,7 +31,8 @@ def known_target(text: str, source: Source, name: str | None = None) -> Target:
     found = read_target(read_config(source), name)
     if found.depth is None:
         raise Unreadable(f"--target {text}: its config.json has no num_hidden_layers")
-    return found
+    # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
+    return replace(found, repo=source.label if "/" in source.label else None)
 
 
 def special_tokens(text: str | None) -> tuple[int, ...] | None:

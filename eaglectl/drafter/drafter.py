@@ -110,13 +110,14 @@ def _mscale(factor: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is known of the model that verifies; every field may be unknown."""
+    """What is known of the model that verifies; every field may be unknown. `repo` is the Hub repository that was looked at."""
 
     name: str | None = None
     model_type: str | None = None
     depth: int | None = None
     hidden: int | None = None
     vocab: int | None = None
+    repo: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def drafter(value: Drafter) -> dict[str, Any]:
             "ids": _list(value.aux.ids), "convention": value.aux.convention,
         },
         "rope": {"theta": value.rope.theta, "scaling": value.rope.scaling, "is_interleaved": value.rope.is_interleaved},
-        "target": {key: getattr(value.target, key) for key in value.target.__dataclass_fields__},
+        "target": {key: getattr(value.target, key) for key in ("name", "model_type", "depth", "hidden", "vocab")},
         "features": sorted(feature.name.lower() for feature in value.features()),
         "is_quantised": value.quantisation is not None,
         "notes": [_note(note) for note in value.notes],

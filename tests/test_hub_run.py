@@ -1,0 +1,217 @@
+"""Drafters and targets of the Hub, run: smoke, calibrate and the upgrade get both through the client's cache, and again without a network."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from eaglectl.checkpoint import ranges  # noqa: E402
+from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
+from tests.hub import LoopbackHub, Reply, User  # noqa: E402
+from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
+
+TOKEN = "hf_plantedPLANTEDplantedPLANTED0123456"
+PAIR = ("org/drafter", "--target", "org/target", "--device", "cpu")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """The trained pair on a loopback Hub, with an empty cache."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    with LoopbackHub() as running:
+        for name, value in {
+            "ENDPOINT": running.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
+            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}", "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DOWNLOAD_TIMEOUT": 2, "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(ranges, "WAITS", (0.01,))
+        monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
+        monkeypatch.chdir(tmp_path)
+        running.users = {TOKEN: User("reader")}
+        running.add_repo("org/drafter", TINY / "eagle3")
+        running.add_repo("org/target", TARGET)
+        yield running
+        close_session()
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """Six short prompts."""
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:6]))
+    return path
+
+
+def smoke(few: Path, *more: str | Path, pair: tuple[str, ...] = PAIR) -> Outcome:
+    return call(*more, "smoke", *pair, "--engine", "reference", "--prompts", few, "--max-tokens", "12", "--json")
+
+
+def refused(done: Outcome, code: int) -> str:
+    """The one sentence of a call that must end with `code`."""
+    assert done.code == code and "Traceback" not in done.err and TOKEN not in done.out + done.err, done
+    return str(done.document["message"]) if done.out else done.err
+
+
+def downloads(hub: LoopbackHub) -> list[str]:
+    """Names of the weights that were sent, whole."""
+    sent = [one.path for one in hub.requests if one.is_elsewhere and one.range is None and one.method == "GET"]
+    return sorted(path.removeprefix("/files/").replace("/" + path.split("/")[4], "") for path in sent)
+
+
+def test_a_pair_of_the_hub_measures_what_its_folders_do(hub: LoopbackHub, few: Path) -> None:
+    there = smoke(few).document
+    folders = (str(TINY / "eagle3"), "--target", str(TARGET), "--device", "cpu")
+    here = smoke(few, pair=folders).document
+    same = ("acceptance_length", "interval", "per_position", "drafts", "prompts_digest", "verdict", "lossless")
+    assert {key: there[key] for key in same} == {key: here[key] for key in same}
+    assert there["source"] == "org/drafter" and there["temperature"] == 0.0
+    assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
+    assert hub.leaks == []
+
+
+def test_what_is_in_the_cache_runs_again_without_a_network(
+    hub: LoopbackHub, few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = smoke(few).document
+    again = smoke(few).document
+    assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
+    count = len(hub.requests)
+    offline = smoke(few, "--offline").document
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    environment = smoke(few).document
+    lengths = {one["acceptance_length"] for one in (first, again, offline, environment)}
+    assert len(lengths) == 1 and len(hub.requests) == count
+
+
+def test_a_revision_is_that_commit(hub: LoopbackHub, few: Path) -> None:
+    before = hub.repos["org/drafter"].head()
+    hub.repos["org/drafter"].commit({"config.json": b"{}"})
+    pair = (f"org/drafter@{before}", "--target", "hf://org/target@main", "--device", "cpu")
+    assert smoke(few, pair=pair).code == 0
+    assert "no num_attention_heads" in refused(smoke(few), 1)
+
+
+def test_a_target_in_shards_comes_as_its_index_says(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
+    tensors = read_safetensors(TARGET / "model.safetensors")
+    names = sorted(tensors)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    files: dict[str, bytes | Path] = {
+        file: write_safetensors(tmp_path / file, {name: tensors[name] for name in part}, {"format": "pt"}).read_bytes()
+        for file, part in parts.items()
+    }
+    index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
+    files |= {
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "original.safetensors": b"not wanted",
+        "pytorch_model.bin": b"nor this",
+    }
+    hub.repos["org/target"].commit(files, delete=("model.safetensors",))
+    assert smoke(few).code == 0
+    assert downloads(hub) == ["org/drafter/model.safetensors", *(f"org/target/{file}" for file in parts)]
+
+
+def test_calibrate_and_the_upgrade_run_a_pair_of_the_hub(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
+    stats, out = tmp_path / "stats", tmp_path / "out"
+    done = call("calibrate", *PAIR, "--prompts", few, "--answer-tokens", "8", "-o", stats)
+    assert done.code == 0 and "--target org/target --calibration" in done.out, done
+    gate = tmp_path / "gate.jsonl"
+    gate.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:4]))
+    upgrade = ("convert", *PAIR, "--to", "3.1", "--prompts", gate, "--tolerance", "0.1")
+    done = call(*upgrade, "--calibration", stats, "-o", out)
+    assert done.code == 0 and "passed" in done.out, done
+    record = json.loads((out / "eaglectl.json").read_text())
+    assert record["source"]["name"] == "org/drafter" and record["gate"]["prompts"] == 4
+    card = (out / "README.md").read_text()
+    assert "base_model: org/target\n" in card and str(tmp_path) not in card + json.dumps(record)
+    assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
+    again = call("--offline", *upgrade, "--calibration", stats, "-o", tmp_path / "again")
+    assert again.code == 0, again
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+def test_the_upgrade_calibrates_on_a_target_of_the_hub_by_itself(hub: LoopbackHub, tmp_path: Path) -> None:
+    prompts = tmp_path / "some.jsonl"
+    prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:9]))
+    done = call("convert", *PAIR, "--to", "3.1", "--fc-norm", "calibrated", "--prompts", prompts, "--tolerance", "0.1", "-o", tmp_path / "out")  # fmt: skip
+    assert done.code == 0, done
+    assert json.loads((tmp_path / "out/eaglectl.json").read_text())["gate"]["prompts"] == 3
+
+
+def test_a_target_of_the_hub_names_itself(hub: LoopbackHub, tmp_path: Path) -> None:
+    done = call("convert", "org/drafter", "--for", "speculators", "--target", "org/target@main", "-o", tmp_path / "out")
+    assert done.code == 0, done
+    verifier = json.loads((tmp_path / "out/config.json").read_text())["speculators_config"]["verifier"]
+    assert verifier["name_or_path"] == "org/target"
+    again = call("convert", tmp_path / "out", "--for", "speculators", "--target", "org/target", "--target-name", "org/other", "-o", tmp_path / "named")  # fmt: skip
+    assert again.code == 0, again
+    other = json.loads((tmp_path / "named/config.json").read_text())["speculators_config"]["verifier"]
+    assert other["name_or_path"] == "org/other"
+    hub.add_repo("copies/target", TARGET)
+    kept = call("convert", tmp_path / "out", "--for", "speculators", "--target", "copies/target", "-o", tmp_path / "kept")  # fmt: skip
+    assert kept.code == 0, kept
+    assert json.loads((tmp_path / "kept/config.json").read_text())["speculators_config"]["verifier"] == verifier
+
+
+def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None:
+    from eaglectl import api
+
+    plan = api.upload(str(TINY / "eagle3"), "reader/drafter", dry_run=True, target="org/target").plan
+    card = next(bytes(file.content) for file in plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
+    assert "base_model: org/target\n" in card and "vllm serve org/target " in card
+
+
+COMMANDS = pytest.mark.parametrize(
+    "command",
+    [("smoke", "--engine", "reference"), ("calibrate", "-o", "stats"), ("convert", "--to", "3.1", "-o", "out")],
+    ids=["smoke", "calibrate", "convert"],
+)
+
+
+@COMMANDS
+def test_what_is_not_in_the_cache_is_a_sentence_offline(
+    hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    message = refused(call("--offline", *command, *PAIR), 3)
+    assert "org/drafter at main is not in the Hub client's cache" in message and "hf download org/drafter" in message
+    local = (str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu")
+    message = refused(call("--offline", *command, *local), 3)
+    assert "org/target at main is not in the Hub client's cache" in message and "hf download org/target" in message
+    assert hub.requests == [] and not (tmp_path / "out").exists() and not (tmp_path / "stats").exists()
+
+
+@COMMANDS
+def test_a_target_whose_weights_are_not_in_the_cache_is_a_sentence_offline(
+    hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download("org/target", allow_patterns=["*.json"], endpoint=hub.endpoint)
+    message = refused(call("--offline", *command, str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu"), 3)
+    assert "without all of its weights" in message and "hf download org/target" in message
+
+
+@COMMANDS
+def test_a_target_that_cannot_be_had_is_a_sentence(hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path) -> None:
+    nowhere = ("org/drafter", "--target", "org/nowhere", "--device", "cpu")
+    assert "org/nowhere" in refused(call(*command, *nowhere), 3)
+    hub.repos["org/target"].is_gated = True
+    assert "org/target" in refused(call(*command, *PAIR), 3)
+    hub.repos["org/target"].is_gated = False
+    hub.faults.append(
+        lambda request, proceed: Reply(503) if request.is_elsewhere and "target" in request.path else None
+    )
+    assert "org/target" in refused(call(*command, *PAIR), 3)
+    assert not (tmp_path / "out").exists() and not (tmp_path / "stats").exists()
+
+
+def test_a_drafter_is_not_its_own_target(hub: LoopbackHub, few: Path) -> None:
+    pair = ("org/target", "--target", "org/target", "--device", "cpu")
+    assert "is the target itself" in refused(smoke(few, pair=pair), 1)
