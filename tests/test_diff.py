@@ -327,7 +327,13 @@ def test_offsets_and_absolute_ids_are_the_same_tokens(tmp_path: Path) -> None:
     document = diff(a, b)
     assert (document["verdict"], pairs(document)) == ("equal", {})
     (remark,) = document["spelling"]["remarks"]
-    assert (remark["a"], remark["b"]) == ("d2t holds offsets", "d2t holds absolute ids, as t2d confirms")
+    assert (remark["a"], remark["b"]) == ("d2t holds offsets", "d2t holds absolute ids")
+
+
+def test_a_t2d_beside_d2t_is_the_same_vocabulary(tmp_path: Path) -> None:
+    a, b = two(tmp_path, {"t2d": mask()})
+    document = diff(a, b)
+    assert (document["verdict"], document["is_written_alike"]) == ("equal", True)
 
 
 def test_a_d2t_of_two_meanings_is_asked_for(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ RUNS_MODELS = ("smoke", "calibrate", "--to")  # their figures differ in the last
 
 
 def test_the_readme_shows_the_main_commands() -> None:
-    commands = ["inspect", "convert", "calibrate", "convert", "convert", "validate", "smoke"]
+    commands = ["inspect", "convert", "diff", "calibrate", "convert", "convert", "validate", "smoke"]
     assert [command.split()[0] for command, _ in BLOCKS] == commands
 
 
@@ -33,7 +33,10 @@ def test_a_readme_block_is_what_the_command_prints(
     words = shlex.split(command)
     if any(word in RUNS_MODELS for word in words):
         pytest.importorskip("transformers")
-    run([str(out / word) if word in ("OUT", "STATS") else word for word in words] + ["--force"] * ("OUT" in words))
+    run(
+        [str(out / word) if word in ("OUT", "STATS") else word for word in words]
+        + ["--force"] * (words[0] == "convert" and "OUT" in words)
+    )
     printed = capsys.readouterr()
     seen = (printed.out + printed.err).replace(f"{out}/", "")
     has_figures = any(word in RUNS_MODELS for word in words)

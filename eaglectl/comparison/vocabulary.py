@@ -118,7 +118,8 @@ def remarks(one: Reading, other: Reading) -> tuple[Remark, ...]:
     mine, theirs = one.tokens, other.tokens
     if mine is None or theirs is None or set(mine) != set(theirs):
         return ()
-    found = [Remark("d2t", one.how, other.how)] if one.how != other.how else []
+    words = [reading.how.removesuffix(", as t2d confirms") for reading in (one, other)]
+    found = [Remark("d2t", *words)] if words[0] != words[1] else []
     if mine != theirs:
         found.append(
             Remark(

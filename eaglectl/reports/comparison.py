@@ -56,7 +56,7 @@ def _sentence(found: "Comparison") -> str:
 def _print_facts(console: Console, found: "Comparison") -> None:
     counts = Counter(fact.state for fact in found.facts)
     words = [f"{counts[state]} {word}" for state, word in FACT_WORDS.items() if counts[state]]
-    console.print(Text("\nMeaning", style="bold"), Text(", ".join(words), style="dim"), sep="  ")
+    console.print(Text("\nMeaning", style="bold"), Text(f"facts: {', '.join(words)}", style="dim"), sep="  ")
     rows = table("", "A", "B", "")
     for fact in found.facts:
         if fact.state != "equal" or fact.why:
