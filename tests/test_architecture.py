@@ -71,7 +71,7 @@ HOMES = {
     "model_signing": {"publishing/signature.py"},
     "vllm": {"acceptance/vllm_child.py"},
     "jsonschema": {"validation/config_schema.py"},
-    "huggingface_hub": {"checkpoint/hub.py", "publishing/remote.py"},
+    "huggingface_hub": {"checkpoint/hub.py", "publishing/calls.py", "publishing/remote.py"},
     "transformers": {"reference/target.py"},
 }
 FILES = sorted(ROOT.rglob("*.py"))

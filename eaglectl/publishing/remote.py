@@ -1,14 +1,7 @@
-"""The repository on the Hub as publishing needs it; with checkpoint/hub.py the only user of huggingface_hub.
+"""The repository on the Hub as publishing needs it. The token is only ever handed to the client."""
 
-Nothing that a server or an exception says is repeated, as it may hold the token; the token itself is only ever handed to the client.
-"""
-
-import logging
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,29 +9,13 @@ from typing import Any, TypeVar
 import eaglectl
 from eaglectl.checkpoint.hub_faults import ACCOUNT, LOGIN, Asked, refusal, unreachable
 from eaglectl.errors import EaglectlError, Refused, Unreadable
+from eaglectl.publishing.calls import YAML, Failure, call
 from eaglectl.publishing.plan import File, State, Stored
 
 Value = TypeVar("Value")
 TRIES, PAUSE, LONGEST = 4, 1.0, 30.0
 # open pull requests that are looked at for the same files
 PULLS = 20
-# a failure of the check of the card's front matter, which comes before the commit
-YAML = "card"
-# the client and its transport, which log what a server sends back
-LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
-
-
-class Failure(Exception):
-    """A call that gave no result. `status` 0: no answer, or half of one; `wait`: seconds that the Hub asks to wait."""
-
-    def __init__(self, status: int, code: str = "", wait: float = 0.0, kind: str = "") -> None:
-        super().__init__(status, code)
-        self.status, self.code, self.wait, self.kind = status, code, wait, kind
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether the same call may well succeed a moment later."""
-        return self.status in (0, 408, 429) or self.status >= 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +112,7 @@ class Remote:
     def create(self, *, is_private: bool) -> None:
         """Make the repository. An answer that was lost is no fault: whoever asks for the state will see."""
         try:
-            _call(lambda: self.api.create_repo(self.asked.repo, private=is_private, repo_type="model"))
+            call(lambda: self.api.create_repo(self.asked.repo, private=is_private, repo_type="model"))
         except Failure as failure:
             if failure.status == 409 or failure.status == 0 or failure.status >= 500:
                 return
@@ -160,7 +137,7 @@ class Remote:
 
     def commit(self, operations: Sequence[Any], title: str, description: str, parent: str, *, is_pull: bool) -> Sent:
         """Ask for the commit, once. Raises Failure: the caller finds out what became of it."""
-        made = _call(
+        made = call(
             lambda: self.api.create_commit(
                 self.asked.repo, operations, commit_message=title, commit_description=description, revision=self.revision,
                 create_pr=is_pull, parent_commit=parent,
@@ -171,7 +148,7 @@ class Remote:
     def tag(self, name: str, oid: str) -> None:
         """Tag a commit. Raises Refused where the tag is at another one; an existing tag is never moved."""
         try:
-            _call(lambda: self.api.create_tag(self.asked.repo, tag=name, revision=oid))
+            call(lambda: self.api.create_tag(self.asked.repo, tag=name, revision=oid))
         except Failure as failure:
             at = self.refs()[0].get(name)
             if at == oid:
@@ -201,7 +178,7 @@ class Remote:
         """Ask something that changes nothing, again where the answer may come a moment later."""
         for number in range(TRIES):
             try:
-                return _call(ask)
+                return call(ask)
             except Failure as failure:
                 if not failure.is_passing or number == TRIES - 1:
                     raise
@@ -257,49 +234,3 @@ def _token(repo: str) -> str | None:
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         raise Unreadable("the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again")
     return token
-
-
-def _call(ask: Callable[[], Value]) -> Value:
-    """The result of a call of the client, or Failure; its log, its warnings and its exceptions are kept from the screen."""
-    with _quiet():
-        try:
-            return ask()
-        except Exception as error:  # the client's, its transport's, Xet's: texts that are not ours to repeat
-            failure = _failure(error)
-    raise failure
-
-
-def _failure(error: Exception) -> Failure:
-    for one in (error, error.__cause__, error.__context__):
-        response = getattr(one, "response", None)
-        if response is not None:
-            wait = str(response.headers.get("Retry-After", ""))
-            is_card = str(response.request.url).endswith("/api/validate-yaml")
-            code = YAML if is_card else str(response.headers.get("X-Error-Code", ""))
-            return Failure(
-                int(response.status_code), code, float(wait) if wait.isdigit() else 0.0, type(error).__name__
-            )
-    return Failure(0, kind=type(error).__name__)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    from huggingface_hub import utils
-
-    bars: Any = utils
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [logger.level for logger in loggers]
-    is_bare = not bars.are_progress_bars_disabled() and not sys.stderr.isatty()
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    if is_bare:
-        bars.disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if is_bare:
-            bars.enable_progress_bars()

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from eaglectl.errors import EaglectlError, Refused, Unreadable
+from eaglectl.publishing.calls import Failure
 from eaglectl.publishing.plan import SIGNATURE, File, Plan, State, Stored, check_unchanged
-from eaglectl.publishing.remote import Failure, Remote, Sent, moved_tag
+from eaglectl.publishing.remote import Remote, Sent, moved_tag
 
 LOOKS, PAUSE = 3, 2.0
 Outcome = Literal["planned", "nothing-to-do", "published", "mismatch"]
