@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from eaglectl.api.calibrating import calibrate
     from eaglectl.api.comparing import diff
     from eaglectl.api.converting import convert
+    from eaglectl.api.fixing import fix
     from eaglectl.api.inputs import open_target, parse_answers
     from eaglectl.api.inspecting import inspect
     from eaglectl.api.publishing import Destination, upload, verify
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
     from eaglectl.api.validating import check_options, validate
     from eaglectl.comparison.comparison import Comparison
     from eaglectl.publishing.signature import Signer
-    from eaglectl.reports.findings import Conversion, Inspection
+    from eaglectl.reports.findings import Conversion, Fixing, Inspection
     from eaglectl.validation.policy_file import read_policy
 
 __all__ = [
     "Comparison",
     "Conversion",
     "Destination",
+    "Fixing",
     "Inspection",
     "Signer",
     "calibrate",
     "check_options",
     "convert",
     "diff",
+    "fix",
     "inspect",
     "load_only",
     "open_target",
@@ -43,6 +46,7 @@ HOMES = {
     "api.calibrating": ("calibrate",),
     "api.comparing": ("diff",),
     "api.converting": ("convert",),
+    "api.fixing": ("fix",),
     "api.inputs": ("open_target", "parse_answers"),
     "api.inspecting": ("inspect",),
     "api.publishing": ("Destination", "upload", "verify"),
@@ -51,7 +55,7 @@ HOMES = {
     "api.validating": ("check_options", "validate"),
     "comparison.comparison": ("Comparison",),
     "publishing.signature": ("Signer",),
-    "reports.findings": ("Conversion", "Inspection"),
+    "reports.findings": ("Conversion", "Fixing", "Inspection"),
     "validation.policy_file": ("read_policy",),
 }  # fmt: skip
 

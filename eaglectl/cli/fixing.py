@@ -55,7 +55,7 @@ def fix_one(
     face: Face, source: str, asked: Asked, options: dict[str, Any], *, is_json: bool, is_quiet: bool
 ) -> "Report":
     """Fix one checkpoint and show what came of it; the report is that of the output, where one was written."""
-    from eaglectl.api.fixing import fix
+    from eaglectl.api import fix
     from eaglectl.reports.fixing import fixing, print_fixing
     from eaglectl.reports.text import print_plan
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from eaglectl.api.fixing import fix
+from eaglectl import fix
 from eaglectl.formats.format import Answers
 from eaglectl.reports.findings import Fixing
 from tests.builders import call as call_line
