@@ -17,7 +17,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run with these arguments and return the exit code; only a crash of our own shows a traceback."""
     try:
-        code = int(app(arguments, prog_name="eaglectl", standalone_mode=False) or 0)
+        code = int(app(_common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as problem:
         if _wants_json(arguments):
             from eaglectl.reports import machine
@@ -35,6 +35,14 @@ def run(arguments: list[str]) -> int:
 
 
 INTERRUPTED = 130
+COMMON = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
+
+
+def _common_first(arguments: list[str]) -> list[str]:
+    """The options that every command has are the application's; users write them after the command as well."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    common = [argument for argument in arguments[:end] if argument in COMMON]
+    return [*common, *(argument for argument in arguments[:end] if argument not in COMMON), *arguments[end:]]
 
 
 def _wants_json(arguments: list[str]) -> bool:

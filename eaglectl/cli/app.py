@@ -28,7 +28,9 @@ app = typer.Typer(
 @app.callback()
 def common(
     context: typer.Context,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print results and errors only.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Print results and errors only; of validate, only what fails.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colours; NO_COLOR does the same.")] = False,
     offline: Annotated[

@@ -71,7 +71,6 @@ def validate_command(
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show only what fails.")] = False,
     fix: Fix = False,
     out: Out = None,
     force: Force = False,
@@ -92,7 +91,7 @@ def validate_command(
     least = least or asked.fail_on
     judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
     blind = partial(unopened, fail_on=None if least == "never" else least or "error", policy=asked.origin)
-    folders, is_quiet = _folders(sources), quiet or context.obj.quiet
+    folders, is_quiet = _folders(sources), context.obj.quiet
     fixing = Asked(fix, out, force)
     fixing.check(folders, name)
     if fix:

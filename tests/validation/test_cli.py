@@ -193,6 +193,14 @@ def test_quiet_shows_what_fails(good: Path, bad: Path) -> None:
         assert [line.split()[0] for line in outcome.out.splitlines() if line[0] != " "] == [str(good), str(bad), "fail"]
 
 
+@pytest.mark.parametrize("common", ["-q", "--quiet", "-v", "--verbose", "--no-color", "--offline"])
+def test_common_options_may_stand_after_the_command(common: str, good: Path, tmp_path: Path) -> None:
+    after, before = call("inspect", good, common), call(common, "inspect", good)
+    assert (after.code, after.out, after.err) == (0, before.out, before.err)
+    missing = call("inspect", "--", common)
+    assert missing.code == 3 and f"{common}: no such file" in missing.err
+
+
 def test_rules_lists_the_catalogue() -> None:
     document = call("rules", "--json").document
     jsonschema.validate(document, json.loads((SCHEMAS / "rules.schema.json").read_text()))
