@@ -32,7 +32,7 @@ from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reading import read_drafter  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from tests.builders import drafter_folder, floats  # noqa: E402
+from tests.builders import call, drafter_folder, floats  # noqa: E402
 from tests.cases import CASES, digests  # noqa: E402
 
 KINDS = ("vllm/native", "modelopt/hf-two-layers", "vllm/mla", "speculators/qwen3")
@@ -384,6 +384,8 @@ def test_a_drafter_that_is_3_1_already_only_moves(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=tensors)
     done = api.upgrade(str(folder), tmp_path / "out")
     assert all(step.action != "computed" for step in done.plan.steps)
+    start = call("convert", folder, "--to", "3.1", "--init-only", "-o", tmp_path / "start")
+    assert start.code == 0 and "Train it with" not in start.out and "untrained" not in start.out
 
 
 def test_options_of_the_upgrade_say_nothing_elsewhere(tmp_path: Path) -> None:

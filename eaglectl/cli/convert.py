@@ -151,7 +151,8 @@ def convert_command(
     face.show(
         lambda console: text.print_conversion(console, done, is_whole=dry_run or face.verbose, is_quiet=face.quiet)
     )
-    if done.gate is not None or init_only:
+    is_start = init_only and "upgrade" in done.plan.record
+    if done.gate is not None or is_start:
         from eaglectl.reports.upgrade import print_gate, print_trainers
 
         if done.gate is not None:
