@@ -22,10 +22,14 @@ def main() -> None:
         answer["version"] = vllm.__version__
         answer |= {"generate": generate, "plain": generate, "load": load}[order["mode"]](order)
     except Exception as error:
-        # pydantic says what is wrong in the second line
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        answer["error"] = f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
+        answer["error"] = worded(error)
     Path(sys.argv[2]).write_text(json.dumps(answer))
+
+
+def worded(error: Exception) -> str:
+    """What an exception says, in a line; pydantic says what is wrong in the second one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
 
 
 def generate(order: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def generate(order: dict[str, Any]) -> dict[str, Any]:
     longest = min(longest, order["context"] or longest)
     is_plain = order["mode"] == "plain"
     speculative = {} if is_plain else {"speculative_config": _speculative(order)}
-    llm = LLM(**_settings(order, longest), disable_log_stats=False, **speculative)
+    llm = LLM(**settings(order, longest), disable_log_stats=False, **speculative)
     params = SamplingParams(
         temperature=order["temperature"],
         seed=order["seed"],
@@ -90,7 +94,7 @@ def load(order: dict[str, Any]) -> dict[str, Any]:
         from vllm.v1.worker import cpu_model_runner
 
         cpu_model_runner._set_torch_accelerator_to_noop()
-    config = EngineArgs(**_settings(order, 256), speculative_config=_speculative(order)).create_engine_config()
+    config = EngineArgs(**settings(order, 256), speculative_config=_speculative(order)).create_engine_config()
     unfilled: dict[str, list[str]] = {"unfilled": []}
     make, fill = base_loader.initialize_model, DefaultModelLoader.load_weights
 
@@ -153,10 +157,11 @@ def _counters(llm: Any, k: int, is_plain: bool) -> tuple[int, list[int]]:
     return int(found[COUNTERS["drafts"]].value), [int(value) for value in found[COUNTERS["accepted"]].values]
 
 
-def _settings(order: dict[str, Any], length: int) -> dict[str, Any]:
+def settings(order: dict[str, Any], length: int) -> dict[str, Any]:
+    """Arguments of vLLM's LLM that load the target for sequences of `length` tokens."""
     import torch
 
-    settings: dict[str, Any] = {
+    found: dict[str, Any] = {
         "model": order["target"],
         "enforce_eager": True,
         "max_model_len": length,
@@ -164,20 +169,20 @@ def _settings(order: dict[str, Any], length: int) -> dict[str, Any]:
         "seed": order["seed"],
     }
     if torch.cuda.is_available() and order["device"] != "cpu":
-        return settings | {"dtype": "auto"}
-    settings |= {
+        return found | {"dtype": "auto"}
+    found |= {
         "dtype": "float32",
         "max_num_batched_tokens": max(length, 256),
         "kv_cache_memory_bytes": KV_CACHE_BYTES,
     }
     if order["is_mla_target"]:
         # the wheel's rotary op is wrong for MLA's layout on CPUs, and AMX hosts pick a bfloat16-only backend
-        settings |= {
+        found |= {
             "block_size": 16,
             "attention_config": {"backend": "CPU_MLA"},
             "compilation_config": {"custom_ops": ["-rotary_embedding"]},
         }
-    return settings
+    return found
 
 
 def _speculative(order: dict[str, Any]) -> dict[str, Any]:

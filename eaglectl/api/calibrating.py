@@ -3,7 +3,9 @@
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from eaglectl.api.converting import convert
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import Refused, Unreadable, Usage
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import read_drafter
@@ -18,45 +21,71 @@ from eaglectl.formats.reading import read_drafter
 if TYPE_CHECKING:
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.conversion.calibration import Statistics
+    from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.passes import Passes
 
 ANSWER_TOKENS = 64
 BATCH = 16
+ENGINES = ("transformers", "vllm")
+TIMEOUT = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What runs the target, and where. `timeout` is in seconds, for vLLM to load, and for each of its batches."""
+
+    engine: str = "transformers"
+    device: str = "auto"
+    tensor_parallel_size: int = 1
+    timeout: float = TIMEOUT
 
 
 def calibrate(
     source: str, target: str, out: str | Path | None = None, *, prompts: str | Path | None = None, answer_tokens: int = ANSWER_TOKENS, device: str = "auto",
-    answers: Answers | None = None, force: bool = False, told: Callable[[int, int], None] | None = None,
+    engine: str = "transformers", tensor_parallel_size: int = 1, timeout: float = TIMEOUT, answers: Answers | None = None, force: bool = False,
+    told: Callable[[int, int], None] | None = None,
 ) -> "Statistics":  # fmt: skip
     """Run the target over prompts and its own greedy answers, and collect what `convert --to 3.1` needs; written to `out` where one is given.
 
-    Raises Unreadable without torch, the device or the target's weights, Refused and Usage as `convert` does.
+    `engine` runs the target: transformers in this process, or the installed vLLM in a child, over so many GPUs.
+    Raises Unreadable without torch, the engine, the device or the target's weights, Refused and Usage as `convert` does.
     """
     from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
     from eaglectl.checkpoint.writer import check_free
     from eaglectl.conversion.calibration import write_statistics
 
+    way = Way(engine, device, tensor_parallel_size, timeout)
+    check_way(way)
     if out is not None:
         check_free(Path(out), force=force)
     chosen = read_prompts(Path(prompts)) if prompts is not None else builtin_prompts()
-    found = collected(source, target, chosen, answer_tokens=answer_tokens, device=device, answers=answers, told=told)
+    found = collected(source, target, chosen, answer_tokens=answer_tokens, way=way, answers=answers, told=told)
     if out is not None:
         write_statistics(found, Path(out), force=force)
     return found
 
 
+def check_way(way: Way) -> None:
+    """Raise Usage for an engine that is not known, or options that are another's."""
+    if way.engine not in ENGINES:
+        raise Usage(f"--engine {way.engine}: {' or '.join(ENGINES)} was expected")
+    if way.tensor_parallel_size < 1 or way.timeout <= 0:
+        raise Usage("--tensor-parallel-size needs to be at least 1, and --timeout more than 0")
+    if way.tensor_parallel_size > 1 and way.engine != "vllm":
+        raise Usage("--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds")
+
+
 def collected(
-    source: str, target: str, prompts: Sequence["Prompt"], *, answer_tokens: int, device: str, answers: Answers | None, told: Callable[[int, int], None] | None
+    source: str, target: str, prompts: Sequence["Prompt"], *, answer_tokens: int, way: Way, answers: Answers | None, told: Callable[[int, int], None] | None
 ) -> "Statistics":  # fmt: skip
     """Statistics over `prompts`; three passes of the target: its answers, the sizes, the matrices."""
     from eaglectl.acceptance.job import Job
     from eaglectl.acceptance.reference_engine import tokenise
+    from eaglectl.acceptance.vllm_engine import context
     from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
 
     try:
-        from eaglectl.reference import target as targets
         from eaglectl.reference.collecting import collect_moments, collect_sizes
-        from eaglectl.reference.loading import load_drafter
-        from eaglectl.reference.speculation import Settings, Speculation
     except ImportError:
         raise Unreadable(
             "calibrating runs the target and needs torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
@@ -64,8 +93,7 @@ def collected(
     source, folder = on_disk(source), Path(on_disk(target))
     if not folder.is_dir():
         raise Unreadable(f"--target {target}: calibrating runs the target, so it must be a folder with its weights")
-    original = open_folder(source)
-    checkpoint = read_checkpoint(original)
+    checkpoint = read_checkpoint(open_folder(source))
     meant = read_drafter(checkpoint, answers or Answers(), open_target(str(folder)))
     if meant.aux.boundaries is None:
         raise Usage("the trained aux layers are not known; pass --aux-layers")
@@ -80,33 +108,56 @@ def collected(
 
     with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
         convert(source, Path(name) / "drafter", target=str(folder), answers=answers, link=True)
-        placed, dtype = targets.choose_device(device)
-        model = targets.load_target(folder, meant.aux.boundaries, dtype=dtype, device=placed)
-        drafter = load_drafter(
-            Path(name) / "drafter", meant, dtype=dtype, device="cuda" if placed == "auto" else placed
-        )
         job = Job(Path(name) / "drafter", meant, folder, tuple(prompts), 1, answer_tokens)
-        texts = sorted(tokenise(job, model.model.config), key=len)
-        batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
-        whole = []
-        for batch in batches:
-            answered = Speculation(model, None, Settings(1, answer_tokens)).run(batch)
-            whole.append([[*text, *found.tokens] for text, found in zip(batch, answered, strict=True)])
-            count(len(batch))
-        sizes = collect_sizes(model, drafter, whole, count)
-        if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
-            raise Refused(
-                f"the states of drafter and target are not finite; see `eaglectl validate {source}` for NaN or infinite weights"
-            )
-        moments = collect_moments(model, drafter, sizes.rms, whole, count)
+        texts = sorted(tokenise(job, context(folder)), key=len)
+        with _running(way, folder, Path(name) / "drafter", meant, len(texts[-1]) + answer_tokens) as (passes, drafter):
+            whole = []
+            for batch in (texts[start : start + BATCH] for start in range(0, len(texts), BATCH)):
+                answered = passes.answers(batch, answer_tokens)
+                whole.append([[*text, *answer] for text, answer in zip(batch, answered, strict=True)])
+                count(len(batch))
+            sizes = collect_sizes(passes, drafter, whole, count)
+            if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
+                raise Refused(
+                    f"the states of drafter and target are not finite; see `eaglectl validate {source}` for NaN or infinite weights"
+                )
+            moments = collect_moments(passes, drafter, sizes.rms, whole, count)
+            engine = passes.engine
     digests = {
         "drafter": drafter_digest(checkpoint, meant), "target": target_digest(FolderSource(folder)),
         "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
     }  # fmt: skip
     return Statistics(
         digests, tuple(prompt_digest(prompt) for prompt in prompts), meant.aux.boundaries, float(meant.settings["rms_norm_eps"]), moments.tokens, sizes.rms,
-        sizes.spread, sizes.sigma, meant.norms.norm_before_residual, Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
+        sizes.spread, sizes.sigma, meant.norms.norm_before_residual, Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()), engine,
     )  # fmt: skip
+
+
+@contextmanager
+def _running(
+    way: Way, target: Path, drafter: Path, meant: Drafter, length: int
+) -> Iterator[tuple["Passes", "DraftModel"]]:
+    """The target as `way` runs it, for sequences of at most `length` tokens, and the drafter beside it."""
+    from eaglectl.reference import target as targets
+    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.passes import TransformersPasses
+
+    assert meant.aux.boundaries is not None
+    placed, dtype = targets.choose_device(way.device)
+    if way.engine == "vllm":
+        from eaglectl.acceptance.vllm_passes import Order, vllm_passes
+
+        order = Order(
+            target, meant.aux.boundaries, meant.dims, length, BATCH, way.device, way.tensor_parallel_size, way.timeout
+        )
+        with vllm_passes(order) as passes:
+            yield passes, load_drafter(drafter, meant, dtype="float32", device="cpu")  # vLLM has taken the GPUs
+        return
+    model = targets.load_target(target, meant.aux.boundaries, dtype=dtype, device=placed)
+    yield (
+        TransformersPasses(model, placed, dtype),
+        load_drafter(drafter, meant, dtype=dtype, device="cuda" if placed == "auto" else placed),
+    )
 
 
 def prompt_digest(prompt: "Prompt") -> str:

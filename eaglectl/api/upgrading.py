@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglectl.api.calibrating import ANSWER_TOKENS, collected, prompt_digest
+from eaglectl.api.calibrating import ANSWER_TOKENS, Way, collected, prompt_digest
 from eaglectl.api.converting import convert
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
@@ -134,7 +134,7 @@ def _known(
         str(target),
         calibrated,
         answer_tokens=ANSWER_TOKENS,
-        device=asked.device,
+        way=Way(device=asked.device),
         answers=settings["answers"],
         told=told,
     )

@@ -22,7 +22,16 @@ def calibrate_command(
     answer_tokens: Annotated[
         int, typer.Option("--answer-tokens", help="Tokens of the target's own answer to each prompt that count too.")
     ] = 64,
+    engine: Annotated[
+        str, typer.Option("--engine", help="What runs the target: transformers, or the installed vLLM (vllm).")
+    ] = "transformers",
     device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", help="GPUs that vLLM spreads the target over.")
+    ] = 1,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for vLLM to load the target, and for each batch after that.")
+    ] = 1800.0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder at OUT.")] = False,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
@@ -40,7 +49,8 @@ def calibrate_command(
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     with Bar(face, is_on=not (face.quiet or json_)) as progress:
         found = api.calibrate(
-            source, target, out, prompts=prompts, answer_tokens=answer_tokens, device=device, answers=answers, force=force, told=progress.prompts,
+            source, target, out, prompts=prompts, answer_tokens=answer_tokens, device=device, engine=engine,
+            tensor_parallel_size=tensor_parallel_size, timeout=timeout, answers=answers, force=force, told=progress.prompts,
         )  # fmt: skip
     if prompts is None and not face.quiet:
         face.console(stderr=True).print(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,14 @@ class Statistics:
     sigma: float
     is_direction: bool
     matrices: Matrices | None = None
+    engine: Mapping[str, str] = field(default_factory=dict)  # what ran the target; empty where it is not known
 
     def described(self) -> dict[str, Any]:
         """All of it but the matrices, as provenance holds it."""
         return {
             "digests": dict(self.digests), "boundaries": list(self.boundaries), "rms_norm_eps": self.eps, "tokens": self.tokens,
             "rms": list(self.rms), "log_ratio_sd": list(self.spread), "sigma": self.sigma, "is_direction": self.is_direction,
+            "engine": dict(self.engine),
         }  # fmt: skip
 
 
@@ -138,6 +140,7 @@ def read_statistics(folder: Path) -> Statistics:
         return Statistics(
             dict(value["digests"]), tuple(value["prompts"]), tuple(value["boundaries"]), float(value["rms_norm_eps"]), int(value["tokens"]), tuple(value["rms"]),
             tuple(value["log_ratio_sd"]), float(value["sigma"]), bool(value["is_direction"]), matrices,
+            dict(value.get("engine", {})),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unreadable(f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({error})") from None

@@ -1,5 +1,6 @@
 """vLLM: which runner a release takes, the aux layers it then captures, and the words of its facts."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -9,7 +10,7 @@ from eaglectl.engines.engine import IDS, Reading, aux_readings
 from eaglectl.engines.facts import Engine, is_within, load
 from eaglectl.engines.view import View, assumed_head_dim, dimensions, flat_as_read, stated_aux, stated_theta
 
-__all__ = ["ENGINE", "View", "aux_reading", "data", "flat_as_read", "releases", "runners"]
+__all__ = ["ENGINE", "View", "aux_reading", "data", "extracts_states", "flat_as_read", "releases", "runners"]
 
 RUNNERS = ("V1", "V2")
 
@@ -35,6 +36,12 @@ def runners(release: str, target_type: str | None) -> tuple[str, ...]:
     if target_type in row["V2"]:
         return ("V2",)
     return ("V1",) if target_type and target_type in row.get("V1", (target_type,)) else RUNNERS
+
+
+def extracts_states(release: str) -> bool:
+    """Whether `release` gives a target's hidden states as calibration asks for them; builds between releases count as the next one."""
+    number = re.match(r"\d+(\.\d+)*", release)
+    return number is None or is_within(data()["hidden_states"]["releases"], number[0])
 
 
 def readings_of(view: View, release: str) -> tuple[Reading, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from eaglectl.reference.model import DraftModel
-from eaglectl.reference.target import TargetModel
+from eaglectl.reference.passes import Passes, States
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 
@@ -37,29 +37,17 @@ class Moments:
     tokens: int
 
 
-def sequences(
-    target: TargetModel, batch: Sequence[Sequence[int]]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One pass of the target: tokens, positions, which are real [batch, time], and aux states [batch, time, aux*target_hidden]."""
-    from eaglectl.reference.speculation import padded
-
-    tokens, positions, known = padded(batch, target.embedding.device)
-    target.start()
-    _, aux = target.forward(tokens, positions, known)
-    return tokens, positions, known, aux
-
-
 def collect_sizes(
-    target: TargetModel, drafter: DraftModel, batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
+    target: Passes, drafter: DraftModel, batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
 ) -> Sizes:
     """The medians over all sequences of `batches`; `told` gets the number of sequences of each batch done."""
     found, states, count = [], [], drafter.dims.aux
     with torch.no_grad():
         for batch in batches:
-            tokens, positions, known, aux = sequences(target, batch)
-            keep = known & (positions > 0)
-            found.append(_rms(aux, count, drafter.eps)[keep].cpu())
-            states.append(_fed_back(target, drafter, tokens, positions, known, aux)[:, keep[:, :-2]].flatten().cpu())
+            seen = target.states(batch)
+            keep = seen.known & (seen.positions > 0)
+            found.append(_rms(seen.aux, count, drafter.eps)[keep].cpu())
+            states.append(_fed_back(target, drafter, seen)[:, keep[:, :-2]].flatten().cpu())
             told(len(batch))
     sizes = torch.cat(found).double()
     logs = sizes.log()
@@ -69,15 +57,15 @@ def collect_sizes(
 
 
 def collect_moments(
-    target: TargetModel, drafter: DraftModel, scales: Sequence[float], batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
+    target: Passes, drafter: DraftModel, scales: Sequence[float], batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
 ) -> Moments:  # fmt: skip
     """The matrices of the refit over all real tokens, token 0 in. `scales` are the medians: where only directions matter, f is put to its best multiple."""
     gram = cross = None
     count = 0
     with torch.no_grad():
         for batch in batches:
-            _, _, known, aux = sequences(target, batch)
-            for plain, normed in chunks(aux[known].float(), drafter):
+            seen = target.states(batch)
+            for plain, normed in chunks(seen.aux[seen.known].float(), drafter):
                 one, other = moments(plain, normed, drafter, scales)
                 gram = one.double() if gram is None else gram.add_(one)
                 cross = other.double() if cross is None else cross.add_(other)
@@ -127,19 +115,19 @@ def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:
     return (aux.float().unflatten(-1, (count, -1)).pow(2).mean(-1) + eps).sqrt()
 
 
-def _fed_back(
-    target: TargetModel, drafter: DraftModel, tokens: torch.Tensor, positions: torch.Tensor, known: torch.Tensor, aux: torch.Tensor
-) -> torch.Tensor:  # fmt: skip
+def _fed_back(target: Passes, drafter: DraftModel, seen: States) -> torch.Tensor:
     """RMS of the stream after the drafter's first two steps, from every token but the last two: [2, batch, time-2].
 
     What is fed back grows with depth, and norm_output gives all of it one size: the middle of the first two fits best.
     """
-    embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
+    embedding = drafter.weights.get("embed_tokens.weight")
+    embedding = target.embedding if embedding is None else embedding
+    tokens, positions, known = seen.tokens, seen.positions, seen.known
     dtype, count = drafter.weights["fc.weight"].dtype, tokens.shape[1] - 2
     places = torch.arange(count, device=known.device)
     own = torch.eye(count, dtype=torch.bool, device=known.device).expand(len(tokens), -1, -1)
     mask = (known[:, None, :count] & (places <= places[:, None])) | own
-    state, caches, found = drafter.fuse(aux[:, :count].to(drafter.device, dtype)), drafter.cache(), []
+    state, caches, found = drafter.fuse(seen.aux[:, :count].to(drafter.device, dtype)), drafter.cache(), []
     for step in range(2):
         following = embedding[tokens[:, step + 1 : step + 1 + count].to(embedding.device)].to(drafter.device, dtype)
         stream = drafter.forward(following, state, positions[:, :count] + step, caches, mask)

@@ -1,12 +1,17 @@
-"""A drafter's weights from a folder in vLLM's layout, whose names are the canonical ones."""
+"""Tensors out of files: a drafter's weights, a target's embedding, the states that vLLM wrote."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import Refused
+from eaglectl.errors import Refused, Unreadable
 from eaglectl.reference.model import DraftModel
+
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
+FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
 def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
@@ -20,3 +25,41 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
         for name, tensor in load_file(path, device=device).items():
             weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
     return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, float(drafter.settings["rms_norm_eps"]))
+
+
+def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
+    """The embedding [rows, hidden] of a target that is not loaded here, by its name. Raises Unreadable where no tensor is it.
+
+    Targets pad it to more rows than the `vocab` that a drafter knows, never to fewer.
+    """
+    found = [tensor for name, tensor in target.tensors.items() if name.endswith(EMBEDDINGS)]
+    fits = [one for one in found if one.shape[1:] == (hidden,) and one.shape[0] >= vocab and one.dtype in FLOATS]
+    if len(fits) != 1:
+        seen = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in found) or "none of these names"
+        raise Unreadable(
+            f"the drafter shares the target's embedding, and {target.source.label} has no one tensor [{vocab} or more, {hidden}] of"
+            f" BF16, F16 or F32 that ends in {', '.join(EMBEDDINGS)}: {seen}; calibrate with --engine transformers"
+        )
+    raw = bytearray(target.read(fits[0].name))
+    return torch.frombuffer(raw, dtype=FLOATS[fits[0].dtype]).view(fits[0].shape)
+
+
+def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> torch.Tensor:
+    """What vLLM's connector wrote of one sequence: [time, layers, width]. Raises Unreadable unless it is of these tokens, whole."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(path)
+        states, ids = found["hidden_states"], found["token_ids"].tolist()
+    except (OSError, KeyError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Unreadable(
+            f"vLLM's hidden states {path.name} cannot be read: {reason}; if {path.parent} is full, set TMPDIR to a larger place"
+        ) from None
+    if ids != list(tokens) or states.shape != (len(tokens), layers, width):
+        raise Unreadable(
+            f"vLLM wrote hidden states {list(states.shape)} of {len(ids)} tokens; [{len(tokens)}, {layers}, {width}] of those it"
+            " was given were expected"
+        )
+    return states

@@ -127,9 +127,14 @@ def choose_device(asked: str) -> tuple[str, str]:
 
 def versions() -> str:
     """torch and transformers, for reports."""
+    return ", ".join(f"{name} {version}" for name, version in package_versions().items())
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what runs the target here, by package."""
     import transformers
 
-    return f"torch {torch.__version__}, transformers {transformers.__version__}"
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:

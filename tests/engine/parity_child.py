@@ -14,7 +14,7 @@ os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MU
 import torch
 from vllm import LLM, SamplingParams
 
-from eaglectl.acceptance.vllm_child import _settings, _speculative
+from eaglectl.acceptance.vllm_child import _speculative, settings
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.reference.loading import load_drafter
 from eaglectl.reference.speculation import Drafting, Generated, Settings, Speculation
@@ -104,7 +104,7 @@ def in_vllm(
         "is_mla": is_mla,
         "is_mla_target": is_mla,
     }
-    llm = LLM(**_settings(order, 128), **options, speculative_config=_speculative(order))
+    llm = LLM(**settings(order, 128), **options, speculative_config=_speculative(order))
     drafter: Any = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
     logits: list[torch.Tensor] = []
     rounds: Rounds = []

@@ -1,0 +1,128 @@
+"""calibrate through the real vLLM: the states it gives are those that transformers gives, and so are the statistics."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eaglectl import api
+from eaglectl.acceptance.vllm_passes import Order, vllm_passes
+from eaglectl.api.upgrading import Upgrade
+from eaglectl.conversion.calibration import Statistics, read_statistics
+from eaglectl.errors import Unreadable
+from eaglectl.reference.passes import TransformersPasses
+from eaglectl.reference.target import load_target
+from tests.engine import pairs
+from tests.tiny import TARGET, TINY
+
+CLOSE = 1e-5  # float32 in both, added up in another order
+ENDS = (8, 0, 4)  # the stream before the final norm, the embeddings, one between; not in order
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join((TINY / "calibration.jsonl").read_text().splitlines(keepends=True)[:24]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(prompts: Path) -> Statistics:
+    return api.calibrate(str(TINY / "eagle3"), str(TARGET), prompts=prompts, device="cpu")
+
+
+def assert_same(found: Statistics, plain: Statistics) -> None:
+    assert (found.digests, found.prompts, found.tokens) == (plain.digests, plain.prompts, plain.tokens)
+    assert found.matrices is not None and plain.matrices is not None
+    for name in ("rms", "spread", "sigma"):
+        np.testing.assert_allclose(getattr(found, name), getattr(plain, name), rtol=CLOSE)
+    for name in ("gram", "cross"):
+        mine, theirs = getattr(found.matrices, name), getattr(plain.matrices, name)
+        assert np.linalg.norm(mine - theirs) < CLOSE * np.linalg.norm(theirs)
+
+
+def test_the_statistics_are_those_of_transformers_and_an_upgrade_takes_them(
+    prompts: Path, plain: Statistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
+    source, told = str(TINY / "eagle3"), []
+    api.calibrate(
+        source, str(TARGET), tmp_path / "stats", prompts=prompts, engine="vllm", device="cpu", timeout=300,
+        told=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    found = read_statistics(tmp_path / "stats")
+    assert_same(found, plain)
+    assert found.engine == {"name": "vllm", "vllm": "0.32.0", "device": "cpu", "dtype": "float32"}
+    assert told[-1] == (72, 72)
+    assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")
+    assert not list(tmp_path.joinpath("temporary").iterdir())
+    asked = Upgrade(statistics=tmp_path / "stats", has_gate=False)
+    api.upgrade(source, tmp_path / "out", asked=asked, target=str(TARGET))
+    record = json.loads((tmp_path / "out" / "eaglectl.json").read_text())
+    assert record["upgrade"]["calibration"]["engine"] == found.engine
+    assert record["upgrade"]["fc_norm"] == "refit"
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need two cores")
+def test_a_target_over_two_ranks_gives_the_same(
+    prompts: Path, plain: Statistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # one NUMA node has room for both
+    source = str(TINY / "eagle3")
+    found = api.calibrate(
+        source, str(TARGET), prompts=prompts, engine="vllm", device="cpu", tensor_parallel_size=2, timeout=300
+    )
+    assert_same(found, plain)
+    assert found.engine["tensor_parallel_size"] == "2"
+
+
+def test_an_mla_target_gives_the_same(tmp_path: Path) -> None:
+    pairs.mla_target(tmp_path / "target")
+    pairs.write_prompts(tmp_path / "prompts.jsonl")
+    case = pairs.case("vllm/mla")
+    both = [
+        api.calibrate(
+            str(case.folder), str(tmp_path / "target"), prompts=tmp_path / "prompts.jsonl", answer_tokens=8, device="cpu",
+            engine=engine, timeout=300, answers=case.answered(),
+        )
+        for engine in ("vllm", "transformers")
+    ]  # fmt: skip
+    assert_same(*both)
+
+
+def test_every_boundary_is_vllms_id_up_to_the_last_token_of_the_context(tmp_path: Path) -> None:
+    pairs.llama_target(tmp_path / "target")
+    dims = api.inspect(str(pairs.case("modelopt/hf").folder), target=str(tmp_path / "target")).drafter.dims
+    context, answer = 512, 8
+    texts = [[5, 6, 7], [9] * 70, [ids % 256 for ids in range(context - answer - 1)]]
+    mine = TransformersPasses(load_target(tmp_path / "target", ENDS, dtype="float32", device="cpu"), "cpu", "float32")
+    with vllm_passes(Order(tmp_path / "target", ENDS, dims, context - 1, 16, "cpu", timeout=300)) as theirs:
+        answers = theirs.answers(texts, answer)
+        assert answers == mine.answers(texts, answer)
+        whole = [[*text, *more] for text, more in zip(texts, answers, strict=True)]
+        found, meant = theirs.states(whole), mine.states(whole)
+    assert torch.equal(found.known, meant.known)
+    close = (found.aux - meant.aux)[meant.known].norm(dim=-1) / meant.aux[meant.known].norm(dim=-1)
+    assert float(close.max()) < 1e-4
+
+
+def test_a_target_that_vllm_cannot_load_ends_in_one_sentence_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs.llama_target(tmp_path / "target")
+    pairs.write_prompts(tmp_path / "prompts.jsonl")
+    weights = tmp_path / "target" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
+    with pytest.raises(Unreadable, match="vLLM does not run the target: SafetensorError") as caught:
+        api.calibrate(
+            str(pairs.case("modelopt/hf").folder), str(tmp_path / "target"), prompts=tmp_path / "prompts.jsonl",
+            engine="vllm", device="cpu", timeout=300,
+        )  # fmt: skip
+    assert "\n" not in str(caught.value)
+    assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")
