@@ -31,6 +31,7 @@ from tests.builders import (
     integers,
     mask,
     offsets,
+    read_safetensors,
     refusal,
     write_safetensors,
 )
@@ -593,6 +594,26 @@ def test_a_contradiction_is_no_difference(tmp_path: Path) -> None:
     assert "norm.weight is [17]" in refusal(3, "diff", a, b)
     scaled = {"rope_scaling": {"rope_type": "yarn", "factor": "four"}}
     assert "factor is 'four'" in refusal(3, "diff", a, drafter_folder(tmp_path, "c", config=scaled))
+
+
+def test_what_cannot_be_joined_is_no_difference(tmp_path: Path) -> None:
+    source = PRODUCERS / "sglang/mla-absorbed"
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((source / "config.json").read_bytes())
+    tensors = read_safetensors(source / "model.safetensors")
+    _, shape, data = tensors["layers.0.self_attn.w_vc"]
+    tensors["layers.0.self_attn.w_vc"] = "F16", shape, data
+    write_safetensors(folder / "model.safetensors", tensors)
+    assert "kv_b_proj needs one dtype" in refusal(3, "diff", source, folder)
+
+
+def test_a_target_that_is_an_adapter_is_no_difference(tmp_path: Path) -> None:
+    a, b = two(tmp_path, {})
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "adapter_config.json").write_text("{}")
+    assert "LoRA adapter" in refusal(3, "diff", a, b, "--target", target)
 
 
 def test_a_truncated_file_is_not_compared(tmp_path: Path) -> None:

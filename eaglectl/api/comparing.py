@@ -7,9 +7,18 @@ from eaglectl.api.inputs import open_target
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
 from eaglectl.comparison.meaning import fact, facts
-from eaglectl.comparison.pairing import Headers, files_to_read, in_one_order, is_known_equal, pair_headers, pair_values
+from eaglectl.comparison.pairing import (
+    Headers,
+    Told,
+    files_to_read,
+    in_one_order,
+    is_known_equal,
+    pair_headers,
+    pair_values,
+)
 from eaglectl.comparison.sides import known_digests, open_side, unneeded, with_files
 from eaglectl.comparison.spelling import spelling
+from eaglectl.errors import Refused, Unreadable
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reading import check_answers
 
@@ -23,9 +32,16 @@ def diff(
 
     `answers` go to the side whose files leave the question open. `headers_only` reads no tensor data, so that the verdict on
     values is never "equal". `told` hears how many bytes of A of how many are compared.
-    Raises Unreadable where a side is no drafter that can be read, Usage.
+    Raises Usage, and Unreadable for all else that keeps the two from being compared, such as a side that is no drafter.
     """
-    answers, known_target = answers or Answers(), open_target(target)
+    try:
+        return _compared(a, b, target, answers or Answers(), headers_only=headers_only, told=told)
+    except Refused as error:  # whose exit code would say that they differ
+        raise Unreadable(str(error), error.topic, error.where) from None
+
+
+def _compared(a: str, b: str, target: str | None, answers: Answers, *, headers_only: bool, told: Told | None) -> Comparison:  # fmt: skip
+    known_target = open_target(target)
     check_answers(answers)
     one, other = open_side("A", a, known_target, answers), open_side("B", b, known_target, answers)
     notes = (*_questions(one, other), *unneeded(one, other, answers, known_target))
@@ -44,7 +60,7 @@ def diff(
     return Comparison(one, other, stated, tensors, spelling(*spelled, vocabulary.remarks(mine, theirs)), True, notes)
 
 
-def _read(a: Side, b: Side, pairs: list[Headers], told: Callable[[int, int], None] | None) -> Iterator[TensorPair]:
+def _read(a: Side, b: Side, pairs: list[Headers], told: Told | None) -> Iterator[TensorPair]:
     """The pairs with their data looked at; of the Hub, files that are the same on both sides are not fetched."""
     known, one, other = known_digests(a, b), a.checkpoint, b.checkpoint
     needed = [pair for pair in pairs if not is_known_equal(one, other, pair[1], pair[2], known)]

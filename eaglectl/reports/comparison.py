@@ -61,12 +61,10 @@ def _print_facts(console: Console, found: "Comparison") -> None:
     for fact in found.facts:
         if fact.state != "equal" or fact.why:
             style = {"differs": "red", "unknown": "yellow"}.get(fact.state, "dim")
-            why = "; ".join(
-                part for part in (FACT_WORDS[fact.state] if fact.state != "differs" else "", fact.why) if part
-            )
-            rows.add_row(
-                Text(fact.name, style=style), _value(fact.a), _value(fact.b), Text(printable(why), style="dim")
-            )
+            state = FACT_WORDS[fact.state] if fact.state != "differs" else ""
+            why = Text(printable("; ".join(filter(None, (state, fact.why)))), style="dim")
+            values = (Text("not known") if value is None and fact.why else _value(value) for value in (fact.a, fact.b))
+            rows.add_row(Text(fact.name, style=style), *values, why)
     if rows.row_count:
         console.print(indented(rows))
 
@@ -87,19 +85,17 @@ def _print_tensors(console: Console, found: "Comparison") -> None:
         f"{count} {word}" for count, word in (*counts, (unread, "of one shape and dtype, values not compared")) if count
     ]
     console.print(Text("\nTensors", style="bold"), Text(", ".join(words), style="dim"), sep="  ")
-    rows = table("", "difference", "numbers that differ", "max |A - B|", "relative RMS", "")
+    rows = table("", "difference", "numbers that differ", "max |A - B|", "relative RMS")
+    rows.columns[0].no_wrap = True
     for pair in found.tensors:
-        if pair.differs or pair.remark:
-            style = "red" if pair.differs else "dim"
-            cells = (
-                Text(printable(pair.name), style=style),
-                _how(pair),
-                *_figures(pair),
-                Text(pair.remark, style="dim"),
-            )
-            rows.add_row(*cells)
+        if pair.differs or pair.state == "zeros":
+            name = Text(printable(pair.name), style="red" if pair.differs else "dim")
+            rows.add_row(name, _how(pair), *_figures(pair))
     if rows.row_count:
         console.print(indented(rows))
+    for pair in found.tensors:
+        if pair.remark:
+            console.print(indented(Text(f"{printable(pair.name)}: {pair.remark}", style="dim")))
 
 
 def _how(pair: "TensorPair") -> str:
