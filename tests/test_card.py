@@ -1,5 +1,6 @@
 """The card that `upload` makes: its block is eaglectl's, all else is the user's, byte for byte."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import yaml
 
 from eaglectl import api
 from eaglectl.publishing.card import BEGIN, END
-from tests.builders import call, drafter_config, drafter_folder
+from tests.builders import call, drafter_config, drafter_folder, drafter_tensors, write_safetensors
 
 SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": "example/target-8b"}}}
 
@@ -248,6 +249,9 @@ def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path)
         ({"engine": "vllm"}, 3),
         ({"prompts": True}, 3),
         ({"temperature": "hot"}, 3),
+        ({"files": None}, 3),
+        ({"files": {}}, 1),
+        ({"files": {"config.json": "0" * 64, "model.safetensors": "0" * 64}}, 1),
     ],
 )
 def test_a_document_that_is_no_good_measurement_is_told(
@@ -261,6 +265,17 @@ def test_a_document_that_is_no_good_measurement_is_told(
         else json.dumps({key: value for key, value in {**document, **change}.items() if value is not None})
     )
     assert call("upload", folder, "org/drafter", "--dry-run", "--smoke", path).code == code
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_what_was_measured_of_other_files_is_not_published(folder: Path, tmp_path: Path, name: str) -> None:
+    path = smoke_file(tmp_path)
+    if name == "config.json":
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | {"_note": "another"}))
+    else:
+        write_safetensors(folder / name, drafter_tensors(), {"format": "pt", "run": "2"})
+    done = call("upload", folder, "org/drafter", "--dry-run", "--smoke", path)
+    assert done.code == 1 and f"had another {name}" in done.err and "run `eaglectl smoke DIR" in done.err
 
 
 def test_an_engine_that_does_not_serve_it_is_not_in_the_card(tmp_path: Path) -> None:
@@ -280,12 +295,15 @@ def test_the_record_has_the_digests_of_all_that_is_published(folder: Path) -> No
 
 
 def smoke_file(folder: Path) -> Path:
+    """What `smoke --json` would have said of the drafter in `folder`."""
     path = folder / "smoke.json"
+    files = [folder / "drafter" / name for name in ("config.json", "model.safetensors")]
     position = {"interval": [0.1, 0.9]}
     path.write_text(json.dumps({
         "schema": "eaglectl/smoke/1", "version": "0.1.0", "source": "/home/bob/x", "verdict": "pass", "acceptance_length": 2.31, "interval": [2.2, 2.4],
         "per_position": [{"value": 0.7, **position}, {"value": 0.4, **position}], "drafts": 400, "prompts": 20, "lossless": True, "k": 3,
         "max_tokens": 64, "seed": 0, "prompts_digest": "0" * 64, "temperature": 0.0,
+        "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
         "engine": {"name": "vllm", "version": "0.32.0", "device": "cuda", "dtype": "bfloat16", "proves": "it", "resolved": {"a": "/home/bob"}, "differences": []},
     }))  # fmt: skip
     return path

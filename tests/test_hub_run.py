@@ -1,6 +1,7 @@
 """Drafters and targets of the Hub, run: smoke, calibrate and the upgrade get both through the client's cache, and again without a network."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,6 +167,25 @@ def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None
     plan = api.upload(str(TINY / "eagle3"), "reader/drafter", dry_run=True, target="org/target").plan
     card = next(bytes(file.content) for file in plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
     assert "base_model: org/target\n" in card and "vllm serve org/target " in card
+
+
+def test_what_smoke_measured_is_on_the_hub_as_results(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    folder = shutil.copytree(TINY / "eagle3", tmp_path / "drafter")
+    measured = smoke(few, pair=(str(folder), *PAIR[1:]))
+    (tmp_path / "smoke.json").write_text(measured.out)
+    done = call("upload", folder, "reader/drafter", "--smoke", tmp_path / "smoke.json", "--eval-results")
+    assert done.code == 0, done
+    card = ModelCard(bytes(hub.repos["reader/drafter"].files()["README.md"].data).decode())  # type: ignore[arg-type]
+    found = {one.metric_type: one for one in card.data.eval_results}
+    length = found["acceptance_length"]
+    assert length.metric_value == measured.document["acceptance_length"]
+    assert length.metric_args["interval_95"] == measured.document["interval"]
+    assert length.dataset_args["prompts"] == 6 and length.metric_args["temperature"] == 0.0
+    assert [found[f"acceptance_rate_{n}"].metric_value for n in (1, 2, 3)] == [one["value"] for one in measured.document["per_position"]]  # fmt: skip
+    other = call("upload", TINY / "eagle3.1", "reader/other", "--smoke", tmp_path / "smoke.json")
+    assert other.code == 1 and "what was measured had another" in other.err and "reader/other" not in hub.repos
 
 
 COMMANDS = pytest.mark.parametrize(

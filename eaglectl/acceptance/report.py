@@ -1,7 +1,7 @@
 """From an engine's run to what smoke says: measurements, losslessness, and a verdict."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from eaglectl.acceptance.job import EngineRun, Job
 from eaglectl.acceptance.measurement import Estimate, Measurement, measure, ratio, shortfalls
@@ -11,7 +11,7 @@ from eaglectl.acceptance.prompts import digest
 
 @dataclass(frozen=True, slots=True)
 class SmokeReport:
-    """What one drafter did on one engine. `is_lossless` is None where plain decoding was not run."""
+    """What one drafter did on one engine. `is_lossless` is None where plain decoding was not run; `files`: SHA-256 of its config and weights."""
 
     source: str
     run: EngineRun
@@ -28,6 +28,7 @@ class SmokeReport:
     against: "Against | None" = None
     readings: tuple[Reading, ...] = ()
     drifts: tuple[Drift, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:

@@ -21,7 +21,7 @@ from eaglectl.formats.reading import read_drafter
 from eaglectl.publishing.card import HUB_NAME, Facts, make_card
 from eaglectl.publishing.leaks import check_leaks
 from eaglectl.publishing.plan import CARD, RECORD, SIGNATURE, SUMS, File, LeftOut, Plan, State, freeze, written
-from eaglectl.publishing.provenance import digest_of, kept_smoke, make_record, make_sums, read_smoke
+from eaglectl.publishing.provenance import check_measured, digest_of, kept_smoke, make_record, make_sums, read_smoke
 from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.results import nothing_measured
 from eaglectl.publishing.signature import SIGSTORE, Signer, check_signer, sign
@@ -90,6 +90,8 @@ def upload(
     report = validate(folder, engines=engines, **options)
     _check_report(report, folder)
     files, left = freeze(source, asked.allowed.get("files", ()), hashed)
+    if measured is not None:
+        check_measured(measured, files)
     checkpoint = read_checkpoint(source)
     drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
     facts = _facts(to.repo, checkpoint, drafter, _served(folder, options), measured, files, tell)

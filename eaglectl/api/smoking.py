@@ -1,5 +1,6 @@
 """Running a drafter against its target."""
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,13 +68,24 @@ def smoke(
                 told or (lambda done, total: None),
             )
             run = _run(job, engine)
-            reports.append(judge(open_folder(one).label, job, run, min_acceptance_length, min_position_0))
+            made = judge(open_folder(one).label, job, run, min_acceptance_length, min_position_0)
+            reports.append(replace(made, files=_digests(open_folder(one))))
     report = reports[0] if against is None else replace(reports[0], against=compare(*reports))
     if probe is None:
         return report
     with _job(source, folder, answers or Answers(), "reference") as (drafter, path):
         job = Job(path, drafter, folder, chosen, k, max_tokens, temperature, seed, device, timeout)
         return _probed(report, job, probe)
+
+
+def _digests(source: FolderSource) -> Mapping[str, str]:
+    """SHA-256 of what decides how a drafter drafts, so that its figures are not taken for another's."""
+    found = {}
+    for name in source.names():
+        if name == "config.json" or (name == source.only if source.only else name.endswith(".safetensors")):
+            with source.path(name).open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _probed(report: "SmokeReport", job: "Job", probe: str) -> "SmokeReport":

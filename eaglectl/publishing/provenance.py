@@ -10,7 +10,7 @@ from typing import Any
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import Unreadable, Usage
+from eaglectl.errors import Refused, Unreadable, Usage
 from eaglectl.publishing.plan import RECORD, SIGNATURE, SUMS, File
 from eaglectl.validation.release import RECORD_SCHEMA
 
@@ -65,6 +65,10 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
         raise Usage(f"--smoke {path} is no document of `eaglectl smoke --json`")
     _check_smoke(document, f"--smoke {path}")
+    if not isinstance(document.get("files"), dict):
+        raise Unreadable(
+            f"--smoke {path} does not say which files were measured; write it again with `eaglectl smoke ... --json`"
+        )
     if document["verdict"] != "pass":
         raise Usage(
             f"--smoke {path}: the verdict is {document['verdict']}, and a card that says so helps nobody; find out why first"
@@ -80,10 +84,14 @@ def kept_smoke(record: Mapping[str, Any], files: Sequence[File]) -> Mapping[str,
         return None
     listed = published.get("files")
     then = {name: one.get("sha256") for name, one in listed.items() if _is_measured(name) and isinstance(one, Mapping)} if isinstance(listed, Mapping) else {}  # fmt: skip
-    if then != {file.name: file.sha256 for file in files if _is_measured(file.name)}:
+    if then != _measured(files):
         return None
     _check_smoke(smoke, f"what {RECORD} says was measured")
     return smoke
+
+
+def _measured(files: Sequence[File]) -> Mapping[str, str]:
+    return {file.name: file.sha256 for file in files if _is_measured(file.name)}
 
 
 def _is_measured(name: str) -> bool:
@@ -110,6 +118,16 @@ def _check_smoke(document: Mapping[str, Any], where: str) -> None:
         is_good = False
     if not is_good:
         raise Unreadable(f"{where} is not as `eaglectl smoke --json` writes it; write it again")
+
+
+def check_measured(smoke: Mapping[str, Any], files: Sequence[File]) -> None:
+    """Raise Refused where a document of `read_smoke` is about other files than those that are sent."""
+    sent = _measured(files)
+    if other := sorted(name for name in {*sent, *smoke["files"]} if sent.get(name) != smoke["files"].get(name)):
+        raise Refused(
+            f"--smoke: what was measured had another {other[0]}; run `eaglectl smoke DIR --target T --json > smoke.json` on the folder that"
+            " is uploaded"
+        )
 
 
 def digest_of(document: Mapping[str, Any]) -> str:

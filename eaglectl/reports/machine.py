@@ -114,7 +114,7 @@ def smoke(report: SmokeReport) -> dict[str, Any]:
         "lossless": report.is_lossless,
         "seconds": {"drafted": round(run.seconds, 3), "plain": round(run.plain_seconds, 3) if run.plain else None},
         "k": report.k, "max_tokens": report.max_tokens, "seed": report.seed, "prompts_digest": report.prompts_digest,
-        "temperature": report.temperature,
+        "temperature": report.temperature, "files": dict(report.files),
         "against": None if against is None else {"source": against.source, **_measurement(against.measured), "ratio": _estimate(against.ratio)},
         "probes": {
             "sensitivity": [
