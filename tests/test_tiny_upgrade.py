@@ -1,6 +1,8 @@
 """The upgrade on a trained pair: flags alone lose much, the default keeps what was learned, and what is broken is refused."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,17 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     for one, other in zip(gates[0].rows, gates[1].rows, strict=True):
         assert one.before.length.value == pytest.approx(other.before.length.value, rel=0.01)
         assert one.after.length.value == pytest.approx(other.after.length.value, rel=0.02)
+
+
+def test_a_specforge_flag_of_two_meanings_is_asked_for_with_figures(root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "specforge"
+    source.mkdir()
+    config = json.loads((TINY / "eagle3/config.json").read_text()) | {"norm_output": True}
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "model.safetensors").write_bytes((TINY / "eagle3/model.safetensors").read_bytes())
+    wish = asked(root, statistics=None)
+    with pytest.raises(Usage, match=r"3\.\d\d with specforge=pre-879 .*: specforge=pre-879 fits what it learned$"):
+        api.upgrade(str(source), tmp_path / "out", asked=wish, **ARGUMENTS)
+    with pytest.raises(Usage, match=r"pre-879 or post-879$"):
+        api.upgrade(str(source), tmp_path / "out", asked=replace(wish, has_gate=False), **ARGUMENTS)
+    assert not (tmp_path / "out").exists()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eaglectl.api.calibrating import ANSWER_TOKENS, Way, collected, prompt_digest
 from eaglectl.api.converting import convert
 from eaglectl.api.inputs import open_target
+from eaglectl.api.meanings import ask_with_figures
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
 from eaglectl.checkpoint.writer import check_free
@@ -51,6 +52,7 @@ def upgrade(
 
     Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
     """
+    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
     from eaglectl.conversion.upgrade import FC_NORM, Recipe
 
     asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
@@ -61,11 +63,22 @@ def upgrade(
     if target is not None and not asked.is_start and (asked.has_gate or asked.statistics is None):
         target = on_disk(target)  # it is going to run
     settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
-    if _version(source, target, answers) != "3":  # it is 3.1 already, or the plan asks what it is
+    folder = Path(target) if target is not None and _has_weights(Path(target)) else None
+    version = _version(source, target, answers)
+    if version == "3 or 3.1" and folder is not None and asked.has_gate and not dry_run:
+        given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
+        ask_with_figures(
+            source,
+            folder,
+            given,
+            answers or Answers(),
+            asked.device,
+            lambda done, total: tell("measuring", done, total),
+        )
+    if version != "3":  # it is 3.1 already, or the plan asks what it is
         return convert(source, out, wish=wish, dry_run=dry_run, force=force, max_shard_size=max_shard_size, **settings)
     if out is not None and not dry_run:
         check_free(Path(out), force=force)
-    folder = Path(target) if target is not None and _has_weights(Path(target)) else None
     statistics, held = _known(source, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
     wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
     planned = convert(source, out, wish=wish, dry_run=True, **settings)
@@ -118,7 +131,9 @@ def _known(
         statistics = read_statistics(asked.statistics)
         check_statistics(statistics, checkpoint, drafter, None if target is None else FolderSource(target))
         return statistics, tuple(prompt for prompt in given if prompt_digest(prompt) not in statistics.prompts)
-    is_free = asked.fc_norm in ("off", "ones") and (not asked.is_norm_output or drafter.norms.norm_before_residual)
+    is_free = asked.fc_norm in ("off", "ones") and (
+        not asked.is_norm_output or bool(drafter.norms.norm_output) or drafter.norms.norm_before_residual
+    )
     is_bare = (
         drafter.version != "3"
         or drafter.quantisation is not None
