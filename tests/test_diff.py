@@ -391,12 +391,42 @@ def test_a_broken_map_differs_from_a_good_one_and_not_from_itself(tmp_path: Path
     assert diff(b, b)["verdict"] == "equal"
 
 
+@pytest.mark.parametrize("kind", ["F32", "F64"])
+def test_a_map_of_fractions_is_itself_and_no_other(kind: str, tmp_path: Path) -> None:
+    size = {"F32": 4, "F64": 8}[kind]
+    a, b = two(
+        tmp_path,
+        {"d2t": (kind, (DRAFT,), bytes(DRAFT * size - 1) + b"\x40")},
+        first={"d2t": (kind, (DRAFT,), bytes(DRAFT * size))},
+    )
+    assert diff(a, a)["verdict"] == diff(b, b)["verdict"] == "equal"
+    document = diff(a, b)
+    assert differing(document) == {"draft_tokens"} and kind in fact(document, "draft_tokens")["why"]
+
+
 def test_a_map_that_is_in_a_pickle_is_not_known(tmp_path: Path) -> None:
     a, b = two(tmp_path, {"d2t": None})
-    (b / "speculative_token_map.pt").write_bytes(b"")
+    (b / "speculative_token_map.pt").write_bytes(b"pickle")
     document = diff(a, b)
     assert differing(document, "unknown") == {"draft_tokens"} and document["verdict"] == "could-not-look"
     assert "speculative_token_map.pt" in fact(document, "draft_tokens")["why"]
+    c = drafter_folder(tmp_path, "c", tensors={"d2t": None})
+    assert differing(diff(b, c), "unknown") == {"draft_tokens"}
+    (c / "speculative_token_map.pt").write_bytes(b"another")
+    assert differing(diff(b, c), "unknown") == {"draft_tokens"}
+    (c / "speculative_token_map.pt").write_bytes(b"pickle")
+    assert diff(b, c)["verdict"] == "equal"
+
+
+def test_marks_without_their_order_differ_where_the_tokens_do(tmp_path: Path) -> None:
+    nemo = {"architectures": ["LlamaEagle3DraftModel"], "num_aux_hidden_states": ABSENT}
+    others = (*TARGETS[:-1], 60)
+    a, b = (
+        drafter_folder(tmp_path, name, config=nemo, tensors={"d2t": None, "t2d": mask(tokens)})
+        for name, tokens in (("a", TARGETS), ("b", others))
+    )
+    assert differing(diff(a, b)) == {"draft_tokens"}
+    assert diff(a, a)["verdict"] == "equal" and diff(a, a)["a"]["producer"] == "automodel"
 
 
 # tensors

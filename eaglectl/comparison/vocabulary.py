@@ -15,12 +15,12 @@ NAME = "draft_tokens"
 class Reading:
     """What d2t and t2d of one side may mean: lists of target tokens, one where it is known, none where they are broken.
 
-    `how` says what that rests on, or what is wrong; `is_absent`: the files hold no map at all. `raw` are the numbers as they lie.
+    `how` says what that rests on, or what is wrong; `is_absent`: the files hold no map at all. `raw` are the numbers as they lie, whatever integers hold them.
     """
 
     lists: tuple[tuple[int, ...], ...]
     how: str
-    raw: tuple[tuple[int, ...] | None, ...]
+    raw: tuple[bytes | None, ...]
     is_absent: bool = False
 
     @property
@@ -43,18 +43,17 @@ def read(side: Side, answer: str | None) -> Reading:
     tensors = [drafter.tensors.get(name) for name in ("d2t", "t2d")]
     if tensors == [None, None] and not drafter.has_reduced_vocabulary:
         return Reading((tuple(range(dims.vocab)),), "no map: all tokens, in their order", (None, None))
+    data = tuple(None if one is None else side.checkpoint.read(one.stored[0]) for one in tensors)
     if tensors[0] is None and (tensors[1] is None or drafter.producer == "automodel"):
-        beside = [name for name in VOCABULARY_PICKLES if name in side.checkpoint.source.names()]
-        where = f"; {beside[0]} holds it, a pickle, which only `eaglectl convert` opens" if beside else ""
-        return Reading((), f"d2t is missing{where}", (None, None), is_absent=True)
+        return _absent(side, data)
     try:
         values = [
-            None if one is None else numbers(one.name, one.dtype, side.checkpoint.read(one.stored[0]))
-            for one in tensors
+            numbers(one.name, one.dtype, raw) if one and raw is not None else None
+            for one, raw in zip(tensors, data, strict=True)
         ]
     except Refused as error:
-        return Reading((), str(error), (None, None))
-    raw = tuple(None if one is None else tuple(one.tolist()) for one in values)
+        return Reading((), str(error), data)
+    raw = tuple(None if one is None else one.tobytes() for one in values)
 
     def as_said(reading: str | None) -> DraftVocabulary:
         return read_vocabulary(values[0], values[1], dims.draft_vocab, dims.vocab, reading)
@@ -70,6 +69,14 @@ def read(side: Side, answer: str | None) -> Reading:
     return Reading((_tokens(found[0]),), found[0].how, raw)
 
 
+def _absent(side: Side, data: tuple[bytes | None, ...]) -> Reading:
+    """No d2t, and no t2d whose order is the head's; what lies beside the weights is compared as bytes."""
+    source = side.checkpoint.source
+    beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
+    where = f"; {beside[0]} holds it, a pickle, which only `eaglectl convert` opens" if beside else ""
+    return Reading((), f"d2t is missing{where}", (*data, *map(source.read, beside)), is_absent=True)
+
+
 def _tokens(vocabulary: DraftVocabulary) -> tuple[int, ...]:
     return tuple(vocabulary.targets.tolist())
 
@@ -81,10 +88,11 @@ def compare(a: Side, b: Side, one: Reading, other: Reading) -> Fact:
         return _known(mine, theirs)
     values = _shown(a, one), _shown(b, other)
     why = "; ".join(f"{name}: {side.how}" for name, side in (("A", one), ("B", other)) if side.tokens is None)
-    if one.is_absent or other.is_absent:
-        state = "equal" if one.is_absent and other.is_absent and a.drafter.dims == b.drafter.dims else "unknown"
-    elif one.raw == other.raw and one.raw != (None, None):
+    if one.is_absent == other.is_absent and one.raw == other.raw:
         state = "equal"
+    elif one.is_absent or other.is_absent:
+        marked = one.raw[1], other.raw[1]
+        state = "differs" if None not in marked and marked[0] != marked[1] else "unknown"
     else:
         state = "unknown" if set(one.lists) & set(other.lists) else "differs"
     return Fact(NAME, *values, state, why)  # type: ignore[arg-type]
