@@ -7,11 +7,11 @@ import torch
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.matrices import EMBEDDINGS, matrix
 from eaglectl.errors import Refused, Unreadable
 from eaglectl.reference.model import DraftModel
 
-EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
-FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
 
 def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
@@ -32,16 +32,16 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
 
     Targets pad it to more rows than the `vocab` that a drafter knows, never to fewer.
     """
-    found = [tensor for name, tensor in target.tensors.items() if name.endswith(EMBEDDINGS)]
-    fits = [one for one in found if one.shape[1:] == (hidden,) and one.shape[0] >= vocab and one.dtype in FLOATS]
-    if len(fits) != 1:
-        seen = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in found) or "none of these names"
+    name = matrix(target.tensors, EMBEDDINGS)
+    shape = (0, 0) if name is None else target.tensors[name].shape
+    if name is None or shape[0] < vocab or shape[1] != hidden:
+        found = "none of plain numbers" if name is None else f"{name} {list(shape)}"
         raise Unreadable(
-            f"the drafter shares the target's embedding, and {target.source.label} has no one tensor [{vocab} or more, {hidden}] of"
-            f" BF16, F16 or F32 that ends in {', '.join(EMBEDDINGS)}: {seen}; calibrate with --engine transformers"
+            f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], and {target.source.label} has {found};"
+            " calibrate with --engine transformers"
         )
-    raw = bytearray(target.read(fits[0].name))
-    return torch.frombuffer(raw, dtype=FLOATS[fits[0].dtype]).view(fits[0].shape)
+    raw = bytearray(target.read(name))
+    return torch.frombuffer(raw, dtype=FLOATS[target.tensors[name].dtype]).view(shape)
 
 
 def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> torch.Tensor:
