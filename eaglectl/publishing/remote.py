@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,7 +104,9 @@ class Remote:
         return {commit.commit_id: commit.title for commit in commits}
 
     def check_write(self) -> None:
-        """Raise Unreadable where the token may not write to the repository."""
+        """Raise Unreadable where the token may not write to the repository; older clients cannot ask, and the Hub refuses the files."""
+        if "write" not in signature(self.api.auth_check).parameters:
+            return
         try:
             self._safely(lambda: self.api.auth_check(self.asked.repo, write=True))
         except Failure as failure:
