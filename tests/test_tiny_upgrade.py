@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.torch import load_file  # noqa: E402
+
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.gate import Gate, hold  # noqa: E402
 from eaglectl.acceptance.job import Job  # noqa: E402
@@ -21,7 +23,7 @@ from eaglectl.conversion.plan import Wish  # noqa: E402
 from eaglectl.conversion.upgrade import Recipe  # noqa: E402
 from eaglectl.errors import EaglectlError, Refused, Usage  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
-from tests.builders import Stored  # noqa: E402
+from tests.builders import Stored, read_safetensors  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
 
 EAGLE3 = str(TINY / "eagle3")
@@ -205,3 +207,24 @@ def test_a_specforge_flag_of_two_meanings_is_asked_for_with_figures(root: Path, 
     with pytest.raises(Usage, match=r"pre-879 or post-879$"):
         api.upgrade(str(source), tmp_path / "out", asked=replace(wish, has_gate=False), **ARGUMENTS)
     assert not (tmp_path / "out").exists()
+
+
+def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) -> None:
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_bytes((TINY / "eagle3/config.json").read_bytes())
+    torch.save(load_file(TINY / "eagle3/model.safetensors"), pickled / "pytorch_model.bin")
+    lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(lines[:12]))
+    for source in (str(pickled), EAGLE3):
+        out = tmp_path / Path(source).name
+        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", has_gate=source != EAGLE3, tolerance=0.1)
+        done = api.upgrade(source, out.with_suffix(".out"), asked=wish, **ARGUMENTS)
+        assert done.pickles == (("pytorch_model.bin",) if source != EAGLE3 else ())
+    record = json.loads((tmp_path / "pickled.out/eaglectl.json").read_text())
+    assert (record["source"]["name"], list(record["source"]["files"])) == ("pickled", ["pytorch_model.bin"])
+    assert record["gate"]["prompts"] == 4
+    found = [read_safetensors(tmp_path / f"{name}.out/model.safetensors") for name in ("pickled", "eagle3")]
+    assert found[0] == found[1]
+    stats = api.calibrate(str(pickled), str(TARGET), prompts=tmp_path / "some.jsonl", device="cpu")
+    assert stats.digests["drafter"] == read_statistics(root / "stats").digests["drafter"]

@@ -103,7 +103,7 @@ def statistics(
     drafter: Drafter, rms: tuple[float, ...] = (0.5, 1.0, 4.0), sigma: float = 2.0, **more: Any
 ) -> Statistics:
     scales = (*rms, *rms)[: drafter.dims.aux]
-    known: dict[str, Any] = {"tokens": 10**6, "is_direction": False, "matrices": None, **more}
+    known: dict[str, Any] = {"tokens": 10**6, "sigmas": {}, "is_direction": False, "matrices": None, **more}
     return Statistics(
         {},
         (),
@@ -113,6 +113,7 @@ def statistics(
         scales,
         (0.1,) * len(scales),
         sigma,
+        known["sigmas"],
         known["is_direction"],
         known["matrices"],
     )
@@ -243,6 +244,19 @@ def test_a_refit_does_not_see_a_layers_scale_that_fc_undoes(is_residual_normed: 
     first, second = (evaluate(one.tensors["fc.weight"], NOWHERE) for one in found)
     assert not np.allclose(first, evaluate(drafter.tensors["fc.weight"], NOWHERE), rtol=0.01)
     assert second * np.repeat(scales, width) == pytest.approx(first, rel=1e-6)
+
+
+def test_sets_of_prompts_that_want_another_sigma_are_told() -> None:
+    drafter = made("vllm/native")
+    near, far = {"code": 2.2, "prose": 1.8}, {"code": 2.2, "prose": 1.6, "maths": 2.4}
+    notes = [
+        [note.text for note in upgrade(NOWHERE, one, Recipe("off", True, statistics(one, sigmas=sets))).notes if note.level == "warning"]
+        for one, sets in (
+            (drafter, near), (drafter, far), (replace(drafter, norms=replace(drafter.norms, norm_before_residual=True)), far),
+        )
+    ]  # fmt: skip
+    assert notes[0] == notes[2] == []
+    assert "(maths 2.4, prose 1.6; all 2)" in notes[1][0]
 
 
 @pytest.mark.parametrize("is_uniform", [True, False])

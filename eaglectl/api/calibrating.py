@@ -5,11 +5,12 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglectl.api.converting import convert
+from eaglectl.api.converting import convert, readable_folder
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
@@ -21,6 +22,7 @@ from eaglectl.formats.reading import read_drafter
 if TYPE_CHECKING:
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.conversion.calibration import Statistics
+    from eaglectl.reference.collecting import Batch
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.passes import Passes
 
@@ -93,44 +95,57 @@ def collected(
     source, folder = on_disk(source), Path(on_disk(target))
     if not folder.is_dir():
         raise Unreadable(f"--target {target}: calibrating runs the target, so it must be a folder with its weights")
-    checkpoint = read_checkpoint(open_folder(source))
-    meant = read_drafter(checkpoint, answers or Answers(), open_target(str(folder)))
-    if meant.aux.boundaries is None:
-        raise Usage("the trained aux layers are not known; pass --aux-layers")
-    if meant.quantisation is not None:
-        raise Refused("a quantised drafter is not run here; calibrate with the unquantised one")
-    total, done = 3 * len(prompts), [0]
-
-    def count(more: int) -> None:
-        done[0] += more
-        if told:
-            told(done[0], total)
-
-    with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        convert(source, Path(name) / "drafter", target=str(folder), answers=answers, link=True)
-        job = Job(Path(name) / "drafter", meant, folder, tuple(prompts), 1, answer_tokens)
-        texts = sorted(tokenise(job, context(folder)), key=len)
-        with _running(way, folder, Path(name) / "drafter", meant, len(texts[-1]) + answer_tokens) as (passes, drafter):
-            whole = []
-            for batch in (texts[start : start + BATCH] for start in range(0, len(texts), BATCH)):
-                answered = passes.answers(batch, answer_tokens)
-                whole.append([[*text, *answer] for text, answer in zip(batch, answered, strict=True)])
-                count(len(batch))
-            sizes = collect_sizes(passes, drafter, whole, count)
+    done = count()
+    tell = (lambda: told(next(done) + 1, 3 * len(prompts))) if told else lambda: None
+    with readable_folder(source) as plain, tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
+        checkpoint = read_checkpoint(open_folder(plain))
+        meant = _runnable(read_drafter(checkpoint, answers or Answers(), open_target(str(folder))))
+        assert meant.aux.boundaries is not None
+        place = Path(name) / "drafter"
+        convert(plain, place, target=str(folder), answers=answers, link=True)
+        texts = tokenise(Job(place, meant, folder, tuple(prompts), 1, answer_tokens), context(folder))
+        batches = _batches(texts, [prompt.set for prompt in prompts])
+        with _running(way, folder, place, meant, max(map(len, texts)) + answer_tokens) as (passes, drafter):
+            answered = [_answered(passes, batch, answer_tokens, tell) for batch in batches]
+            sizes = collect_sizes(passes, drafter, answered, tell)
             if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
                 raise Refused(
                     f"the states of drafter and target are not finite; see `eaglectl validate {source}` for NaN or infinite weights"
                 )
-            moments = collect_moments(passes, drafter, sizes.rms, whole, count)
+            moments = collect_moments(passes, drafter, sizes.rms, answered, tell)
             engine = passes.engine
-    digests = {
-        "drafter": drafter_digest(checkpoint, meant), "target": target_digest(FolderSource(folder)),
-        "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
-    }  # fmt: skip
+        digests = {
+            "drafter": drafter_digest(checkpoint, meant), "target": target_digest(FolderSource(folder)),
+            "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
+        }  # fmt: skip
     return Statistics(
         digests, tuple(prompt_digest(prompt) for prompt in prompts), meant.aux.boundaries, float(meant.settings["rms_norm_eps"]), moments.tokens, sizes.rms,
-        sizes.spread, sizes.sigma, meant.norms.norm_before_residual, Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()), engine,
+        sizes.spread, sizes.sigma, sizes.sigmas, meant.norms.norm_before_residual, Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()), engine,
     )  # fmt: skip
+
+
+def _runnable(drafter: Drafter) -> Drafter:
+    if drafter.aux.boundaries is None:
+        raise Usage("the trained aux layers are not known; pass --aux-layers")
+    if drafter.quantisation is not None:
+        raise Refused("a quantised drafter is not run here; calibrate with the unquantised one")
+    return drafter
+
+
+def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
+    """Texts of like lengths together, which pad little."""
+    from eaglectl.reference.collecting import Batch
+
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    return [Batch([list(texts[i]) for i in part], [sets[i] for i in part]) for part in parts]
+
+
+def _answered(passes: "Passes", batch: "Batch", tokens: int, told: Callable[[], None]) -> "Batch":
+    found = passes.answers(batch.texts, tokens)
+    for _ in found:
+        told()
+    return replace(batch, texts=[[*text, *answer] for text, answer in zip(batch.texts, found, strict=True)])
 
 
 @contextmanager

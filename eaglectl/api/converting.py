@@ -103,6 +103,15 @@ def _judged(plan: Plan, wish: Wish) -> Iterator[Note]:
 
 
 @contextmanager
+def readable_folder(source: str) -> Iterator[str]:
+    """A folder with the files of `source` whose weights are no pickles: `source` itself, or a rewriting that is gone afterwards."""
+    original = open_folder(source)
+    pickles = pickle_files(original)
+    with _readable(original, pickles, None) as found:
+        yield str(found.root) if pickles and isinstance(found, FolderSource) else source
+
+
+@contextmanager
 def _readable(original: FolderSource, pickles: tuple[str, ...], out: Path | None) -> Iterator[Source]:
     """The source itself, or a safetensors rewriting of its pickles that is gone afterwards."""
     if not pickles:

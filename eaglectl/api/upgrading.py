@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.api.calibrating import ANSWER_TOKENS, Way, collected, prompt_digest
-from eaglectl.api.converting import convert
+from eaglectl.api.converting import convert, readable_folder
 from eaglectl.api.inputs import open_target
 from eaglectl.api.meanings import ask_with_figures
 from eaglectl.checkpoint.checkpoint import read_checkpoint
@@ -52,7 +52,6 @@ def upgrade(
 
     Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
     """
-    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
     from eaglectl.conversion.upgrade import FC_NORM, Recipe
 
     asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
@@ -63,54 +62,47 @@ def upgrade(
     if target is not None and not asked.is_start and (asked.has_gate or asked.statistics is None):
         target = on_disk(target)  # it is going to run
     settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
-    folder = Path(target) if target is not None and _has_weights(Path(target)) else None
-    version = _version(source, target, answers)
-    if version == "3 or 3.1" and folder is not None and asked.has_gate and not dry_run:
-        given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
-        ask_with_figures(
-            source,
-            folder,
-            given,
-            answers or Answers(),
-            asked.device,
-            lambda done, total: tell("measuring", done, total),
-        )
-    if version != "3":  # it is 3.1 already, or the plan asks what it is
-        return convert(source, out, wish=wish, dry_run=dry_run, force=force, max_shard_size=max_shard_size, **settings)
-    if out is not None and not dry_run:
-        check_free(Path(out), force=force)
-    statistics, held = _known(source, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
-    wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
-    planned = convert(source, out, wish=wish, dry_run=True, **settings)
-    if dry_run:
-        return planned
-    gate = None
-    if asked.has_gate and not asked.is_start:
-        if folder is None:
-            raise Usage(
-                "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to write without looking"
+    last: dict[str, Any] = {"force": force, "max_shard_size": max_shard_size, **settings}
+    with readable_folder(source) as plain:
+        version = _version(plain, target, answers)
+        if version == "3 or 3.1" and not dry_run:
+            _ask(plain, target, asked, answers or Answers(), lambda done, total: tell("measuring", done, total))
+        if version != "3":  # it is 3.1 already, or the plan asks what it is
+            return convert(source, out, wish=wish, dry_run=dry_run, **last)
+        if out is not None and not dry_run:
+            check_free(Path(out), force=force)
+        folder = _runnable(target)
+        statistics, held = _known(plain, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
+        wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
+        planned = convert(source, out, wish=wish, dry_run=True, **settings)
+        if dry_run:
+            return planned
+        gate = None
+        if asked.has_gate and not asked.is_start:
+            gate = _gated(
+                plain, folder, wish, settings, asked, held, lambda done, total: tell("measuring", done, total)
             )
-        if not held:
-            raise Usage(
-                "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or --no-gate"
-            )
-        gate = _gated(source, folder, wish, settings, asked, held, lambda done, total: tell("measuring", done, total))
-        if not gate.is_baseline_alive:
-            raise Refused(
-                f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3, which is hardly drafting: find out"
-                f" why before converting it, with `eaglectl smoke {source} --target {target} --probe sensitivity`"
-            )
-        if not gate.is_passed:
-            return replace(planned, gate=gate)
-    done = convert(
-        source,
-        out,
-        wish=replace(wish, record=gate_record(gate)),
-        force=force,
-        max_shard_size=max_shard_size,
-        **settings,
-    )
+            if not gate.is_baseline_alive:
+                raise Refused(
+                    f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3, which is hardly drafting: find out"
+                    f" why before converting it, with `eaglectl smoke {source} --target {target} --probe sensitivity`"
+                )
+            if not gate.is_passed:
+                return replace(planned, gate=gate)
+        done = convert(source, out, wish=replace(wish, record=gate_record(gate)), **last)
     return replace(done, gate=gate)
+
+
+def _ask(
+    source: str, target: str | None, asked: Upgrade, answers: Answers, told: Callable[[int, int], None]
+) -> None:  # fmt: skip
+    """Raise Usage with figures for either meaning of norm_output, where the target can be run."""
+    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
+
+    folder = _runnable(target)
+    if folder is not None and asked.has_gate:
+        given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
+        ask_with_figures(source, folder, given, answers, asked.device, told)
 
 
 def _version(source: str, target: str | None, answers: Answers | None) -> str:
@@ -157,12 +149,18 @@ def _known(
 
 
 def _gated(
-    source: str, target: Path, wish: Wish, settings: Mapping[str, Any], asked: Upgrade, prompts: "tuple[Prompt, ...]", told: Callable[[int, int], None]
+    source: str, target: Path | None, wish: Wish, settings: Mapping[str, Any], asked: Upgrade, prompts: "tuple[Prompt, ...]", told: Callable[[int, int], None]
 ) -> "Gate":  # fmt: skip
     """Both drafters in vLLM's layout beside each other, run on the same prompts."""
     from eaglectl.acceptance.gate import hold
     from eaglectl.acceptance.job import Job
 
+    if target is None:
+        raise Usage(
+            "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to write without looking"
+        )
+    if not prompts:
+        raise Usage("every prompt was calibrated on, and none is left for the gate; pass other --prompts, or --no-gate")
     with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
         jobs = []
         for place, version in (
@@ -202,5 +200,9 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _has_weights(folder: Path) -> bool:
-    return folder.is_dir() and any(path.suffix in (".safetensors", ".bin") for path in folder.iterdir())
+def _runnable(target: str | None) -> Path | None:
+    """The target's folder, where its weights are in it."""
+    folder = None if target is None else Path(target)
+    if folder is None or not folder.is_dir():
+        return None
+    return folder if any(path.suffix in (".safetensors", ".bin") for path in folder.iterdir()) else None

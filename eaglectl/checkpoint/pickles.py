@@ -70,7 +70,7 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
     try:
         _write(named, folder / SINGLE, _marks(tensors))
         for name in source.names():
-            is_pickled = name.endswith((*PICKLES, ".distcp", ".safetensors"))
+            is_pickled = name.endswith((*PICKLES, ".distcp", ".safetensors")) and name not in VOCABULARY_PICKLES
             if (path := source.path(name)) and not name.startswith(".") and "/" not in name and not is_pickled:
                 shutil.copyfile(path, folder / name)
     except OSError as error:

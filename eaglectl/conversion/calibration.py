@@ -36,7 +36,7 @@ class Statistics:
     """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
 
     `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma` the median RMS of
-    the first two fed-back states; `digests` name the drafter, the target and all prompts, `prompts` each of them.
+    the first two fed-back states, `sigmas` the same by set of prompts; `digests` name the drafter, the target and all prompts, `prompts` each of them.
     """
 
     digests: Mapping[str, str]
@@ -47,6 +47,7 @@ class Statistics:
     rms: tuple[float, ...]
     spread: tuple[float, ...]
     sigma: float
+    sigmas: Mapping[str, float]
     is_direction: bool
     matrices: Matrices | None = None
     engine: Mapping[str, str] = field(default_factory=dict)  # what ran the target; empty where it is not known
@@ -55,7 +56,7 @@ class Statistics:
         """All of it but the matrices, as provenance holds it."""
         return {
             "digests": dict(self.digests), "boundaries": list(self.boundaries), "rms_norm_eps": self.eps, "tokens": self.tokens,
-            "rms": list(self.rms), "log_ratio_sd": list(self.spread), "sigma": self.sigma, "is_direction": self.is_direction,
+            "rms": list(self.rms), "log_ratio_sd": list(self.spread), "sigma": self.sigma, "sigma_by_set": dict(self.sigmas), "is_direction": self.is_direction,
             "engine": dict(self.engine),
         }  # fmt: skip
 
@@ -139,7 +140,7 @@ def read_statistics(folder: Path) -> Statistics:
             matrices = Matrices(found["gram"], found["cross"])
         return Statistics(
             dict(value["digests"]), tuple(value["prompts"]), tuple(value["boundaries"]), float(value["rms_norm_eps"]), int(value["tokens"]), tuple(value["rms"]),
-            tuple(value["log_ratio_sd"]), float(value["sigma"]), bool(value["is_direction"]), matrices,
+            tuple(value["log_ratio_sd"]), float(value["sigma"]), dict(value["sigma_by_set"]), bool(value["is_direction"]), matrices,
             dict(value.get("engine", {})),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:

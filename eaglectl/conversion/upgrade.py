@@ -16,7 +16,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.plan import Wish
-from eaglectl.conversion.upgrade_checks import check_upgrade, doubts, may_refit
+from eaglectl.conversion.upgrade_checks import check_upgrade, doubt_sigma, doubts, may_refit
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import Refused
@@ -184,6 +184,8 @@ def _with_norm_output(
                 "norm_before_residual is true, so norm_output is the same function: nothing is lost and nothing gained by it",
             )
         )
+    if known is not None and not is_exact:
+        notes += doubt_sigma(known)
     if head is None:
         return _rescaled(drafter, replace(result, norms=norms), weight, mean, known, record)
     sigma = held(mean if is_exact or known is None else known.sigma, norm.dtype)

@@ -4,7 +4,7 @@ Two passes over the same sequences: medians first, then the matrices of the refi
 number for each token and layer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +15,28 @@ from eaglectl.reference.passes import Passes, States
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 
 
+LEAST = 500  # fed-back states that a median of one set of prompts is made from
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Token sequences that are run together, and the set of prompts that each belongs to."""
+
+    texts: Sequence[Sequence[int]]
+    sets: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Medians over tokens (token 0 and padding left out): RMS of each aux state, sd of its log-ratio, RMS of the first two fed-back states."""
+    """Medians over tokens (token 0 and padding left out): RMS of each aux state, sd of its log-ratio, RMS of the first two fed-back states.
+
+    `sigmas` is the last of these for each set of prompts alone.
+    """
 
     rms: tuple[float, ...]
     spread: tuple[float, ...]
     sigma: float
+    sigmas: Mapping[str, float]
     tokens: int
 
 
@@ -37,40 +52,47 @@ class Moments:
     tokens: int
 
 
-def collect_sizes(
-    target: Passes, drafter: DraftModel, batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
-) -> Sizes:
-    """The medians over all sequences of `batches`; `told` gets the number of sequences of each batch done."""
+def collect_sizes(target: Passes, drafter: DraftModel, batches: Sequence[Batch], told: Callable[[], None]) -> Sizes:
+    """The medians over all sequences of `batches`; `told` is called for each of them."""
     found, states, count = [], [], drafter.dims.aux
+    sets = sorted({name for batch in batches for name in batch.sets})
     with torch.no_grad():
         for batch in batches:
-            seen = target.states(batch)
+            seen = target.states(batch.texts)
             keep = seen.known & (seen.positions > 0)
             found.append(_rms(seen.aux, count, drafter.eps)[keep].cpu())
-            states.append(_fed_back(target, drafter, seen)[:, keep[:, :-2]].flatten().cpu())
-            told(len(batch))
-    sizes = torch.cat(found).double()
+            fed, inner = _fed_back(target, drafter, seen), keep[:, :-2]
+            rows = torch.tensor([sets.index(name) for name in batch.sets], device=inner.device)[:, None].expand_as(
+                inner
+            )
+            states.append(torch.stack((fed[:, inner], rows[inner].expand(len(fed), -1).to(fed.dtype))).flatten(1).cpu())
+            for _ in batch.texts:
+                told()
+    sizes, (values, which) = torch.cat(found).double(), torch.cat(states, 1)
     logs = sizes.log()
+    parts = {name: values[which == index] for index, name in enumerate(sets)}
     return Sizes(
-        tuple(sizes.median(0).values.tolist()), tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()), float(torch.cat(states).median()), len(sizes)
+        tuple(sizes.median(0).values.tolist()), tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()), float(values.median()),
+        {name: float(part.median()) for name, part in parts.items() if len(part) >= LEAST}, len(sizes),
     )  # fmt: skip
 
 
 def collect_moments(
-    target: Passes, drafter: DraftModel, scales: Sequence[float], batches: Sequence[Sequence[Sequence[int]]], told: Callable[[int], None]
-) -> Moments:  # fmt: skip
+    target: Passes, drafter: DraftModel, scales: Sequence[float], batches: Sequence[Batch], told: Callable[[], None]
+) -> Moments:
     """The matrices of the refit over all real tokens, token 0 in. `scales` are the medians: where only directions matter, f is put to its best multiple."""
     gram = cross = None
     count = 0
     with torch.no_grad():
         for batch in batches:
-            seen = target.states(batch)
+            seen = target.states(batch.texts)
             for plain, normed in chunks(seen.aux[seen.known].float(), drafter):
                 one, other = moments(plain, normed, drafter, scales)
                 gram = one.double() if gram is None else gram.add_(one)
                 cross = other.double() if cross is None else cross.add_(other)
                 count += len(plain)
-            told(len(batch))
+            for _ in batch.texts:
+                told()
     assert gram is not None and cross is not None
     return Moments(gram, cross, count)
 
