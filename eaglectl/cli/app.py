@@ -74,5 +74,6 @@ COMMANDS = (
     engines_command,
     demo_command,
 )
+EPILOG = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 for command in COMMANDS:
-    app.command(command.__name__.removesuffix("_command"))(command)
+    app.command(command.__name__.removesuffix("_command"), epilog=EPILOG)(command)

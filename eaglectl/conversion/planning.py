@@ -16,6 +16,7 @@ from eaglectl.conversion.checks import (
 from eaglectl.conversion.mla import mended, reshaped
 from eaglectl.conversion.plan import KeyChange, Left, Plan, Step, Wish
 from eaglectl.conversion.pruning import pruned
+from eaglectl.conversion.reading_back import check_reads_back
 from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
@@ -72,10 +73,12 @@ def make_plan(
     )
     notes.extend(_layout_notes(drafter, layout))
     copied, left_files = _files(checkpoint)
-    return Plan(
+    plan = Plan(
         printable(checkpoint.source.label), drafter, format.name, steps, config, dict(layout.metadata), _changes(checkpoint.config, config),
         tuple(_left_tensors(checkpoint, drafter, steps, {**dict.fromkeys(wish.drop, "dropped as asked by --drop"), **zero_biases})), left_files, copied, tuple(notes), record,
     )  # fmt: skip
+    check_reads_back(plan, checkpoint.source)
+    return plan
 
 
 def _nested_ids(

@@ -49,7 +49,7 @@ TORCHSPEC = Format(
 TORCHSPEC_VLLM = Format(
     "torchspec-vllm", "TorchSpec (--vllm)", _for_vllm, aux_convention="boundary", retires=("_torchspec_version",), doubts=_rope,
     layout=Layout(
-        _ARCHITECTURES, {"llama": "llama", "mla": "kimi_k2"}, _EXPRESSES, nested_ids="boundary", extra={"_torchspec_version": "written by eaglectl"},
+        {"mla": _ARCHITECTURES["mla"]}, {"mla": "kimi_k2"}, _EXPRESSES, nested_ids="boundary", extra={"_torchspec_version": "written by eaglectl"},
     ),
 )  # fmt: skip
 
