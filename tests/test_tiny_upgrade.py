@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -23,7 +24,7 @@ from eaglectl.conversion.plan import Wish  # noqa: E402
 from eaglectl.conversion.upgrade import Recipe  # noqa: E402
 from eaglectl.errors import EaglectlError, Refused, Usage  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
-from tests.builders import Stored, read_safetensors  # noqa: E402
+from tests.builders import Stored, call, read_safetensors  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
 
 EAGLE3 = str(TINY / "eagle3")
@@ -42,6 +43,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(root: Path, **more: Any) -> Upgrade:
     known = {"statistics": root / "stats", "prompts": TINY / "gate.jsonl", "device": "cpu", "max_tokens": 48}
     return Upgrade(**{**known, **more})
+
+
+def test_the_document_of_calibrate_keeps_its_schema(tmp_path: Path) -> None:
+    schema = json.loads((TINY.parents[1] / "schemas/calibrate.schema.json").read_text())
+    (tmp_path / "few.jsonl").write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6]))
+    made = call(
+        "calibrate", EAGLE3, "--target", TARGET, "--prompts", tmp_path / "few.jsonl", "--answer-tokens", "8", "--device", "cpu", "--json",
+        "-o", tmp_path / "stats",
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    jsonschema.validate(made.document, schema)
+    assert made.document["sigma"] == read_statistics(tmp_path / "stats").sigma
 
 
 def measured(root: Path, tmp_path: Path, recipe: Recipe, prompts: int) -> Gate:
