@@ -318,6 +318,28 @@ def test_only_what_the_plan_names_changes_a_byte(known: tuple[Path, Path], tmp_p
     assert record["gate"] is None
 
 
+def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_layers(tmp_path: Path) -> None:
+    source = next(case.folder for case in CASES if case.path == "modelopt/hf-fp8")
+    drafter = read_drafter(read_checkpoint(FolderSource(source)), Answers(), Target())
+    write_statistics(statistics(drafter), tmp_path / "stats", force=False)
+    scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
+    done = api.upgrade(str(source), tmp_path / "out", asked=asked(tmp_path / "stats", **scales))
+    assert {step.name for step in done.plan.steps if step.action == "computed"} == {
+        f"fc_norm.{i}.weight" for i in range(3)
+    }
+    before, after = digests(source), digests(tmp_path / "out")
+    assert before.items() <= after.items() and done.plan.drafter.quantisation
+    for kind, words, wish in (
+        (Refused, "another drafter", asked(tmp_path / "stats")),
+        (Refused, "another drafter", asked(tmp_path / "stats", fc_norm="calibrated")),
+        (Usage, "--engine vllm --against", asked(tmp_path / "stats", has_gate=True, **scales)),
+        (Refused, "is quantised; convert the unquantised one", asked(None)),
+    ):
+        with pytest.raises(kind, match=words):
+            api.upgrade(str(source), tmp_path / "other", asked=wish)
+    assert not (tmp_path / "other").exists()
+
+
 def test_statistics_come_back_as_they_were_written(known: tuple[Path, Path], tmp_path: Path) -> None:
     found = read_statistics(known[1])
     write_statistics(found, tmp_path / "again", force=False)

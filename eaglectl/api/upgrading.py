@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from eaglectl.conversion.calibration import Statistics
 
 TOLERANCE = 0.97
+QUANTISED = (
+    "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold the output to its source with"
+    " `eaglectl smoke OUT --target T --engine vllm --against SOURCE`"
+)
 GATE_SHARE = 3  # every third prompt is kept for the gate where one file serves both
 
 
@@ -79,18 +83,24 @@ def upgrade(
             return planned
         gate = None
         if asked.has_gate and not asked.is_start:
+            if planned.plan.drafter.quantisation is not None:
+                raise Usage(QUANTISED)
             gate = _gated(
                 plain, folder, wish, settings, asked, held, lambda done, total: tell("measuring", done, total)
             )
-            if not gate.is_baseline_alive:
-                raise Refused(
-                    f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3, which is hardly drafting: find out"
-                    f" why before converting it, with `eaglectl smoke {source} --target {target} --probe sensitivity`"
-                )
+            _check_baseline(gate, source, target)
             if not gate.is_passed:
                 return replace(planned, gate=gate)
         done = convert(source, out, wish=replace(wish, record=gate_record(gate)), **last)
     return replace(done, gate=gate)
+
+
+def _check_baseline(gate: "Gate", source: str, target: str | None) -> None:
+    if not gate.is_baseline_alive:
+        raise Refused(
+            f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3, which is hardly drafting: find out"
+            f" why before converting it, with `eaglectl smoke {source} --target {target} --probe sensitivity`"
+        )
 
 
 def _ask(
@@ -119,13 +129,14 @@ def _known(
     given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
     checkpoint = read_checkpoint(open_folder(source))
     drafter = read_drafter(checkpoint, settings["answers"] or Answers(), open_target(settings["target"]))
+    is_output_free = not asked.is_norm_output or bool(drafter.norms.norm_output) or drafter.norms.norm_before_residual
     if asked.statistics is not None:
         statistics = read_statistics(asked.statistics)
-        check_statistics(statistics, checkpoint, drafter, None if target is None else FolderSource(target))
+        is_of_states = asked.fc_norm == "calibrated" and is_output_free
+        files = None if target is None else FolderSource(target)
+        check_statistics(statistics, checkpoint, drafter, files, is_of_states=is_of_states)
         return statistics, tuple(prompt for prompt in given if prompt_digest(prompt) not in statistics.prompts)
-    is_free = asked.fc_norm in ("off", "ones") and (
-        not asked.is_norm_output or bool(drafter.norms.norm_output) or drafter.norms.norm_before_residual
-    )
+    is_free = asked.fc_norm in ("off", "ones") and is_output_free
     is_bare = (
         drafter.version != "3"
         or drafter.quantisation is not None

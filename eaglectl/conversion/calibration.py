@@ -147,10 +147,15 @@ def read_statistics(folder: Path) -> Statistics:
         raise Unreadable(f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({error})") from None
 
 
-def check_statistics(statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter, target: Source | None) -> None:
-    """Raise Refused unless they were made with this drafter, these aux layers and, where one is given, this target."""
+def check_statistics(
+    statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter, target: Source | None, *, is_of_states: bool = False
+) -> None:  # fmt: skip
+    """Raise Refused unless they were made with this drafter, these aux layers and, where one is given, this target.
+
+    `is_of_states`: the sizes of the target's states are all that is taken, which every drafter of these layers shares.
+    """
     again = "run `eaglectl calibrate` with this drafter and its target"
-    if statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
+    if not is_of_states and statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
         raise Refused(f"the calibration was made with another drafter; {again}")
     if drafter.aux.boundaries is not None and statistics.boundaries != drafter.aux.boundaries:
         raise Refused(

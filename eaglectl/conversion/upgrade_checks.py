@@ -33,7 +33,8 @@ def check_upgrade(drafter: Drafter, recipe: "Recipe") -> None:
         )
     if Feature.QUANTISED in features and (recipe.fc_norm == "refit" or recipe.is_norm_output):
         raise Refused(
-            "fc or lm_head would be rewritten and this drafter is quantised; pass --fc-norm calibrated --no-norm-output, or convert the unquantised one"
+            "fc or lm_head would be rewritten and this drafter is quantised; convert the unquantised one, or pass --fc-norm calibrated --no-norm-output"
+            " with a --calibration of any unquantised drafter of this target and these layers"
         )
     if recipe.fc_norm == "ones" and not recipe.is_start:
         raise Usage(
