@@ -3,11 +3,12 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eaglectl.reports import wording
 from eaglectl.validation.judging import Outcome, Report
+from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import SEVERITIES, Finding, Rule, Severity
 
 # where the rules' page lies; a pipeline may give the address at which its people read it
@@ -84,6 +85,47 @@ def counted(report: Report) -> str:
     words += [f"{len(report.suppressed)} suppressed"] if report.suppressed else []
     words += [f"{plural(len(report.unlooked), 'rule')} could not look"] if report.unlooked else []
     return ", ".join([*words, f"{len(report.passed)} passed"])
+
+
+def total(reports: Sequence[Report]) -> str:
+    """How many of what there are over all checkpoints."""
+    if len(reports) == 1:
+        return counted(reports[0])
+    verdicts = Counter(report.verdict for report in reports)
+    tally = Counter(one.severity for report in reports for one in report.findings)
+    words = [f"{count} {verdict}" for verdict, count in sorted(verdicts.items())]
+    severities = [plural(tally[one], one) for one in ("error", "warning", "note") if tally[one]]
+    return f"{plural(len(reports), 'checkpoint')}: {', '.join(words)}" + (
+        f"; {', '.join(severities)}" if severities else ""
+    )
+
+
+def asked(reports: Sequence[Report]) -> str:
+    """What fails, and by which policies."""
+    policies = sorted({report.policy for report in reports})
+    least = {report.fail_on for report in reports}
+    until = "never fails" if least == {None} else f"fails on {next(iter(least))}"
+    return f"{until}; policy: {', '.join(policies)}"
+
+
+def suppressions(report: Report) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Findings that suppressions let pass, and suppressions that do nothing: a title, and rules with reasons under it."""
+    hidden = Counter((one.finding.rule.id, one.by) for one in report.suppressed)
+    if hidden:
+        yield (
+            "suppressed",
+            [(rule, f"{plural(count, 'finding')}: {_reason(by)}") for (rule, by), count in hidden.items()],
+        )
+    unused = [one for one in report.unused if one not in report.expired]
+    for title, found in (("suppressions that met nothing", unused), ("suppressions that have run out", report.expired)):
+        if found:
+            yield title, [(one.rule, _reason(one)) for one in found]
+
+
+def _reason(by: Suppression) -> str:
+    limits = [by.where, f"until {by.until}" if by.until else ""]
+    shown = ", ".join(limit for limit in limits if limit)
+    return f"{by.reason} ({shown})" if shown else by.reason
 
 
 def plural(count: int, noun: str) -> str:

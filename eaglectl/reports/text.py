@@ -10,21 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from eaglectl.conversion.plan import KeyChange, Plan
-from eaglectl.drafter.drafter import Drafter, Feature, Note
-from eaglectl.drafter.tensors import Dimensions
-from eaglectl.engines import vllm
-from eaglectl.engines.engine import Verdict
+from eaglectl.drafter.drafter import Note
 from eaglectl.formats.catalogue import by_name
+from eaglectl.reports import inspection
 from eaglectl.reports.findings import Conversion, Inspection
-from eaglectl.reports.wording import layers, release_range, size, trained_layers
+from eaglectl.reports.wording import size, trained_layers
 
 STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
-WORDS = {
-    "as trained": "runs as trained",
-    "differs": "runs differently than trained",
-    "fails": "does not load",
-    "unknown": "cannot be told",
-}
+SAME_STYLES = {"yes": "green", "no": "red", "unknown": "yellow"}
 LEVELS = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
 SHOWN_CHANGES = 60
 
@@ -32,13 +25,9 @@ SHOWN_CHANGES = 60
 def print_inspection(console: Console, found: Inspection, *, has_tensors: bool) -> None:
     """The screen of `inspect`."""
     drafter = found.drafter
-    title = Text.assemble(
-        (f"EAGLE-{drafter.version} drafter", "bold"),
-        f" from {by_name(drafter.producer).title}",
-        (f"  ({drafter.evidence})", "dim"),
-    )
-    console.print(title)
-    console.print(indented(_facts(found)))
+    what, who, evidence = inspection.headline(drafter)
+    console.print(Text.assemble((what, "bold"), who, (evidence, "dim")))
+    console.print(indented(pairs(inspection.facts(found))))
     console.print(
         Text("\nAux layers", style="bold"),
         Text(f"trained on boundaries {trained_layers(drafter.aux)}", style="dim"),
@@ -105,126 +94,22 @@ def _actions(plan: Plan) -> str:
     return ", ".join(f"{count} {action}" for action, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _facts(found: Inspection) -> RenderableType:
-    drafter, dims = found.drafter, found.drafter.dims
-    target = drafter.target
-    known = [f"{target.depth} layers" if target.depth else "", target.model_type or ""]
-    rows = [
-        ("target", (target.name or "not named") + "".join(f", {part}" for part in known if part)),
-        ("network", f"{dims.layers} layer{'s' * (dims.layers > 1)}, {_attention(dims)}, hidden {dims.hidden}, MLP {dims.intermediate}" + (", q/k norms" if Feature.QK_NORM in drafter.features() else "")),
-        ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
-        ("norms", _norms(drafter)),
-        ("vocabulary", _vocabulary(drafter)),
-        ("rope", _rope(drafter)),
-        ("embedding", "its own" if "embed_tokens.weight" in drafter.tensors else "the target's (none in the file)"),
-        ("head", "its own" if "lm_head.weight" in drafter.tensors else "the target's (none in the file)"),
-        ("weights", f"{_parameters(found):,} parameters, {size(found.checkpoint.nbytes)} in {len(found.checkpoint.weight_files)} file(s), {', '.join(drafter.dtypes)}"),
-        ("quantised", "yes, passed through unchanged" if drafter.quantisation is not None else "no"),
-    ]  # fmt: skip
-    return pairs(rows)
-
-
-def _attention(dims: Dimensions) -> str:
-    if dims.attention == "MLA":
-        return (
-            f"MLA {dims.heads} heads, q rank {dims.q_lora_rank or 'none'}, kv rank {dims.kv_lora_rank},"
-            f" {dims.qk_nope_head_dim}+{dims.qk_rope_head_dim}/{dims.v_head_dim}"
-        )
-    return f"{dims.attention} {dims.heads} heads on {dims.kv_heads} of {dims.head_dim}"
-
-
-def _norms(drafter: Drafter) -> str:
-    norms = drafter.norms
-    output = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}[
-        norms.norm_output
-    ]
-    aux = (
-        "each aux state (fc_norm)"
-        if norms.fc_norm
-        else "all aux states at once (norm_before_fc)"
-        if norms.norm_before_fc
-        else "none before fc"
-    )
-    return f"{aux}; fed back {output}; residual {'normed' if norms.norm_before_residual else 'un-normed'}"
-
-
-def _vocabulary(drafter: Drafter) -> str:
-    dims = drafter.dims
-    if not drafter.has_reduced_vocabulary:
-        return f"all {dims.vocab} target tokens"
-    maps = " and ".join(name for name in ("d2t", "t2d") if name in drafter.tensors) or "no map"
-    return f"{dims.draft_vocab} of {dims.vocab} target tokens ({dims.draft_vocab / dims.vocab:.1%}), {maps}"
-
-
-def _rope(drafter: Drafter) -> str:
-    rope = drafter.rope
-    scaling = (
-        f", {rope.scaling.get('rope_type')} scaling"
-        + (f" x{rope.scaling['factor']:g}" if "factor" in rope.scaling else "")
-        if rope.scaling
-        else ""
-    )
-    return f"base {rope.theta:g}{scaling}{', interleaved' if rope.is_interleaved else ''}"
-
-
-def _parameters(found: Inspection) -> int:
-    total = 0
-    for name, tensor in found.drafter.tensors.items():
-        count = 1
-        for axis in tensor.shape:
-            count *= axis
-        total += count if name not in ("d2t", "t2d") else 0
-    return total
-
-
 def _aux_table(found: Inspection) -> RenderableType:
-    rows = table("engine", "ids it reads", "from", "boundaries", "as trained")
-    for reading in found.readings:
-        same = reading.same_as(found.drafter.aux)
-        word = {
-            True: Text("yes", style="green"),
-            False: Text("no", style="red"),
-            None: Text("unknown", style="yellow"),
-        }[same]
-        ids = ", ".join(map(str, reading.ids)) if reading.ids else "-"
-        rows.add_row(reading.engine, ids, reading.key, layers(reading.boundaries, is_default=reading.is_default), word)
+    rows = table(*inspection.AUX_HEAD)
+    for *cells, same in inspection.aux_rows(found):
+        rows.add_row(*cells, Text(same, style=SAME_STYLES[same]))
     return rows
 
 
 def _verdict_table(found: Inspection) -> RenderableType:
-    rows = table("engine", "releases", "outcome", "why")
-    if found.asked:
-        for verdict in found.asked:
-            _add_verdict(rows, verdict.engine, verdict.release, verdict)
-        return rows
-    of_vllm = [verdict for verdict in found.verdicts if verdict.engine == "vllm"]
-    newest = of_vllm[-1]
-    groups: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
-    for verdict in reversed(of_vllm):
-        groups.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
-    for group in list(groups.values())[:3]:
-        _add_verdict(rows, "vllm", release_range(group, vllm.releases()), group[0])
-    if len(groups) > 3:
-        rows.add_row(
-            "vllm",
-            "older",
-            "",
-            Text(
-                f"{len(groups) - 3} more kinds of trouble before"
-                f" {min(groups[k][-1].release for k in list(groups)[2:3])}; ask with --engine 'vllm<{newest.release}'",
-                style="dim",
-            ),
-        )
-    for verdict in found.verdicts:
-        if verdict.engine == "sglang":
-            _add_verdict(rows, "sglang", verdict.release, verdict)
+    rows = table(*inspection.SERVED_HEAD)
+    for one in inspection.served(found):
+        if one.outcome:
+            outcome = Text(inspection.WORDS[one.outcome], style=STYLES[one.outcome])
+            rows.add_row(one.engine, one.releases, outcome, one.why)
+        else:
+            rows.add_row(one.engine, one.releases, "", Text(one.why, style="dim"))
     return rows
-
-
-def _add_verdict(rows: Table, engine: str, releases: str, verdict: Verdict) -> None:
-    rows.add_row(
-        engine, releases, Text(WORDS[verdict.outcome], style=STYLES[verdict.outcome]), "; ".join(verdict.reasons)
-    )
 
 
 def print_notes(console: Console, notes: Sequence[Note]) -> None:
@@ -232,34 +117,24 @@ def print_notes(console: Console, notes: Sequence[Note]) -> None:
     if not notes:
         return
     console.print(Text("\nNotes", style="bold"))
-    order = list(LEVELS)
-    for note in sorted(notes, key=lambda note: order.index(note.level)):
+    for note in inspection.in_order(notes):
         console.print(indented(_line((note.level, LEVELS[note.level]), note.text)))
 
 
 def _print_commands(console: Console, found: Inspection) -> None:
-    latest = {verdict.engine: verdict for verdict in found.verdicts}
-    fit = [engine for engine, verdict in latest.items() if verdict.outcome == "as trained"]
-    if latest["vllm"].outcome != "as trained":
-        asks = " (answer the questions above with its options)" if found.drafter.told("question") else ""
+    if command := inspection.next_command(found):
         console.print(Text("\nNext", style="bold"))
-        console.print(
-            indented(Text(f"eaglectl convert {found.commands['source']}{asks}", no_wrap=True, overflow="ignore")),
-            soft_wrap=True,
-        )
-    if "tensorrt-llm" in found.commands:
-        fit.append("tensorrt-llm")  # its layers are a serving setting, whatever the file says
-    if fit:
+        console.print(indented(Text(command, no_wrap=True, overflow="ignore")), soft_wrap=True)
+    if commands := inspection.serve_commands(found):
         console.print(Text("\nServe", style="bold"))
-        for engine in fit:
-            console.print(Text(f"  {engine:<13} {found.commands[engine]}"), soft_wrap=True)
+        for engine, command in commands:
+            console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
 
 
 def _tensor_table(found: Inspection) -> RenderableType:
-    rows = table("tensor", "dtype", "shape", "bytes", "canonical")
-    names = {stored: name for name, tensor in found.drafter.tensors.items() for stored in tensor.stored}
-    for name, tensor in found.checkpoint.tensors.items():
-        rows.add_row(name, tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes), names.get(name, "-"))
+    rows = table(*inspection.TENSOR_HEAD)
+    for cells in inspection.tensor_rows(found):
+        rows.add_row(*cells)
     return rows
 
 

@@ -1,7 +1,6 @@
 """What `validate` found, on the screen: by checkpoint, the worst first, the way out under each finding."""
 
 import io
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,9 +10,18 @@ from rich.text import Text
 
 from eaglectl.errors import printable
 from eaglectl.reports import wording
-from eaglectl.reports.tallies import Blindness, blindness, counted, fails, plural, release_rows, shared_blindness
-from eaglectl.validation.judging import Report, Suppressed, merged
-from eaglectl.validation.policy import Suppression
+from eaglectl.reports.tallies import (
+    Blindness,
+    asked,
+    blindness,
+    fails,
+    plural,
+    release_rows,
+    shared_blindness,
+    suppressions,
+    total,
+)
+from eaglectl.validation.judging import Report, merged
 from eaglectl.validation.rule import Finding
 
 STYLES = {
@@ -100,26 +108,10 @@ def _print_blindness(console: Console, title: str, found: Sequence[Blindness]) -
 
 
 def _print_suppressions(console: Console, report: Report) -> None:
-    if report.suppressed:
-        _heading(console, "suppressed")
-        for (rule, by), count in _suppressed(report.suppressed).items():
-            _row(console, rule, f"{plural(count, 'finding')}: {_reason(by)}")
-    unused = [one for one in report.unused if one not in report.expired]
-    for title, found in (("suppressions that met nothing", unused), ("suppressions that have run out", report.expired)):
-        if found:
-            _heading(console, title)
-        for one in found:
-            _row(console, one.rule, _reason(one))
-
-
-def _suppressed(found: Sequence[Suppressed]) -> Counter[tuple[str, Suppression]]:
-    return Counter((one.finding.rule.id, one.by) for one in found)
-
-
-def _reason(by: Suppression) -> str:
-    limits = [by.where, f"until {by.until}" if by.until else ""]
-    shown = ", ".join(limit for limit in limits if limit)
-    return f"{by.reason} ({shown})" if shown else by.reason
+    for title, rows in suppressions(report):
+        _heading(console, title)
+        for rule, text in rows:
+            _row(console, rule, text)
 
 
 def _heading(console: Console, text: str) -> None:
@@ -140,23 +132,6 @@ def _print(console: Console, indent: int, text: str, style: str = "") -> None:
 
 def _last_line(reports: Sequence[Report]) -> Text:
     verdict = merged(reports)
-    policies = sorted({report.policy for report in reports})
-    least = {report.fail_on for report in reports}
-    until = "never fails" if least == {None} else f"fails on {next(iter(least))}"
     return Text.assemble(
-        (verdict, f"bold {STYLES[verdict]}"),
-        f"  {_total(reports)}",
-        (f"  ({until}; policy: {printable(', '.join(policies))})", "dim"),
-    )
-
-
-def _total(reports: Sequence[Report]) -> str:
-    if len(reports) == 1:
-        return counted(reports[0])
-    verdicts = Counter(report.verdict for report in reports)
-    tally = Counter(one.severity for report in reports for one in report.findings)
-    words = [f"{count} {verdict}" for verdict, count in sorted(verdicts.items())]
-    severities = [plural(tally[one], one) for one in ("error", "warning", "note") if tally[one]]
-    return f"{plural(len(reports), 'checkpoint')}: {', '.join(words)}" + (
-        f"; {', '.join(severities)}" if severities else ""
+        (verdict, f"bold {STYLES[verdict]}"), f"  {total(reports)}", (f"  ({printable(asked(reports))})", "dim")
     )
