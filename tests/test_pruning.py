@@ -400,3 +400,13 @@ def test_the_logits_of_the_tokens_that_stay_are_the_same(tmp_path: Path) -> None
     before, after = logits(model(checkpoint, drafter)), logits(model(checkpoint, plan.drafter))
     assert error(before[..., VOCAB - 20 :], after) < EXACT
     assert error(after, logits(model(*opened(tmp_path / "out")))) == 0
+
+
+def test_the_counts_are_never_replaced(tmp_path: Path) -> None:
+    old = drafter_folder(tmp_path, "old")
+    (old / "counts.json").write_text("[5, 4, 3]")
+    made = call(
+        "convert", drafter_folder(tmp_path), "--draft-vocab", "8", "--token-counts", old / "counts.json", "-o", old, "--force"
+    )  # fmt: skip
+    assert made.code == 2 and "lie in one another" in made.err
+    assert (old / "counts.json").read_text() == "[5, 4, 3]"

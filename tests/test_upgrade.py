@@ -415,6 +415,40 @@ def test_statistics_that_are_none_are_unreadable(text: str, known: tuple[Path, P
         api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1]))
 
 
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize("place", ["drafter", "target", "drafter/inside", "stats", "texts"])
+def test_calibrate_never_writes_over_what_it_reads(place: str, force: tuple[str, ...], tmp_path: Path) -> None:
+    folder, target = drafter_folder(tmp_path), drafter_folder(tmp_path, "target")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/statistics.json").write_text("def f")
+    (tmp_path / "stats").mkdir()
+    (tmp_path / "stats/config.json").write_text("{}")  # a checkpoint, which is no folder of statistics
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    made = call(
+        "calibrate", folder, "--target", target, "--prompts", tmp_path / "texts/statistics.json", "-o", tmp_path / place, *force
+    )  # fmt: skip
+    assert made.code == 2 and "give another -o" in made.err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", ["statistics", "prompts"])
+def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, stats = known
+    out = drafter_folder(tmp_path, "out") if kind == "prompts" else stats
+    given = {"prompts": out / "prompts.txt"} if kind == "prompts" else {}
+    for path in given.values():
+        path.write_text("def f\n")
+    with pytest.raises(Usage, match="lie in one another"):
+        api.upgrade(str(folder), out, asked=asked(stats, **given), force=True)
+    assert (out / ("prompts.txt" if kind == "prompts" else "statistics.json")).is_file()
+
+
+def test_an_old_folder_of_statistics_is_replaced_by_force(known: tuple[Path, Path], tmp_path: Path) -> None:
+    found = read_statistics(known[1])
+    write_statistics(replace(found, tokens=7), known[1], force=True)
+    assert read_statistics(known[1]).tokens == 7
+
+
 def test_a_drafter_that_is_3_1_already_only_moves(tmp_path: Path) -> None:
     tensors = {f"fc_norm.{i}.weight": floats(f"n{i}", 16) for i in range(3)}
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=tensors)

@@ -53,13 +53,15 @@ def calibrate(
     Raises Unreadable without torch, the engine, the device or the target's weights, Refused and Usage as `convert` does.
     """
     from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
-    from eaglectl.checkpoint.writer import check_free
+    from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
     from eaglectl.conversion.calibration import write_statistics
 
     way = Way(engine, device, tensor_parallel_size, timeout)
     check_way(way)
     if out is not None:
-        check_free(Path(out), force=force)
+        for given in map(Path, (source, target, *([] if prompts is None else [prompts]))):
+            check_apart(Path(out), given)
+        check_free(Path(out), force=force, kind=STATISTICS)
     chosen = read_prompts(Path(prompts)) if prompts is not None else builtin_prompts()
     found = collected(source, target, chosen, answer_tokens=answer_tokens, way=way, answers=answers, told=told)
     if out is not None:

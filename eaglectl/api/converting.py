@@ -46,7 +46,11 @@ def convert(
         parse_engine(engine)
     original = open_folder(source)
     where = Path(out) if out is not None else None
-    guarded = [original.root, *([Path(target)] if target is not None else [])]
+    guarded = [
+        original.root,
+        *([] if target is None else [Path(target)]),
+        *([wish.pruning.counts] if wish.pruning else []),
+    ]
     if where is not None:
         for folder in guarded:
             check_apart(where, folder)

@@ -12,7 +12,7 @@ from eaglectl.api.inputs import open_target
 from eaglectl.api.meanings import ask_with_figures
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
-from eaglectl.checkpoint.writer import check_free
+from eaglectl.checkpoint.writer import check_apart, check_free
 from eaglectl.conversion.plan import Wish
 from eaglectl.errors import Refused, Usage
 from eaglectl.formats.format import Answers
@@ -73,6 +73,9 @@ def upgrade(
             _ask(plain, target, asked, answers or Answers(), lambda done, total: tell("measuring", done, total))
         if version != "3":  # it is 3.1 already, or the plan asks what it is
             return convert(source, out, wish=wish, dry_run=dry_run, **last)
+        if out is not None:
+            for given in filter(None, (asked.statistics, asked.prompts)):
+                check_apart(Path(out), given)
         if out is not None and not dry_run:
             check_free(Path(out), force=force)
         folder = _runnable(target)

@@ -36,8 +36,9 @@ class Folder:
     Every fault of the file system on the way becomes Unreadable, in one sentence.
     """
 
-    def __init__(self, out: Path, *, force: bool) -> None:
+    def __init__(self, out: Path, *, force: bool, kind: "Kind | None" = None) -> None:
         self.shown = out
+        self.kind = kind or CHECKPOINT
         self.out = out.absolute()  # not resolved: a link at `out` must stay visible
         self.force = force
         self.work = self.out.parent / f".{self.out.name}.{secrets.token_hex(4)}.partial"
@@ -115,8 +116,8 @@ class Folder:
             return
         if not self.force:
             raise Usage(f"{self.shown} is there already; give another -o, or --force to replace it")
-        if not _is_checkpoint(self.out):
-            raise Usage(f"{self.shown} is not a checkpoint folder, so --force does not replace it; give another -o")
+        if not self.kind.is_at(self.out):
+            raise Usage(f"{self.shown} is not {self.kind.name}, so --force does not replace it; give another -o")
 
     def _remove(self, *, is_failed: bool = True) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
@@ -139,7 +140,7 @@ def check_apart(out: Path, source: Path) -> None:
         raise Usage(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
     if there == here or there in here.parents or here in there.parents:
         raise Usage(
-            f"{out} and the source {source} lie in one another; eaglectl never writes over its input: give another -o"
+            f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give another -o"
         )
 
 
@@ -149,23 +150,34 @@ CHECKPOINT_FILES = re.compile(
 )
 
 
-def check_free(out: Path, *, force: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What stands at OUT and may be replaced by --force: what the command writes itself, and nothing else."""
+
+    name: str
+    files: re.Pattern[str]
+    needed: str
+
+    def is_at(self, path: Path) -> bool:
+        """Whether `path` is a folder of this kind, or an empty one."""
+        if path.is_symlink() or not path.is_dir():
+            return False
+        entries = list(path.iterdir())
+        fits = all(entry.is_file() and self.files.fullmatch(entry.name) for entry in entries)
+        return not entries or (fits and (path / self.needed).is_file())
+
+
+CHECKPOINT = Kind("a checkpoint folder", CHECKPOINT_FILES, "config.json")
+STATISTICS = Kind("a folder that `calibrate` wrote", re.compile(r"statistics\.(json|safetensors)"), "statistics.json")
+
+
+def check_free(out: Path, *, force: bool, kind: Kind = CHECKPOINT) -> None:
     """Raise Usage where no folder may be written at `out`: to be asked before long work, not after it."""
-    if os.path.lexists(out) and not (force and _is_checkpoint(out.absolute())):
-        raise Usage(f"{out} is there already; give another -o" + ("" if force else ", or --force to replace it"))
-
-
-# what `calibrate` writes, which --force replaces too
-STATISTICS_FILES = frozenset({"statistics.json", "statistics.safetensors"})
-
-
-def _is_checkpoint(path: Path) -> bool:
-    if path.is_symlink() or not path.is_dir():
-        return False
-    entries = list(path.iterdir())
-    fits = all(entry.is_file() and CHECKPOINT_FILES.fullmatch(entry.name) for entry in entries)
-    is_ours = {entry.name for entry in entries} <= STATISTICS_FILES
-    return not entries or is_ours or (fits and (path / "config.json").is_file())
+    if not os.path.lexists(out) or (force and kind.is_at(out.absolute())):
+        return
+    if force:
+        raise Usage(f"{out} is not {kind.name}, so --force does not replace it; give another -o")
+    raise Usage(f"{out} is there already; give another -o, or --force to replace it")
 
 
 def _write(target: int, data: bytes) -> int:

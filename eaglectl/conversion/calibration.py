@@ -12,7 +12,7 @@ import numpy as np
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.source import Source
-from eaglectl.checkpoint.writer import Folder
+from eaglectl.checkpoint.writer import STATISTICS, Folder
 from eaglectl.conversion.arithmetic import Array
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Segment
@@ -101,7 +101,7 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
         **statistics.described(),
         "prompts": list(statistics.prompts),
     }
-    with Folder(out, force=force) as folder:
+    with Folder(out, force=force, kind=STATISTICS) as folder:
         folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
         if statistics.matrices is not None:
             folder.write(MATRICES, list(_stored(statistics.matrices)))
