@@ -443,6 +443,50 @@ def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, P
     assert (out / ("prompts.txt" if kind == "prompts" else "statistics.json")).is_file()
 
 
+SPOILT: dict[str, dict[str, Any]] = {
+    "two sizes for three layers": {"rms": [0.5, 1.0]},
+    "no size": {"rms": [None, 1.0, 4.0]},
+    "a size below 0": {"rms": [-0.5, 1.0, 4.0]},
+    "no spread": {"log_ratio_sd": []},
+    "a spread that is no number": {"log_ratio_sd": ["a", 0.1, 0.1]},
+    "a sigma of 0": {"sigma": 0},
+    "a sigma that is text": {"sigma": "2"},
+    "a set that is no number": {"sigma_by_set": {"a": "b"}},
+    "no tokens": {"tokens": 0},
+    "layers as text": {"boundaries": "245"},
+    "the matrices of another run": {"matrices": {"sha256": "0" * 64}},
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_statistics_that_were_spoilt_are_unreadable(name: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+    document = json.loads((known[1] / "statistics.json").read_text())
+    (known[1] / "statistics.json").write_text(json.dumps(document | SPOILT[name]))
+    made = call("convert", known[0], "--to", "3.1", "--calibration", known[1], "--no-gate", "-o", tmp_path / "out")
+    assert made.code == 3 and "calibrate again" in made.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("size", [None, 0, 20, -8])
+def test_matrices_that_are_gone_or_cut_are_unreadable(size: int | None, known: tuple[Path, Path]) -> None:
+    path = known[1] / "statistics.safetensors"
+    raw = path.read_bytes()
+    path.unlink()
+    if size is not None:
+        path.write_bytes(raw[:size])
+    with pytest.raises(Unreadable, match=r"statistics\.safetensors"):
+        read_statistics(known[1])
+
+
+@pytest.mark.parametrize(("key", "value"), [("norm_before_residual", True), ("rms_norm_eps", 1e-3)])
+def test_statistics_of_another_reading_of_the_drafter_are_refused(
+    key: str, value: Any, known: tuple[Path, Path], tmp_path: Path
+) -> None:
+    other = drafter_folder(tmp_path, "other", config={key: value})
+    with pytest.raises(Refused, match=key):
+        api.upgrade(str(other), tmp_path / "out", asked=asked(known[1]))
+
+
 def test_an_old_folder_of_statistics_is_replaced_by_force(known: tuple[Path, Path], tmp_path: Path) -> None:
     found = read_statistics(known[1])
     write_statistics(replace(found, tokens=7), known[1], force=True)

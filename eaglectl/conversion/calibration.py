@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.header import header_length, parse_header, parse_json
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import STATISTICS, Folder
 from eaglectl.conversion.arithmetic import Array
@@ -100,11 +101,14 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
         "eaglectl": eaglectl.__version__,
         **statistics.described(),
         "prompts": list(statistics.prompts),
+        "matrices": None,
     }
     with Folder(out, force=force, kind=STATISTICS) as folder:
-        folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
         if statistics.matrices is not None:
-            folder.write(MATRICES, list(_stored(statistics.matrices)))
+            parts = _stored(statistics.matrices)
+            folder.write(MATRICES, parts)
+            document["matrices"] = {"sha256": _sha256(parts)}
+        folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
         folder.publish()
 
 
@@ -121,30 +125,73 @@ def _stored(matrices: Matrices) -> tuple[bytes, ...]:
     return len(raw).to_bytes(8, "little") + raw, *(bytes(part) for part in parts)
 
 
-def read_statistics(folder: Path) -> Statistics:
-    """What `calibrate` wrote. Raises Unreadable where it is not that."""
-    from eaglectl.checkpoint.header import header_length, parse_header
+def _sha256(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
+
+def read_statistics(folder: Path) -> Statistics:
+    """What `calibrate` wrote, looked at number by number. Raises Unreadable where it is not that."""
     try:
-        value = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        value = parse_json(FILE, (folder / FILE).read_bytes())
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise Unreadable(
-                f"--calibration {folder}: {FILE} is not what this version of `eaglectl calibrate` writes; calibrate again"
-            )
-        matrices = None
-        if (folder / MATRICES).is_file():
-            raw = (folder / MATRICES).read_bytes()
-            length = header_length(MATRICES, raw[:8], len(raw))
-            header = parse_header(MATRICES, raw[8 : 8 + length], len(raw))
-            found = {t.name: np.frombuffer(raw, "<f8", t.nbytes // 8, t.start).reshape(t.shape) for t in header.tensors}
-            matrices = Matrices(found["gram"], found["cross"])
-        return Statistics(
-            dict(value["digests"]), tuple(value["prompts"]), tuple(value["boundaries"]), float(value["rms_norm_eps"]), int(value["tokens"]), tuple(value["rms"]),
-            tuple(value["log_ratio_sd"]), float(value["sigma"]), dict(value["sigma_by_set"]), bool(value["is_direction"]), matrices,
+            raise Unreadable(f"{FILE} is not what this version of it writes")
+        found = Statistics(
+            dict(value["digests"]), tuple(value["prompts"]), tuple(value["boundaries"]), _number(value["rms_norm_eps"]), int(value["tokens"]), tuple(value["rms"]),
+            tuple(value["log_ratio_sd"]), _number(value["sigma"]), dict(value["sigma_by_set"]), bool(value["is_direction"]), _matrices(folder, value),
             dict(value.get("engine", {})),
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unreadable(f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({error})") from None
+        if fault := next(_faults(found), None):
+            raise Unreadable(f"{FILE} is not as it was written: {fault}")
+    except OSError as error:
+        raise Unreadable(f"--calibration {folder}: {error.filename and Path(error.filename).name}: {error.strerror}; give the folder that `eaglectl calibrate` wrote") from None  # fmt: skip
+    except (Unreadable, ValueError, KeyError, TypeError) as error:
+        what = f"{FILE} has no {error}" if isinstance(error, KeyError) else str(error)
+        raise Unreadable(f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({what}); calibrate again") from None  # fmt: skip
+    return found
+
+
+def _number(value: object) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
+    """The matrices beside the document, which has their digest. Raises Unreadable where they are others, or cut."""
+    known = document.get("matrices")
+    if not known and not (folder / MATRICES).exists():
+        return None
+    raw = (folder / MATRICES).read_bytes()
+    length = header_length(MATRICES, raw[:8], len(raw))
+    header = parse_header(MATRICES, raw[8 : 8 + length], len(raw))
+    if known and hashlib.sha256(raw).hexdigest() != known["sha256"]:
+        raise Unreadable(f"{MATRICES} is not the file that was written with {FILE}")
+    if any(t.dtype != "F64" for t in header.tensors):
+        raise Unreadable(f"{MATRICES} is not float64")
+    found = {t.name: np.frombuffer(raw, "<f8", t.nbytes // 8, t.start).reshape(t.shape) for t in header.tensors}
+    return Matrices(found["gram"], found["cross"])
+
+
+def _faults(found: Statistics) -> Iterator[str]:
+    """What no calibration gives."""
+    count = len(found.boundaries)
+    if not count or len(found.rms) != count or len(found.spread) != count:
+        yield "boundaries, rms and log_ratio_sd differ in length"
+    numbers = (*found.rms, *found.spread, *found.sigmas.values(), *found.boundaries)
+    if not all(type(number) in (int, float) for number in numbers):
+        yield "a size is no number"
+    elif not all(number > 0 for number in (found.eps, found.sigma, found.tokens, *found.rms, *found.sigmas.values())):
+        yield "a size is not above 0"
+    if found.matrices is None:
+        return
+    gram, cross = found.matrices.gram, found.matrices.cross
+    if gram.ndim != 2 or cross.ndim != 2 or gram.shape != (cross.shape[1],) * 2 or len(gram) % max(count, 1):
+        yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
+    elif not (np.isfinite(gram.sum()) and np.isfinite(cross.sum())):
+        yield "the matrices are not finite"
 
 
 def check_statistics(
@@ -157,6 +204,14 @@ def check_statistics(
     again = "run `eaglectl calibrate` with this drafter and its target"
     if not is_of_states and statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
         raise Refused(f"the calibration was made with another drafter; {again}")
+    stated, used = drafter.norms.norm_before_residual, statistics.is_direction
+    if stated != used and not is_of_states:
+        raise Refused(f"the calibration was made with norm_before_residual {str(used).lower()}, and this drafter says {str(stated).lower()}; {again}")  # fmt: skip
+    eps = float(drafter.settings["rms_norm_eps"])
+    if statistics.eps != eps and not is_of_states:
+        raise Refused(f"the calibration was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}; {again}")  # fmt: skip
+    if len(statistics.boundaries) != drafter.dims.aux:
+        raise Refused(f"the calibration is of {len(statistics.boundaries)} layers and this drafter takes {drafter.dims.aux}; {again}")  # fmt: skip
     if drafter.aux.boundaries is not None and statistics.boundaries != drafter.aux.boundaries:
         raise Refused(
             f"the calibration is of boundaries {list(statistics.boundaries)} and this drafter takes {list(drafter.aux.boundaries)}; {again}"

@@ -55,8 +55,13 @@ def may_refit(known: Statistics, drafter: Drafter, notes: list[Note]) -> bool:
     needed = TOKENS_PER_INPUT * drafter.dims.aux * drafter.dims.target_hidden
     if known.matrices is not None and known.tokens >= needed:
         return True
+    why = (
+        f"{known.tokens} calibration tokens are too few to refit fc ({needed} at least)"
+        if known.matrices
+        else "the calibration holds no matrices to refit fc with"
+    )
     notes.append(
-        Note("warning", "fc.weight", f"{known.tokens} calibration tokens are too few to refit fc ({needed} at least); the scales alone are set, as --fc-norm calibrated does: give more prompts")
+        Note("warning", "fc.weight", f"{why}; the scales alone are set, as --fc-norm calibrated does: calibrate again, with more prompts")
     )  # fmt: skip
     return False
 
