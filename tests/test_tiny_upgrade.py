@@ -1,6 +1,7 @@
 """The upgrade on a trained pair: flags alone lose much, the default keeps what was learned, and what is broken is refused."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_both_cards_show_what_the_gate_measured(root: Path, tmp_path: Path, monk
 def test_prompts_that_were_calibrated_on_leave_none_for_the_gate(root: Path, tmp_path: Path) -> None:
     with pytest.raises(Usage, match="calibrated on"):
         api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=TINY / "calibration.jsonl"), **ARGUMENTS)
+
+
+def test_built_in_prompts_serve_both_commands_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a target").symlink_to(TARGET)
+    monkeypatch.chdir(tmp_path)
+    first = call(
+        "calibrate", EAGLE3, "--target", "a target", "-o", "some stats", "--answer-tokens", "8", "--device", "cpu"
+    )
+    command = shlex.split(first.out.splitlines()[-1].partition(" eaglectl ")[2])
+    second = call(*command, "--device", "cpu", "--tolerance", "0.1", "-o", "out")
+    assert (first.code, second.code) == (0, 0), second.err
+    assert "8 prompts say little of others" in second.out
 
 
 def times(factor: float) -> Callable[[Stored], Stored]:
@@ -231,7 +244,8 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
     (tmp_path / "some.jsonl").write_text("".join(lines[:12]))
     for source in (str(pickled), EAGLE3):
         out = tmp_path / Path(source).name
-        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", has_gate=source != EAGLE3, tolerance=0.1)
+        gate = {"tolerance": 0.1} if source != EAGLE3 else {"has_gate": False}
+        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", **gate)
         done = api.upgrade(source, out.with_suffix(".out"), asked=wish, **ARGUMENTS)
         assert done.pickles == (("pytorch_model.bin",) if source != EAGLE3 else ())
     record = json.loads((tmp_path / "pickled.out/eaglectl.json").read_text())

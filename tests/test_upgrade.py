@@ -435,12 +435,43 @@ def test_calibrate_never_writes_over_what_it_reads(place: str, force: tuple[str,
 def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, Path], tmp_path: Path) -> None:
     folder, stats = known
     out = drafter_folder(tmp_path, "out") if kind == "prompts" else stats
-    given = {"prompts": out / "prompts.txt"} if kind == "prompts" else {}
-    for path in given.values():
-        path.write_text("def f\n")
+    given: dict[str, Any] = {}
+    if kind == "prompts":
+        given = {"prompts": out / "prompts.txt", "has_gate": True}
+        given["prompts"].write_text("def f\n")
     with pytest.raises(Usage, match="lie in one another"):
         api.upgrade(str(folder), out, asked=asked(stats, **given), force=True)
     assert (out / ("prompts.txt" if kind == "prompts" else "statistics.json")).is_file()
+
+
+SENSELESS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a device that is none": ("--device tpu", {"device": "tpu"}),
+    "no number": ("--tolerance nan", {"tolerance": float("nan"), "has_gate": True}),
+    "a bar that all pass": ("--tolerance 0", {"tolerance": 0.0, "has_gate": True}),
+    "a bar that none can pass": ("--tolerance inf", {"tolerance": float("inf"), "has_gate": True}),
+    "nothing to do": ("leave nothing", {"fc_norm": "off", "is_norm_output": False}),
+    "a bar without a gate": ("--tolerance is the gate's", {"tolerance": 0.5}),
+    "prompts that nothing reads": ("leave --prompts out", {"prompts": Path("prompts.jsonl")}),
+    "a bar for a start": ("with --init-only", {"tolerance": 0.5, "has_gate": True, "is_start": True}),
+}
+
+
+@pytest.mark.parametrize("name", SENSELESS)
+def test_an_upgrade_passes_no_option_over_in_silence(name: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+    words, more = SENSELESS[name]
+    with pytest.raises(Usage, match=words):
+        api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1], **more))
+    assert not (tmp_path / "out").exists()
+
+
+def test_link_is_heard_by_an_upgrade(known: tuple[Path, Path], tmp_path: Path) -> None:
+    api.convert(str(known[0]), tmp_path / "whole", wish=Wish(), max_shard_size=4000)
+    source = tmp_path / "whole"
+    made = call("convert", source, "--to", "3.1", "--init-only", "--fc-norm", "off", "-o", tmp_path / "out", "--link")
+    assert made.code == 0, made.err
+    linked = [path for path in (tmp_path / "out").glob("*.safetensors") if path.stat().st_nlink == 2]
+    assert linked and len(linked) == len([*source.glob("*.safetensors")])
+    assert '"fc_norm": false, "norm_output": true' in made.out
 
 
 SPOILT: dict[str, dict[str, Any]] = {

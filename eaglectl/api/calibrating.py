@@ -30,6 +30,7 @@ ANSWER_TOKENS = 64
 BATCH = 16
 ENGINES = ("transformers", "vllm")
 TIMEOUT = 1800.0
+GATE_SHARE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def calibrate(
         for given in map(Path, (source, target, *([] if prompts is None else [prompts]))):
             check_apart(Path(out), given)
         check_free(Path(out), force=force, kind=STATISTICS)
-    chosen = read_prompts(Path(prompts)) if prompts is not None else builtin_prompts()
+    chosen = read_prompts(Path(prompts)) if prompts is not None else shared(builtin_prompts())[0]
     found = collected(source, target, chosen, answer_tokens=answer_tokens, way=way, answers=answers, told=told)
     if out is not None:
         write_statistics(found, Path(out), force=force)
@@ -175,6 +176,12 @@ def _running(
         TransformersPasses(model, placed, dtype),
         load_drafter(drafter, meant, dtype=dtype, device="cuda" if placed == "auto" else placed),
     )
+
+
+def shared(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tuple[Prompt, ...]]":
+    """Prompts to calibrate on, and those kept for the gate: every third of one list that serves both."""
+    distinct = tuple({prompt_digest(prompt): prompt for prompt in prompts}.values())
+    return tuple(prompt for index, prompt in enumerate(distinct) if index % GATE_SHARE), distinct[::GATE_SHARE]
 
 
 def prompt_digest(prompt: "Prompt") -> str:

@@ -1,12 +1,13 @@
 """`convert --to 3.1`: statistics, the conversion, and the gate that it has to pass before anything is written."""
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglectl.api.calibrating import ANSWER_TOKENS, Way, collected, prompt_digest
+from eaglectl.api.calibrating import ANSWER_TOKENS, GATE_SHARE, Way, collected, prompt_digest, shared
 from eaglectl.api.converting import convert, readable_folder
 from eaglectl.api.inputs import open_target
 from eaglectl.api.meanings import ask_with_figures
@@ -29,7 +30,8 @@ QUANTISED = (
     "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold the output to its source with"
     " `eaglectl smoke OUT --target T --engine vllm --against SOURCE`"
 )
-GATE_SHARE = 3  # every third prompt is kept for the gate where one file serves both
+LEAST_PROMPTS = 4  # an interval over fewer prompts says nothing of others
+DEVICES = ("auto", "cuda", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +51,23 @@ class Upgrade:
 
 def upgrade(
     source: str, out: str | Path | None = None, *, wish: Wish | None = None, asked: Upgrade | None = None, target: str | None = None, target_name: str | None = None,
-    answers: Answers | None = None, dry_run: bool = False, force: bool = False, max_shard_size: int | None = None,
+    answers: Answers | None = None, dry_run: bool = False, force: bool = False, link: bool = False, max_shard_size: int | None = None,
     told: Callable[[str, int, int], None] | None = None,
 ) -> Conversion:  # fmt: skip
     """EAGLE-3 to 3.1. `told` gets (stage, done, total). The gate's result is on the Conversion whether or not it was passed.
 
     Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
     """
-    from eaglectl.conversion.upgrade import FC_NORM, Recipe
+    from eaglectl.conversion.upgrade import Recipe
 
     asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
     tell = told or (lambda stage, done, total: None)
-    if asked.fc_norm not in FC_NORM:
-        raise Usage(f"--fc-norm {asked.fc_norm}: {', '.join(FC_NORM)} was expected")
+    _check(asked)
     source = on_disk(source)
     if target is not None and not asked.is_start and (asked.has_gate or asked.statistics is None):
         target = on_disk(target)  # it is going to run
     settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
-    last: dict[str, Any] = {"force": force, "max_shard_size": max_shard_size, **settings}
+    last: dict[str, Any] = {"force": force, "link": link, "max_shard_size": max_shard_size, **settings}
     with readable_folder(source) as plain:
         version = _version(plain, target, answers)
         if version == "3 or 3.1" and not dry_run:
@@ -96,6 +97,26 @@ def upgrade(
                 return replace(planned, gate=gate)
         done = convert(source, out, wish=replace(wish, record=gate_record(gate)), **last)
     return replace(done, gate=gate)
+
+
+def _check(asked: Upgrade) -> None:
+    """Raise Usage for what makes no sense, and for what would be passed over in silence."""
+    from eaglectl.conversion.upgrade import FC_NORM
+
+    if asked.fc_norm not in FC_NORM:
+        raise Usage(f"--fc-norm {asked.fc_norm}: {', '.join(FC_NORM)} was expected")
+    if asked.device not in DEVICES:
+        raise Usage(f"--device {asked.device}: auto, cuda or cpu was expected")
+    if not 0 < asked.tolerance < math.inf:
+        raise Usage(f"--tolerance {asked.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}")
+    if asked.fc_norm == "off" and not asked.is_norm_output:
+        raise Usage("--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out")
+    if not asked.has_gate or asked.is_start:
+        why = "with --init-only there is no gate" if asked.is_start else "--no-gate takes the gate away"
+        if asked.tolerance != TOLERANCE:
+            raise Usage(f"{why}, and --tolerance is the gate's; leave it out")
+        if asked.statistics is not None and asked.prompts is not None:
+            raise Usage(f"{why}, and --calibration has its prompts already; leave --prompts out")
 
 
 def _check_baseline(gate: "Gate", source: str, target: str | None) -> None:
@@ -147,19 +168,20 @@ def _known(
     )
     if target is None or is_free or is_bare:  # nothing to find out, or the plan will say what is wrong
         return None, given
-    if len(given) < GATE_SHARE:
-        raise Usage(f"{len(given)} prompts cannot be shared between calibration and the gate; give more --prompts")
-    calibrated = tuple(prompt for index, prompt in enumerate(given) if index % GATE_SHARE)
+    calibrated, held = shared(given)
+    if asked.has_gate and not asked.is_start and len(held) < LEAST_PROMPTS:
+        needed = GATE_SHARE * (LEAST_PROMPTS - 1) + 1
+        raise Usage(f"--prompts are shared between calibration and the gate, and there are {len(given)}; {needed} different ones are the least: give more, or --no-gate")  # fmt: skip
     found = collected(
         source,
         str(target),
-        calibrated,
+        calibrated or given,
         answer_tokens=ANSWER_TOKENS,
         way=Way(device=asked.device),
         answers=settings["answers"],
         told=told,
     )
-    return found, given[::GATE_SHARE]
+    return found, held
 
 
 def _gated(
@@ -175,6 +197,8 @@ def _gated(
         )
     if not prompts:
         raise Usage("every prompt was calibrated on, and none is left for the gate; pass other --prompts, or --no-gate")
+    if len(prompts) < LEAST_PROMPTS:
+        raise Usage(f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {LEAST_PROMPTS} at the least; give more --prompts, or --no-gate")  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
         jobs = []
         for place, version in (

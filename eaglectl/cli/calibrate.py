@@ -1,5 +1,6 @@
 """`eaglectl calibrate`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -68,4 +69,7 @@ def calibrate_command(
     print(
         f"{found.tokens} tokens of {len(found.prompts)} prompts and the target's answers\n{layers}\n  first two fed-back states: median RMS {found.sigma:.4g}"
     )
-    print(f"next: eaglectl convert {source} --to 3.1 --target {target} --calibration {out}")
+    print(
+        "next:",
+        shlex.join(["eaglectl", "convert", source, "--to", "3.1", "--target", target, "--calibration", str(out)]),
+    )

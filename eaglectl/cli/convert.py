@@ -127,7 +127,7 @@ def convert_command(
     with progress:
         if to == "3.1":
             done = api.upgrade(
-                source, out, wish=wish, asked=asked, target=target, target_name=target_name, answers=answers, dry_run=dry_run, force=force,
+                source, out, wish=wish, asked=asked, target=target, target_name=target_name, answers=answers, dry_run=dry_run, force=force, link=link,
                 max_shard_size=_bytes(max_shard_size), told=progress.stage,
             )  # fmt: skip
         else:
@@ -158,7 +158,7 @@ def convert_command(
         if done.gate is not None:
             face.show(partial(print_gate, gate=done.gate))
         else:
-            face.show(partial(print_trainers, source=source))
+            face.show(partial(print_trainers, source=source, norms=done.plan.drafter.norms))
     _end(done)
 
 
