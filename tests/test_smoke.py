@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from eaglectl.acceptance.prompts import builtin_prompts, read_prompts  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
+from eaglectl.errors import Usage  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
 DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
@@ -182,6 +183,22 @@ def test_a_broken_prompt_names_its_line(
 def test_the_built_in_prompts_are_of_several_sets() -> None:
     found = builtin_prompts()
     assert len(found) >= 20 and len({prompt.set for prompt in found}) >= 5
+
+
+def test_a_prompt_may_hold_any_character_and_a_file_a_mark_at_its_head(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes('\ufeff{"prompt": "one\u2028line\x85still", "chat": true}\r\nplain\x0ctext\r\n'.encode())
+    found = [(prompt.text, prompt.is_chat) for prompt in read_prompts(path)]
+    assert found == [("one\u2028line\x85still", True), ("plain\x0ctext", False)]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [(r'{"prompt": "\ud800"}', "lone surrogate"), ('{"prompt": "x", "chat": "true"}', "true or false"), ('{"prompt": ' + "[" * 100000, "line 2 is not JSON")]
+)  # fmt: skip
+def test_a_prompt_that_cannot_be_read_is_named_by_its_line(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text(f"first\n{line}\n")
+    with pytest.raises(Usage, match=words):
+        read_prompts(tmp_path / "prompts.jsonl")
 
 
 def test_plain_lines_and_json_lines_may_be_mixed(prompts: Path) -> None:

@@ -126,6 +126,16 @@ def test_built_in_prompts_serve_both_commands_in_turn(tmp_path: Path, monkeypatc
     assert "8 prompts say little of others" in second.out
 
 
+@pytest.mark.parametrize(("tokens", "words"), [("1", "more --answer-tokens"), ("511", "fewer new tokens")])
+def test_prompts_too_short_or_too_long_to_calibrate_on_are_told(tokens: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("a\nb\n")
+    made = call(
+        "calibrate", EAGLE3, "--target", TARGET, "--prompts", tmp_path / "short.txt", "--answer-tokens", tokens, "--device", "cpu", "-o", tmp_path / "stats",
+    )  # fmt: skip
+    assert made.code == 2 and words in made.err
+    assert not (tmp_path / "stats").exists()
+
+
 def times(factor: float) -> Callable[[Stored], Stored]:
     """A bfloat16 tensor times a power of two, exactly."""
 

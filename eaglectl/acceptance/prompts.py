@@ -28,9 +28,10 @@ def builtin_prompts() -> tuple[Prompt, ...]:
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """Prompts from a file: JSON lines with "prompt" (and "set", "chat"), or plain text, one a line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable(f"--prompts {path}: {error}") from None
+    lines = text.split("\n")  # JSON may hold the other characters that end a line elsewhere
     found = tuple(_prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip())
     if not found:
         raise Usage(f"--prompts {path} holds no prompts")
@@ -48,9 +49,14 @@ def _prompt(where: str, number: int, line: str) -> Prompt:
         return Prompt(line)
     try:
         value = json.loads(line)
-    except ValueError as error:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Usage(f"{where}, line {number} has an escape of a lone surrogate, which is no character") from None
+    except (ValueError, RecursionError) as error:
         raise Usage(f"{where}, line {number} is not JSON: {error}") from None
-    text = value.get("prompt")
+    text, is_chat = value.get("prompt"), value.get("chat", False)
     if not isinstance(text, str) or not text.strip():
         raise Usage(f'{where}, line {number} needs a non-empty "prompt"')
-    return Prompt(text, str(value.get("set", "prompts")), value.get("chat") is True)
+    if not isinstance(is_chat, bool):
+        raise Usage(f'{where}, line {number}: "chat" is true or false, and no other value')
+    return Prompt(text, str(value.get("set", "prompts")), is_chat)

@@ -56,14 +56,14 @@ def tokenise(job: Job, config: Any) -> list[list[int]]:
     tokenizer = load_tokenizer(job.target)
     context = getattr(config, "max_position_embeddings", None)
     found = []
-    for prompt in job.prompts:
+    for number, prompt in enumerate(job.prompts, 1):
         ids = token_ids(tokenizer, prompt)
         if not ids:
             raise Usage(f'a prompt of set "{prompt.set}" is empty once tokenised; leave it out')
         if context is not None and len(ids) + job.max_tokens + job.k > context:
             raise Usage(
-                f"a prompt has {len(ids)} tokens and the target's context is {context}; leave room for {job.max_tokens}"
-                " new ones, or lower --max-tokens"
+                f"prompt {number} has {len(ids)} tokens, and the target's context of {context} leaves no room for {job.max_tokens} new ones and"
+                f" {job.k} drafted: shorten it, or ask for fewer new tokens"
             )
         found.append(ids)
     return found

@@ -31,6 +31,7 @@ BATCH = 16
 ENGINES = ("transformers", "vllm")
 TIMEOUT = 1800.0
 GATE_SHARE = 3
+SHORTEST = 4  # token 0 is left out, and two more follow the last state that is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,10 @@ def collected(
         batches = _batches(texts, [prompt.set for prompt in prompts])
         with _running(way, folder, place, meant, max(map(len, texts)) + answer_tokens) as (passes, drafter):
             answered = [_answered(passes, batch, answer_tokens, tell) for batch in batches]
+            if max(len(text) for batch in answered for text in batch.texts) < SHORTEST:
+                raise Usage(
+                    f"prompts and answers of fewer than {SHORTEST} tokens show no fed-back states; give longer prompts, or more --answer-tokens"
+                )
             sizes = collect_sizes(passes, drafter, answered, tell)
             if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
                 raise Refused(
