@@ -3,10 +3,34 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["calibrate", "convert", "diff", "fix", "inspect", "smoke", "upgrade", "upload", "validate", "verify"]
+__all__ = [
+    "calibrate",
+    "convert",
+    "diff",
+    "fix",
+    "inspect",
+    "render_page",
+    "smoke",
+    "upgrade",
+    "upload",
+    "validate",
+    "verify",
+]
 
 if TYPE_CHECKING:
-    from eaglectl.api import calibrate, convert, diff, fix, inspect, smoke, upgrade, upload, validate, verify
+    from eaglectl.api import (
+        calibrate,
+        convert,
+        diff,
+        fix,
+        inspect,
+        render_page,
+        smoke,
+        upgrade,
+        upload,
+        validate,
+        verify,
+    )
 
 
 def __getattr__(name: str) -> Any:

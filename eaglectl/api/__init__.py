@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison
     from eaglectl.publishing.signature import Signer
     from eaglectl.reports.findings import Conversion, Fixing, Inspection
+    from eaglectl.reports.page import render_page
     from eaglectl.validation.policy_file import read_policy
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "open_target",
     "parse_answers",
     "read_policy",
+    "render_page",
     "smoke",
     "upgrade",
     "upload",
@@ -56,6 +58,7 @@ HOMES = {
     "comparison.comparison": ("Comparison",),
     "publishing.signature": ("Signer",),
     "reports.findings": ("Conversion", "Fixing", "Inspection"),
+    "reports.page": ("render_page",),
     "validation.policy_file": ("read_policy",),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Semantics, Target, print_json
+from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Page, Semantics, Target, print_json
 from eaglectl.terminal import Bar, Face
 
 FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."
@@ -24,6 +24,7 @@ def diff_command(
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
+    page: Page = None,
 ) -> None:
     """Compare two drafters: what they mean, then their tensors; how they are spelled does not count.
 
@@ -32,8 +33,10 @@ def diff_command(
     leave the question open.
     """
     from eaglectl import api
+    from eaglectl.reports.files import parse_page, write_page
 
     face: Face = context.obj
+    file = parse_page(page)
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     with Bar(face, is_on=not (face.quiet or json_)) as bar:
         found = api.diff(a, b, target=target, headers_only=headers_only, answers=answers, told=bar.reading)
@@ -43,5 +46,7 @@ def diff_command(
         print_json(comparison(found))
     else:
         face.show(lambda console: print_comparison(console, found, is_whole=face.verbose))
+    if file:
+        write_page(file, api.render_page(found))
     if code := CODES[found.verdict]:
         raise typer.Exit(code)

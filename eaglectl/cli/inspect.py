@@ -2,11 +2,12 @@
 
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
+from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target, print_json
 from eaglectl.terminal import Bar, Face
 
 Sources = Annotated[
@@ -31,33 +32,41 @@ def inspect_command(
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     jobs: Jobs = TOGETHER,
+    page: Page = None,
 ) -> None:
     """Say what checkpoints are, what they were trained on, and which engines run them as trained. Reads headers only.
 
     Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst of all.
     """
     from eaglectl import api
+    from eaglectl.reports.files import parse_page, write_page
 
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
-    named = list(dict.fromkeys(sources))
+    named, file = list(dict.fromkeys(sources)), parse_page(page)
     if len(named) > 1:
         api.check_options(target=target, engines=engine or ())
-        _several(context.obj, named, look, jobs, is_json=json_, has_tensors=tensors)
+        _several(context.obj, named, look, jobs, file, is_json=json_, has_tensors=tensors)
         return
     found = look(named[0])
     if json_:
         from eaglectl.reports import machine
 
         print_json(machine.inspection(found))
-        return
-    from eaglectl.reports.text import print_inspection
+    else:
+        from eaglectl.reports.text import print_inspection
 
-    context.obj.show(lambda console: print_inspection(console, found, has_tensors=tensors))
+        context.obj.show(lambda console: print_inspection(console, found, has_tensors=tensors))
+    if file:
+        write_page(file, api.render_page(found, names=named, has_tensors=tensors))
 
 
-def _several(face: Face, sources: list[str], look: Any, jobs: int, *, is_json: bool, has_tensors: bool) -> None:
+def _several(
+    face: Face, sources: list[str], look: Any, jobs: int, page: Path | None, *, is_json: bool, has_tensors: bool
+) -> None:
+    from eaglectl import api
     from eaglectl.api.several import CRASH, inspect_all
+    from eaglectl.reports.files import write_page
     from eaglectl.reports.findings import Failure
     from eaglectl.reports.inspections import inspections, print_inspections
 
@@ -70,6 +79,8 @@ def _several(face: Face, sources: list[str], look: Any, jobs: int, *, is_json: b
         print_json(inspections(found))
     else:
         face.show(lambda console: print_inspections(console, found, has_tensors=has_tensors))
+    if page:
+        write_page(page, api.render_page(*done.reports, names=sources, has_tensors=has_tensors))
     code = (
         CRASH if done.crashes else max((one.exit_code for one in done.reports if isinstance(one, Failure)), default=0)
     )

@@ -25,6 +25,14 @@ Engines = Annotated[
     typer.Option("--engine", help="An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Page = Annotated[
+    str | None,
+    typer.Option(
+        "--page",
+        metavar="FILE.html",
+        help="Write a page too: one HTML file with all that is shown, to read and to send.",
+    ),
+]
 AuxLayers = Annotated[
     str | None,
     typer.Option(

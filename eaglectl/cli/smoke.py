@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import eaglectl
-from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Semantics, Source, print_json
+from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Page, Semantics, Source, print_json
 from eaglectl.errors import Usage
 from eaglectl.terminal import Bar, Face
 
@@ -47,14 +47,19 @@ def smoke_command(
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
+    page: Page = None,
 ) -> None:
     """Run a drafter against its target and measure how much of what it drafts is accepted. A dead drafter fails."""
     from eaglectl import api
+    from eaglectl.reports.files import parse_page, write_page
 
     face: Face = context.obj
     if device not in ("auto", "cuda", "cpu"):
         raise Usage(f"--device {device}: auto, cuda or cpu was expected")
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    if is_load_only and page is not None:
+        raise Usage("--load-only measures nothing that a page could show; leave --page out")
+    file = parse_page(page)
     if is_load_only:
         _load_only(face, source, target, timeout, is_json=json_)
         return
@@ -72,6 +77,8 @@ def smoke_command(
         from eaglectl.reports.smoke import print_smoke
 
         face.show(lambda console: print_smoke(console, report))
+    if file:
+        write_page(file, api.render_page(report))
     if report.verdict == "fail":
         raise typer.Exit(1)
 

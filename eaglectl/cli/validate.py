@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eaglectl.cli.fixing import Asked, Fix, Force, Out, fix_one
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target
+from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target
 from eaglectl.errors import Usage
 from eaglectl.terminal import Bar, Face, emit
 
 if TYPE_CHECKING:
+    from eaglectl.reports.files import Outputs
     from eaglectl.validation.judging import Report
 
 Sources = Annotated[
@@ -74,14 +75,17 @@ def validate_command(
     fix: Fix = False,
     out: Out = None,
     force: Force = False,
+    page: Page = None,
 ) -> None:
     """Judge checkpoints by rules, and by what each engine release does with them."""
     from eaglectl import api
     from eaglectl.api.several import validate_all
     from eaglectl.reports import outputs
+    from eaglectl.reports.files import parse_page
     from eaglectl.validation.judging import merged, unopened
 
     name, files, least = _format(format_, is_json=json_), outputs.parse_outputs(output or ()), _severity(fail_on)
+    asked_page = parse_page(page, files)
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     options: dict[str, Any] = {
         "target": target, "engines": engine or (), "select": select or (), "ignore": ignore or (),
@@ -97,7 +101,7 @@ def validate_command(
     if fix:
         options |= {"fail_on": least, "headers_only": headers_only, "answers": answers}
         report = fix_one(context.obj, folders[0], fixing, options, is_json=name == "json", is_quiet=is_quiet)
-        outputs.write_outputs(files, [report])
+        _write(files, asked_page, [report])
         if CODES[report.verdict]:
             raise typer.Exit(CODES[report.verdict])
         return
@@ -108,7 +112,7 @@ def validate_command(
     for crash in done.crashes:
         print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
     _show(context.obj, name, done.reports, is_quiet=is_quiet)
-    outputs.write_outputs(files, done.reports)
+    _write(files, asked_page, done.reports)
     if "github" in (name, *(file for file, _ in files)):
         outputs.append_summary(done.reports)
     code = CRASH if done.crashes else CODES[merged(done.reports)]
@@ -125,6 +129,17 @@ def _show(face: Face, name: str, reports: "list[Report]", *, is_quiet: bool) -> 
     from eaglectl.reports.validation import print_reports
 
     face.show(lambda console: print_reports(console, reports, is_quiet=is_quiet))
+
+
+def _write(files: "Outputs", page: Path | None, reports: "list[Report]") -> None:
+    """The page first: files of --output that cannot be written end the call."""
+    from eaglectl import api
+    from eaglectl.reports import outputs
+    from eaglectl.reports.files import write_page
+
+    if page:
+        write_page(page, api.render_page(*reports))
+    outputs.write_outputs(files, reports)
 
 
 def _folders(sources: list[str]) -> list[str]:

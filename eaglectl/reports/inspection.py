@@ -1,5 +1,6 @@
 """An inspection in words: what the screen and the page of `inspect` both show."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -153,7 +154,7 @@ def next_command(found: Inspection) -> str:
     if _latest(found)["vllm"].outcome == "as trained":
         return ""
     asks = " (answer the questions above with its options)" if found.drafter.told("question") else ""
-    return f"eaglectl convert {found.commands['source']}{asks}"
+    return f"eaglectl convert {shlex.quote(found.commands['source'])}{asks}"
 
 
 def serve_commands(found: Inspection) -> Pairs:

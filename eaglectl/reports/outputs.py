@@ -1,4 +1,4 @@
-"""The formats in which `validate` reports, and the files that they are written to: whole or not at all."""
+"""The formats in which `validate` reports, and the files that they are written to."""
 
 import json
 import os
@@ -8,12 +8,11 @@ from pathlib import Path
 from eaglectl.errors import Unreadable, Usage
 from eaglectl.reports import documents
 from eaglectl.reports.annotations import github, gitlab
+from eaglectl.reports.files import Outputs, check_file, write_file
 from eaglectl.reports.junit import junit
 from eaglectl.reports.markdown import markdown
 from eaglectl.reports.sarif import sarif
 from eaglectl.validation.judging import Report
-
-Outputs = Sequence[tuple[str, Path]]
 
 
 def render(name: str, reports: Sequence[Report]) -> str:
@@ -43,23 +42,11 @@ def parse_outputs(texts: Sequence[str]) -> Outputs:
         if name not in FORMATS or not equals or not file:
             raise Usage(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
         path = Path(file)
-        _check(text, path)
+        check_file(f"--output {text}", path)
         if any(path.resolve() == other.resolve() for _, other in found):
             raise Usage(f"--output {text}: another --output writes {file} already")
         found.append((name, path))
     return found
-
-
-def _check(text: str, path: Path) -> None:
-    try:
-        if not path.resolve().parent.is_dir():
-            raise Usage(f"--output {text}: there is no folder {path.parent}; make it first")
-        if path.is_dir():
-            raise Usage(f"--output {text}: {path} is a folder; give the name of a file")
-        if not os.access(path.parent, os.W_OK):
-            raise Usage(f"--output {text}: nothing may be written in {path.parent}")
-    except (OSError, ValueError) as error:
-        raise Usage(f"--output {text}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def write_outputs(outputs: Outputs, reports: Sequence[Report]) -> None:
@@ -67,28 +54,11 @@ def write_outputs(outputs: Outputs, reports: Sequence[Report]) -> None:
     faults = []
     for name, path in outputs:
         try:
-            _write(path, render(name, reports) + "\n")
+            write_file(path, render(name, reports) + "\n")
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
     if faults:
         raise Unreadable(f"--output was not written: {'; '.join(faults)}")
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file at once. A pipe or a device is written to as it is."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    path = path.resolve()
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def append_summary(reports: Sequence[Report]) -> None:

@@ -1,0 +1,59 @@
+"""What is around every page: the head, the verdict, and the only style sheet; nothing in it is loaded from anywhere."""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import eaglectl
+from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, mark
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page before it is framed: the verdict in its tone, what was looked at, what is said of both, and the sections."""
+
+    command: str
+    verdict: str
+    tone: str
+    subject: str
+    lead: Markup
+    body: Markup
+
+
+def frame(page: Page) -> str:
+    """The whole document; the same page gives the same bytes."""
+    head = element("head", *_head(page))
+    subject = element("span", page.subject, class_="subject") if page.subject else NOTHING
+    title = element("h1", mark(page.verdict, page.tone), " ", subject)
+    header = element("header", element("p", _made_by(page), class_="about"), title, page.lead)
+    body = element("body", header, element("main", page.body))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _head(page: Page) -> tuple[Content, ...]:
+    subject = f": {page.subject}" if page.subject else ""
+    return (
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{page.verdict}{subject} - {_made_by(page)}"),
+        element("style", _style()),
+    )
+
+
+def _made_by(page: Page) -> str:
+    return f"eaglectl {eaglectl.__version__} {page.command}"
+
+
+@cache
+def _style() -> Markup:
+    return Markup(files("eaglectl.reports.pages").joinpath("page.css").read_text(encoding="utf-8"))
+
+
+def _policy() -> str:
+    """What a browser may do for this page: apply this one style sheet, and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

@@ -1,0 +1,158 @@
+"""A strict reader of pages: every tag closes, nothing runs, nothing is loaded."""
+
+import base64
+import hashlib
+import itertools
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+TAGS = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "main",
+    "section",
+    "article",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "p",
+    "a",
+    "span",
+    "strong",
+    "b",
+    "code",
+    "pre",
+    "ul",
+    "li",
+    "dl",
+    "dt",
+    "dd",
+    "div",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "details",
+    "summary",
+    "svg",
+    "rect",
+    "line",
+}
+ATTRIBUTES = {
+    "lang",
+    "charset",
+    "name",
+    "content",
+    "http-equiv",
+    "class",
+    "id",
+    "href",
+    "rel",
+    "scope",
+    "role",
+    "aria-label",
+    "aria-hidden",
+    "tabindex",
+    "width",
+    "height",
+    "x1",
+    "x2",
+    "y1",
+    "y2",
+}
+INLINE = {"a", "span", "strong", "b", "code"}
+
+
+@dataclass
+class Read:
+    """A page as it was read: its text, the way its tags nest, its title, and what its links lead to."""
+
+    text: str = ""
+    title: str = ""
+    style: str = ""
+    policy: str = ""
+    tags: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    anchors: list[str] = field(default_factory=list)
+    headings: list[int] = field(default_factory=list)
+
+    @property
+    def words(self) -> set[str]:
+        return set(self.text.split())
+
+
+def read_page(page: str) -> Read:
+    """Read a page, and fail where it is not sound or not self-contained."""
+    assert page.startswith("<!DOCTYPE html>\n") and page.endswith("</html>\n")
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    found = reader.found
+    assert not reader.open, f"left open: {reader.open}"
+    assert found.tags.count("title") == found.tags.count("h1") == found.tags.count("main") == 1
+    assert len(set(found.anchors)) == len(found.anchors), "an id is there twice"
+    inside = {link[1:] for link in found.links if link.startswith("#")}
+    assert inside <= set(found.anchors), f"links to nothing: {inside - set(found.anchors)}"
+    assert all(link.startswith(("#", "https://", "http://")) for link in found.links)
+    levels = found.headings
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), f"a level is left out: {levels}"
+    assert not re.search(r"url\(|@import|expression|</", found.style)
+    digest = base64.b64encode(hashlib.sha256(found.style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in found.policy and "default-src 'none'" in found.policy
+    return found
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found = Read()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        assert tag in TAGS, f"<{tag}>"
+        assert set(given) <= ATTRIBUTES, f"<{tag} {sorted(given)}>"
+        assert len(given) == len(attributes), f"<{tag}> has an attribute twice"
+        if "href" in given:
+            assert tag == "a" and given["href"] is not None, f"<{tag} href>"
+            self.found.links.append(given["href"])
+        self.found.anchors += [given["id"]] if given.get("id") else []
+        self.found.headings += [int(tag[1])] if re.fullmatch(r"h[1-6]", tag) else []
+        if given.get("http-equiv"):
+            assert given["http-equiv"] == "Content-Security-Policy"
+            self.found.policy = given["content"] or ""
+        if given.get("class") != "option":  # made of words
+            self.found.tags.append(tag)
+        self.found.text += "" if tag in INLINE else " "
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}>"
+        self.found.text += "" if tag in INLINE else " "
+
+    def handle_data(self, data: str) -> None:
+        match self.open[-1:]:
+            case ["style"]:
+                self.found.style += data
+            case ["title"]:
+                self.found.title += data
+            case []:
+                assert not data.strip()
+            case _:
+                self.found.text += data
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+    def handle_pi(self, data: str) -> None:
+        raise AssertionError(f"an instruction: {data}")
