@@ -27,7 +27,7 @@ def _body(report: SmokeReport) -> Markup:
         [
             section("Findings", remarks(said)),
             section("Run", pairs(smoke.facts(report))),
-            section("Acceptance", positions, _table("Acceptance", smoke.acceptance(report)), about=smoke.DEFINITION),
+            section("Acceptance", positions, _table("Acceptance", smoke.acceptance(report), "figures"), about=smoke.DEFINITION),
             _against(report),
             section("Other readings of the file", _readings(report), about=smoke.RATIO) if report.readings else None,
             section("Drift by depth", _table("Drift by depth", smoke.drifts(report)), about=smoke.DRIFT_CELLS) if report.drifts else None,
@@ -47,9 +47,9 @@ def _readings(report: SmokeReport) -> Markup:
     return table("Other readings of the file", smoke.READING_HEAD, rows, "figures")
 
 
-def _table(label: str, cells: smoke.Cells) -> Markup:
+def _table(label: str, cells: smoke.Cells, kind: str = "") -> Markup:
     head, *rows = cells
-    return table(label, head, rows, "figures")
+    return table(label, head, rows, kind)
 
 
 def _positions(found: Sequence[Estimate]) -> Iterator[Sequence[Content]]:
