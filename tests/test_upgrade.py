@@ -15,7 +15,7 @@ from eaglectl import api  # noqa: E402
 from eaglectl.api.upgrading import Upgrade  # noqa: E402
 from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.checkpoint.source import FolderSource  # noqa: E402
-from eaglectl.conversion.arithmetic import evaluate  # noqa: E402
+from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
 from eaglectl.conversion.calibration import (  # noqa: E402
     Matrices,
     Statistics,
@@ -24,7 +24,8 @@ from eaglectl.conversion.calibration import (  # noqa: E402
     write_statistics,
 )
 from eaglectl.conversion.plan import Wish  # noqa: E402
-from eaglectl.conversion.upgrade import Recipe, downgrade, upgrade  # noqa: E402
+from eaglectl.conversion.recipe import Recipe  # noqa: E402
+from eaglectl.conversion.upgrade import downgrade, upgrade  # noqa: E402
 from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
 from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
 from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage  # noqa: E402
@@ -32,7 +33,7 @@ from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reading import read_drafter  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from tests.builders import call, drafter_folder, floats  # noqa: E402
+from tests.builders import call, drafter_folder, drafter_tensors, floats, read_safetensors  # noqa: E402
 from tests.cases import CASES, digests  # noqa: E402
 
 KINDS = ("vllm/native", "modelopt/hf-two-layers", "vllm/mla", "speculators/qwen3")
@@ -464,6 +465,47 @@ def test_an_upgrade_passes_no_option_over_in_silence(name: str, known: tuple[Pat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_default_place_that_is_taken_is_told_before_anything_is_read(
+    known: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{known[0].name}-eagle3.1").mkdir()
+    with pytest.raises(Usage, match="there already"):
+        api.upgrade(str(known[0]), asked=asked(tmp_path / "none"))
+
+
+def test_what_no_recipe_makes_3_1_is_not_calibrated(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("def f")
+    tensors = {f"fc_norm.{i}.weight": floats(f"n{i}", 16) for i in range(3)}
+    folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=tensors)
+    (target := tmp_path / "target").mkdir()
+    (target / "config.json").write_text('{"num_hidden_layers": 8, "hidden_size": 16, "model_type": "llama"}')
+    made = call("calibrate", folder, "--target", target, "--prompts", tmp_path / "one.txt", "-o", tmp_path / "stats")
+    assert made.code == 1 and "fc_norm already" in made.err
+
+
+def test_sizes_are_what_the_written_dtype_holds(tmp_path: Path) -> None:
+    tensors = {
+        name: floats(name, *shape, dtype="F32") for name, (_, shape, _) in drafter_tensors().items() if name != "d2t"
+    }
+    folder = drafter_folder(tmp_path, config={"torch_dtype": "float32"}, tensors=tensors)
+    checkpoint = read_checkpoint(FolderSource(folder))
+    drafter = read_drafter(checkpoint, Answers(), Target())
+    found = statistics(drafter, rms=(0.3, 1.1, 4.7), sigma=2.3)
+    found = replace(found, digests={"drafter": drafter_digest(checkpoint, drafter)})
+    write_statistics(found, tmp_path / "stats", force=False)
+    api.upgrade(
+        str(folder), tmp_path / "out", wish=Wish(dtype="BF16"), asked=asked(tmp_path / "stats", fc_norm="calibrated")
+    )
+    record = json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]
+    written = read_safetensors(tmp_path / "out/model.safetensors")
+    for name, size in [
+        *((f"fc_norm.{i}.weight", size) for i, size in enumerate(record["scales"])),
+        ("norm.weight", record["sigma"]),
+    ]:
+        assert decode(written[name][2], written[name][0], name).tolist() == [size] * 16
+
+
 def test_link_is_heard_by_an_upgrade(known: tuple[Path, Path], tmp_path: Path) -> None:
     api.convert(str(known[0]), tmp_path / "whole", wish=Wish(), max_shard_size=4000)
     source = tmp_path / "whole"
@@ -530,6 +572,7 @@ def test_a_drafter_that_is_3_1_already_only_moves(tmp_path: Path) -> None:
     done = api.upgrade(str(folder), tmp_path / "out")
     assert all(step.action != "computed" for step in done.plan.steps)
     start = call("convert", folder, "--to", "3.1", "--init-only", "-o", tmp_path / "start")
+    assert "is EAGLE-3.1 already" in " ".join(start.out.split())
     assert start.code == 0 and "Train it with" not in start.out and "untrained" not in start.out
 
 

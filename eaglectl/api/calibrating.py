@@ -133,10 +133,13 @@ def collected(
 
 
 def _runnable(drafter: Drafter) -> Drafter:
+    from eaglectl.conversion.upgrade_checks import check_changeable
+
     if drafter.aux.boundaries is None:
         raise Usage("the trained aux layers are not known; pass --aux-layers")
     if drafter.quantisation is not None:
         raise Refused("a quantised drafter is not run here; calibrate with the unquantised one")
+    check_changeable(drafter)
     return drafter
 
 

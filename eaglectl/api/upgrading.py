@@ -58,7 +58,7 @@ def upgrade(
 
     Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
     """
-    from eaglectl.conversion.upgrade import Recipe
+    from eaglectl.conversion.recipe import Recipe
 
     asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
     tell = told or (lambda stage, done, total: None)
@@ -74,11 +74,11 @@ def upgrade(
             _ask(plain, target, asked, answers or Answers(), lambda done, total: tell("measuring", done, total))
         if version != "3":  # it is 3.1 already, or the plan asks what it is
             return convert(source, out, wish=wish, dry_run=dry_run, **last)
-        if out is not None:
-            for given in filter(None, (asked.statistics, asked.prompts)):
-                check_apart(Path(out), given)
-        if out is not None and not dry_run:
-            check_free(Path(out), force=force)
+        place = Path(out) if out is not None else Path(f"{open_folder(source).label.rpartition('/')[2]}-eagle3.1")
+        for given in filter(None, (asked.statistics, asked.prompts)):
+            check_apart(place, given)
+        if not dry_run and (out is not None or (asked.fc_norm != "off" and asked.is_norm_output)):
+            check_free(place, force=force)
         folder = _runnable(target)
         statistics, held = _known(plain, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
         wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
@@ -101,7 +101,7 @@ def upgrade(
 
 def _check(asked: Upgrade) -> None:
     """Raise Usage for what makes no sense, and for what would be passed over in silence."""
-    from eaglectl.conversion.upgrade import FC_NORM
+    from eaglectl.conversion.recipe import FC_NORM
 
     if asked.fc_norm not in FC_NORM:
         raise Usage(f"--fc-norm {asked.fc_norm}: {', '.join(FC_NORM)} was expected")

@@ -5,7 +5,7 @@ gives; what training with the two norms buys, only training gives.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import sqrt
 from typing import Any
@@ -16,29 +16,16 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.plan import Wish
+from eaglectl.conversion.recipe import Recipe
 from eaglectl.conversion.upgrade_checks import check_upgrade, doubt_sigma, doubts, may_refit
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import Refused
 
-FC_NORM = ("refit", "calibrated", "ones", "off")
 STRENGTH = 1e-2  # 1e-3 in the study; on the tiny pair the two differ by less than their intervals
 LARGE_RESIDUAL = 0.15  # the shrinking alone leaves about a tenth
+ALREADY = "this drafter is EAGLE-3.1 already: its layout alone changes, and nothing is calibrated, marked or measured for --to 3.1"
 WRITERS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight", "mlp.down_proj.bias")
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How EAGLE-3 becomes 3.1: what is done for each switch (`fc_norm` one of FC_NORM), and what is known of the states.
-
-    `solved` keeps what a refit gave: a conversion is planned for the screen, for the gate and for the writer, and solved once.
-    """
-
-    fc_norm: str = "refit"
-    is_norm_output: bool = True
-    statistics: Statistics | None = None
-    is_start: bool = False  # --init-only: a trainer's start, not a drafter
-    solved: dict[bytes, tuple[Array, float]] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +40,12 @@ class Changed:
 def at_version(checkpoint: Checkpoint, drafter: Drafter, wish: Wish) -> Changed:
     """The drafter in the version asked for; as it is where none is."""
     have = drafter.version
-    if wish.version is None or wish.version == have or (wish.version == "3.1" and have == "3.1-joint"):
+    if wish.version == "3.1" and have in ("3.1", "3.1-joint"):
+        return Changed(drafter, (Note("warning", "upgrade", ALREADY),), {})
+    if wish.version is None or wish.version == have:
         return Changed(drafter, (), {})
     return (
-        upgrade(checkpoint, drafter, wish.recipe or Recipe())
+        upgrade(checkpoint, drafter, replace(wish.recipe or Recipe(), dtype=wish.dtype))
         if wish.version == "3.1"
         else downgrade(checkpoint, drafter)
     )
@@ -98,7 +87,8 @@ def _with_fc_norm(
     checkpoint: Checkpoint, drafter: Drafter, recipe: Recipe, notes: list[Note], record: dict[str, Any]
 ) -> Drafter:
     dims, dtype, known = drafter.dims, drafter.tensors["norm.weight"].dtype, recipe.statistics
-    scales = [1.0] * dims.aux if known is None or recipe.fc_norm == "ones" else [held(c, dtype) for c in known.rms]
+    is_known = known is not None and recipe.fc_norm != "ones"
+    scales = [held(c, recipe.dtype or dtype) for c in known.rms] if known and is_known else [1.0] * dims.aux
     mode = "ones" if known is None else recipe.fc_norm
     tensors = dict(drafter.tensors)
     for index, scale in enumerate(scales):
@@ -112,7 +102,7 @@ def _with_fc_norm(
     if mode == "refit" and known is not None and may_refit(known, drafter, notes):
         columns = np.repeat(scales, dims.target_hidden)
         prior = evaluate(drafter.tensors["fc.weight"], checkpoint)
-        key = sha256(prior.data).digest()
+        key = sha256(prior.data).digest() + columns.tobytes()
         if key not in recipe.solved:
             recipe.solved[key] = _refitted(prior, columns, known)
         made, residual = recipe.solved[key]
@@ -188,7 +178,7 @@ def _with_norm_output(
         notes += doubt_sigma(known)
     if head is None:
         return _rescaled(drafter, replace(result, norms=norms), weight, mean, known, record)
-    sigma = held(mean if is_exact or known is None else known.sigma, norm.dtype)
+    sigma = held(mean if is_exact or known is None else known.sigma, recipe.dtype or norm.dtype)
     factors = weight / sigma
     tensors = dict(result.tensors)
     tensors["norm.weight"] = replace(

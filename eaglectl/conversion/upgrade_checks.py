@@ -7,7 +7,7 @@ from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.errors import Refused, Usage
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.upgrade import Recipe
+    from eaglectl.conversion.recipe import Recipe
 
 TOKENS_PER_INPUT = 4  # the least calibration tokens for each input of fc that a refit is made from
 LARGE_SPREAD, SMALL_RMS = 0.25, 100.0
@@ -16,20 +16,11 @@ FAR_SIGMA = 0.15  # from the one of all prompts; 30 % cost 6 % of acceptance and
 
 def check_upgrade(drafter: Drafter, recipe: "Recipe") -> None:
     """Raise Refused for drafters that fc_norm or norm_output would break, Usage for what is still to be given."""
+    check_changeable(drafter)
     features = drafter.features()
-    if drafter.norms.fc_norm:
-        raise Refused("this drafter has fc_norm already; leave --to out")
     if recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in features:
         raise Refused(
             "this drafter norms the concatenated states already (norm_before_fc); two norms in a row are another network: pass --fc-norm off"
-        )
-    if Feature.PARALLEL in features:
-        raise Refused(
-            "a parallel drafter's mask_hidden goes through fc like a state, and fc_norm would rescale it; P-EAGLE heads stay as they are"
-        )
-    if drafter.aux.order:
-        raise Refused(
-            "its layer ids are not in ascending order; convert it to vLLM's layout first, then that output --to 3.1"
         )
     if Feature.QUANTISED in features and (recipe.fc_norm == "refit" or recipe.is_norm_output):
         raise Refused(
@@ -47,6 +38,20 @@ def check_upgrade(drafter: Drafter, recipe: "Recipe") -> None:
         raise Usage(
             "this is an EAGLE-3 drafter, and fc_norm and norm_output change what it computes unless they are set from its target's states; pass --target with"
             " the target's weights, or --calibration with what `eaglectl calibrate` wrote; --init-only gives a trainer's start without them"
+        )
+
+
+def check_changeable(drafter: Drafter) -> None:
+    """Raise Refused for drafters that no recipe makes 3.1, whatever is known of the target's states."""
+    if drafter.norms.fc_norm:
+        raise Refused("this drafter has fc_norm already, and nothing is to be calibrated; leave --to out")
+    if Feature.PARALLEL in drafter.features():
+        raise Refused(
+            "a parallel drafter's mask_hidden goes through fc like a state, and fc_norm would rescale it; P-EAGLE heads stay as they are"
+        )
+    if drafter.aux.order:
+        raise Refused(
+            "its layer ids are not in ascending order; convert it to vLLM's layout first, then that output --to 3.1"
         )
 
 

@@ -102,6 +102,9 @@ def load_target(
     return TargetModel(model.eval(), boundaries)
 
 
+TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "tekken")
+
+
 def tokenizer_of(path: Path) -> Any:
     """The tokenizer in the target's folder. Raises Unreadable."""
     from transformers import AutoTokenizer
@@ -109,6 +112,8 @@ def tokenizer_of(path: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
+        if not any(entry.name.startswith(TOKENIZERS) for entry in path.iterdir()):
+            raise Unreadable(f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json beside its weights") from None  # fmt: skip
         lines = str(error).splitlines() or [type(error).__name__]
         raise Unreadable(f"the target {path.name} has no tokenizer that transformers loads: {lines[0][:200]}") from None
 
