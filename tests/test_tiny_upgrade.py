@@ -22,7 +22,7 @@ from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
 from eaglectl.api.upgrading import Upgrade  # noqa: E402
 from eaglectl.conversion.calibration import read_statistics  # noqa: E402
 from eaglectl.conversion.plan import Wish  # noqa: E402
-from eaglectl.conversion.upgrade import Recipe  # noqa: E402
+from eaglectl.conversion.recipe import Recipe  # noqa: E402
 from eaglectl.errors import EaglectlError, Refused, Usage  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.builders import Stored, call, read_safetensors  # noqa: E402

@@ -10,8 +10,8 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 
 if TYPE_CHECKING:
+    from eaglectl.conversion.recipe import Recipe
     from eaglectl.conversion.target_head import TargetHead
-    from eaglectl.conversion.upgrade import Recipe
 
 
 @dataclass(frozen=True, slots=True)
