@@ -341,6 +341,20 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
     assert not (tmp_path / "other").exists()
 
 
+def test_scales_of_layers_that_nobody_knows_are_not_taken(tmp_path: Path) -> None:
+    nowhere: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": None, "eagle_config": None}
+    folder = drafter_folder(tmp_path, config=nowhere)
+    drafter = read_drafter(read_checkpoint(FolderSource(folder)), Answers(), Target())
+    assert drafter.aux.boundaries is None
+    write_statistics(statistics(drafter), tmp_path / "stats", force=False)
+    scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
+    with pytest.raises(Usage, match="pass --target or --aux-layers"):
+        api.upgrade(str(folder), tmp_path / "out", asked=asked(tmp_path / "stats", **scales))
+    api.upgrade(str(folder), tmp_path / "out", asked=asked(tmp_path / "stats", **scales), answers=Answers((2, 4, 5)))
+    with pytest.raises(Refused, match=r"boundaries \[2, 4, 5\]"):
+        api.upgrade(str(folder), tmp_path / "no", asked=asked(tmp_path / "stats", **scales), answers=Answers((1, 4, 5)))
+
+
 def test_statistics_come_back_as_they_were_written(known: tuple[Path, Path], tmp_path: Path) -> None:
     found = read_statistics(known[1])
     write_statistics(found, tmp_path / "again", force=False)

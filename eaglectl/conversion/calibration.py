@@ -17,7 +17,7 @@ from eaglectl.checkpoint.writer import STATISTICS, Folder
 from eaglectl.conversion.arithmetic import Array
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Segment
-from eaglectl.errors import Refused, Unreadable
+from eaglectl.errors import Refused, Unreadable, Usage
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
 SCHEMA = "eaglectl/statistics/1"
@@ -212,6 +212,8 @@ def check_statistics(
         raise Refused(f"the calibration was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}; {again}")  # fmt: skip
     if len(statistics.boundaries) != drafter.dims.aux:
         raise Refused(f"the calibration is of {len(statistics.boundaries)} layers and this drafter takes {drafter.dims.aux}; {again}")  # fmt: skip
+    if is_of_states and drafter.aux.boundaries is None:
+        raise Usage(f"whether this drafter takes the calibration's boundaries {list(statistics.boundaries)} is not known; pass --target or --aux-layers")  # fmt: skip
     if drafter.aux.boundaries is not None and statistics.boundaries != drafter.aux.boundaries:
         raise Refused(
             f"the calibration is of boundaries {list(statistics.boundaries)} and this drafter takes {list(drafter.aux.boundaries)}; {again}"
