@@ -114,6 +114,20 @@ def test_prompts_that_were_calibrated_on_leave_none_for_the_gate(root: Path, tmp
         api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=TINY / "calibration.jsonl"), **ARGUMENTS)
 
 
+@pytest.mark.parametrize("count", [1, 6, 20])
+def test_a_gate_on_hardly_any_prompts_is_not_held(count: int, root: Path, tmp_path: Path) -> None:
+    lines = [*dict.fromkeys((TINY / "gate.jsonl").read_text().splitlines())][: min(count, 6)]
+    (tmp_path / "few.jsonl").write_text("\n".join(lines * 4 if count == 20 else lines))  # repeated ones are one
+    with pytest.raises(Usage, match="7 different ones are the least"):
+        api.upgrade(
+            EAGLE3, tmp_path / "out", asked=asked(root, statistics=None, prompts=tmp_path / "few.jsonl"), **ARGUMENTS
+        )
+    (tmp_path / "two.jsonl").write_text("\n".join(lines[:2]))
+    with pytest.raises(Usage, match="the gate needs 3"):
+        api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=tmp_path / "two.jsonl"), **ARGUMENTS)
+    assert not (tmp_path / "out").exists()
+
+
 def test_built_in_prompts_serve_both_commands_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a target").symlink_to(TARGET)
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ QUANTISED = (
     "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold the output to its source with"
     " `eaglectl smoke OUT --target T --engine vllm --against SOURCE`"
 )
-LEAST_PROMPTS = 4  # an interval over fewer prompts says nothing of others
+LEAST_PROMPTS = 3  # an interval over fewer prompts says nothing of others
 DEVICES = ("auto", "cuda", "cpu")
 
 
