@@ -49,7 +49,7 @@ def measure_refit(tokens: int, width: int) -> None:
 
     from eaglectl.drafter.drafter import Norms, Rope
     from eaglectl.drafter.tensors import Dimensions
-    from eaglectl.reference.collecting import CHUNK, chunks, moments, solve_ridge
+    from eaglectl.reference.collecting import CHUNK, add_moments, chunks, mirrored, solve_ridge
     from eaglectl.reference.model import DraftModel
 
     dims = Dimensions(width, width, 3, 1, 1, 1, 1, 1, 1, 2)
@@ -62,21 +62,25 @@ def measure_refit(tokens: int, width: int) -> None:
     start = time.perf_counter()
     for _ in range(-(-tokens // CHUNK)):
         for plain, normed in chunks(states, drafter):
-            one, other = moments(plain, normed, drafter, (1.0, 1.0, 1.0))
-            gram += one
-            cross += other
+            add_moments(gram, cross, plain, normed, drafter, (1.0, 1.0, 1.0))
         states = states.roll(1, 0).mul_(0.999)
-    middle = time.perf_counter()
-    solve_ridge(gram, cross, weights["fc.weight"].double(), 1e-3)
+    mirrored(gram)
+    middle, summed = time.perf_counter(), peak(device)
+    prior = weights["fc.weight"].double()
+    solve_ridge(gram, cross, prior, 1e-2)
     end = time.perf_counter()
     report(f"gram of {tokens} tokens, width {width}, s", [middle - start])
+    report("the same, peak GB", [summed], 4)
     report("solve, s", [end - middle], 60)
-    peak = (
-        torch.cuda.max_memory_allocated()
-        if device == "cuda"
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
-    report("peak, GB", [peak / 1e9], 4)
+    report("with the solve, peak GB", [peak(device)])
+
+
+def peak(device: str) -> float:
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
 from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reading import read_drafter  # noqa: E402
+from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from tests.builders import call, drafter_folder, drafter_tensors, floats, read_safetensors  # noqa: E402
@@ -225,6 +226,25 @@ def test_the_ridge_keeps_what_the_data_do_not_speak_against() -> None:
     silent = torch.zeros(6, 6, dtype=torch.float64)
     silent[0, 0] = 1.0
     assert torch.allclose(solve_ridge(silent.clone(), truth @ silent, prior, 1e-3)[0][:, 1:], prior[:, 1:])
+
+
+@pytest.mark.parametrize("columns", [1, 5, 16, 48, 2048])
+def test_sums_by_blocks_are_the_sums(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = made("vllm/native")
+    one, width = model(drafter), drafter.dims.aux * drafter.dims.target_hidden
+    states = aux_states(drafter, torch.rand(TIME, drafter.dims.aux, dtype=torch.float64) + 0.5)[0].float()
+    ((plain, normed),) = collecting.chunks(states, one)
+    monkeypatch.setattr(collecting, "COLUMNS", columns)
+    gram = torch.zeros(width, width, dtype=torch.float64)
+    cross = torch.zeros(drafter.dims.hidden, width, dtype=torch.float64)
+    for _ in range(2):
+        collecting.add_moments(gram, cross, plain, normed, one, (1.0,) * drafter.dims.aux)
+    fused = states.double() @ torch.from_numpy(evaluate(drafter.tensors["fc.weight"], NOWHERE)).T
+    share = fused.pow(2).sum(-1)
+    assert torch.allclose(
+        collecting.mirrored(gram), 2 * (normed.double() / share[:, None]).T @ normed.double(), rtol=1e-5
+    )
+    assert torch.allclose(cross, 2 * (fused / share[:, None]).T @ normed.double(), rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("is_residual_normed", [False, True])

@@ -21,7 +21,7 @@ from eaglectl.errors import Refused, Unreadable, Usage
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
 SCHEMA = "eaglectl/statistics/1"
-ENDS = 1 << 16
+ENDS, PIECE = 1 << 16, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
 
 
 def _pieces(segment: Segment) -> tuple[Segment, ...]:
-    starts = range(segment.start, segment.stop, 8 << 20)
-    return tuple(Segment(segment.stored, start, min(start + (8 << 20), segment.stop)) for start in starts)
+    starts = range(segment.start, segment.stop, PIECE)
+    return tuple(Segment(segment.stored, start, min(start + PIECE, segment.stop)) for start in starts)
 
 
 def target_digest(source: Source) -> str:
@@ -105,31 +105,31 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
     }
     with Folder(out, force=force, kind=STATISTICS) as folder:
         if statistics.matrices is not None:
-            parts = _stored(statistics.matrices)
-            folder.write(MATRICES, parts)
-            document["matrices"] = {"sha256": _sha256(parts)}
+            digest = hashlib.sha256()
+            folder.write(MATRICES, _counted(_stored(statistics.matrices), digest))
+            document["matrices"] = {"sha256": digest.hexdigest()}
         folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
         folder.publish()
 
 
-def _stored(matrices: Matrices) -> tuple[bytes, ...]:
+def _stored(matrices: Matrices) -> Iterator[bytes]:
     table: dict[str, Any] = {"__metadata__": {"format": "np"}}
-    position, parts = 0, []
-    for name in ("gram", "cross"):
-        array: Array = getattr(matrices, name)
+    position, arrays = 0, [np.ascontiguousarray(array, "<f8") for array in (matrices.gram, matrices.cross)]
+    for name, array in zip(("gram", "cross"), arrays, strict=True):
         table[name] = {"dtype": "F64", "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
         position += array.nbytes
-        parts.append(np.ascontiguousarray(array, "<f8").data.cast("B"))
     raw = json.dumps(table, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
-    return len(raw).to_bytes(8, "little") + raw, *(bytes(part) for part in parts)
+    yield len(raw).to_bytes(8, "little") + raw
+    for array in arrays:
+        view = array.data.cast("B")
+        yield from (bytes(view[start : start + PIECE]) for start in range(0, len(view), PIECE))
 
 
-def _sha256(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
+def _counted(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
     for part in parts:
         digest.update(part)
-    return digest.hexdigest()
+        yield part
 
 
 def read_statistics(folder: Path) -> Statistics:
@@ -164,14 +164,17 @@ def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
     known = document.get("matrices")
     if not known and not (folder / MATRICES).exists():
         return None
-    raw = (folder / MATRICES).read_bytes()
-    length = header_length(MATRICES, raw[:8], len(raw))
-    header = parse_header(MATRICES, raw[8 : 8 + length], len(raw))
-    if known and hashlib.sha256(raw).hexdigest() != known["sha256"]:
-        raise Unreadable(f"{MATRICES} is not the file that was written with {FILE}")
+    path = folder / MATRICES
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        length = header_length(MATRICES, file.read(8), size)
+        header = parse_header(MATRICES, file.read(length), size)
+        file.seek(0)
+        if known and hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
+            raise Unreadable(f"{MATRICES} is not the file that was written with {FILE}")
     if any(t.dtype != "F64" for t in header.tensors):
         raise Unreadable(f"{MATRICES} is not float64")
-    found = {t.name: np.frombuffer(raw, "<f8", t.nbytes // 8, t.start).reshape(t.shape) for t in header.tensors}
+    found = {t.name: np.memmap(path, "<f8", "r", t.start, t.shape) for t in header.tensors}
     return Matrices(found["gram"], found["cross"])
 
 
