@@ -1,6 +1,7 @@
 """The application: its common options, and every command in the order of `--help`."""
 
 import os
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -60,20 +61,20 @@ def _set_offline(context: typer.Context) -> None:
 
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-COMMANDS = (
-    inspect_command,
-    convert_command,
-    calibrate_command,
-    validate_command,
-    smoke_command,
-    upload_command,
-    verify_command,
-    diff_command,
-    explain_command,
-    rules_command,
-    engines_command,
-    demo_command,
-)
+COMMANDS: Mapping[Callable[..., None], str] = {
+    inspect_command:   "Say what a drafter is, and which engines run it as trained.",
+    convert_command:   "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
+    calibrate_command: "Collect what `convert --to 3.1` needs of the target's states.",
+    validate_command:  "Judge checkpoints by rules and by what engines do.",
+    smoke_command:     "Run a drafter against its target: how much is accepted?",
+    diff_command:      "Compare two drafters, however they are spelled.",
+    upload_command:    "Check, publish in one commit, and verify what landed.",
+    verify_command:    "Hold a downloaded folder to its record.",
+    explain_command:   "Explain a rule.",
+    rules_command:     "List the rules of `validate`.",
+    engines_command:   "Show which engine release serves which drafter.",
+    demo_command:      "Run the main job on a checkout's fixtures.",
+}  # fmt: skip
 EPILOG = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
-for command in COMMANDS:
-    app.command(command.__name__.removesuffix("_command"), epilog=EPILOG)(command)
+for command, brief in COMMANDS.items():
+    app.command(command.__name__.removesuffix("_command"), short_help=brief, epilog=EPILOG)(command)
