@@ -10,7 +10,7 @@ from and uploaded to, as the real Hub's storage does: it knows no tokens, and a 
 
 What is there: model info, tree, paths-info, resolve (HEAD, Range, redirects), repos/create, validate-yaml, preupload, LFS
 batch and PUT, commit (ndjson; parentCommit 412; create_pr), commits, tags and branches (409), refs, pull requests (create,
-list, merge), whoami-v2, auth-check. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
+list, merge), whoami-v2, auth-check, the exchange of a trusted publisher. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
 
 Every request is kept in `hub.requests`, in order, with what was answered and how many bytes. Faults are functions in
 `hub.faults`, called for each request as `fault(request, proceed)`: return None to let it be, a Reply to answer without
@@ -239,6 +239,7 @@ class LoopbackHub:
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.users: dict[str, User] = {}
+        self.trusted: dict[tuple[str, str], str] = {}  # (a CI's id token, repository) -> the token it is exchanged for
         self.stored: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
@@ -603,6 +604,14 @@ def whoami(hub: LoopbackHub, request: Request) -> Reply:
     return as_json({"type": "user", "name": user.name, "orgs": orgs, "auth": {"type": "access_token", "accessToken": access}})  # fmt: skip
 
 
+def exchange(hub: LoopbackHub, request: Request) -> Reply:
+    asked = json.loads(request.body)
+    token = hub.trusted.get((asked["subject_token"], asked["resource"]))
+    if token is None:
+        return error(401, "This publisher is not trusted.")
+    return as_json({"access_token": token, "token_type": "bearer", "expires_in": 3600})
+
+
 def auth_check(hub: LoopbackHub, request: Request, repo: Repo, _: str) -> Reply:
     return Reply(200)
 
@@ -616,6 +625,7 @@ REPO_ROUTES = (REPO, r"/([^/]+/[^/]+)")
 ROUTES: tuple[tuple[str, str, Callable[..., Reply]], ...] = (
     ("GET", r"/api/whoami-v2", whoami),
     ("POST", r"/api/repos/create", create_repo),
+    ("POST", r"/oauth/token", exchange),
     ("POST", r"/api/validate-yaml", validate_yaml),
     ("GET", REPO + r"/tree/([^/]+)", tree),
     ("POST", REPO + r"/paths-info/([^/]+)", paths_info),

@@ -79,6 +79,31 @@ def test_a_pull_request_is_the_default_and_holds_everything(hub: LoopbackHub, fo
     assert document["download"] == f"hf download {NAME} --revision {repo.head('refs/pr/1')}"
 
 
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_a_trusted_publisher_needs_no_stored_token(
+    is_trusted: bool, hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = pytest.importorskip("huggingface_hub.utils._auth")
+    if not hasattr(auth, "_get_token_from_oidc"):
+        pytest.skip("this client knows no trusted publishers; 1.19 and newer do")
+    identity = "id_" + "plantedIdentity" * 3
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(auth, "_OIDC_TOKEN_CACHE", None)
+    monkeypatch.setenv("HF_OIDC_RESOURCE", NAME)
+    monkeypatch.setenv("HF_OIDC_ID_TOKEN", identity)
+    if is_trusted:
+        hub.trusted[identity, NAME] = TOKEN
+    repo = hub.add_repo(NAME, {})
+    done = call("-v", "upload", folder, NAME)
+    assert TOKEN not in done.out + done.err and identity not in done.out + done.err
+    if is_trusted:
+        assert done.code == 0, done.err
+        assert_holds(repo, folder, "refs/pr/1")
+    else:
+        assert done.code == 3 and not repo.pulls
+        assert "trusted publisher" in done.err
+
+
 def test_the_same_files_are_not_proposed_twice(hub: LoopbackHub, folder: Path) -> None:
     repo = hub.add_repo(NAME, {})
     assert call("upload", folder, NAME).code == 0

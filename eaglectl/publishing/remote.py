@@ -1,5 +1,6 @@
 """The repository on the Hub as publishing needs it. The token is only ever handed to the client."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,7 +234,12 @@ def _token(repo: str) -> str | None:
     try:
         token = get_token()
     except Exception as error:  # the exchange of a trusted publisher; its text is not ours to repeat
-        raise Unreadable(f"{repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth login`") from None  # fmt: skip
+        way_out = "run `hf auth login`"
+        if resource := os.environ.get("HF_OIDC_RESOURCE"):
+            way_out = f"see that {resource} has this job as a trusted publisher and lets it have an id token, or unset HF_OIDC_RESOURCE and set HF_TOKEN"
+        raise Unreadable(
+            f"{repo}: the Hub client could not get its token ({type(error).__name__}); {way_out}"
+        ) from None
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         raise Unreadable("the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again")
     return token
