@@ -16,7 +16,7 @@ ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt torch
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev,sign]'
 	touch $@
 
 demo: $(VENV)/.ready

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -732,7 +733,7 @@ def odd_configs(draw: st.DrawFn) -> Spoilt:
         key = draw(
             st.sampled_from([*(inside if isinstance(inside, dict) else case.config), *KEYS, "factor", "rope_theta"])
         )
-        value = draw(VALUES)
+        value = deepcopy(draw(VALUES))  # the next round may write into it
         (inside if isinstance(inside, dict) else case.config)[key] = value
         case.done.append((place, key, value))
     return case
