@@ -119,5 +119,5 @@ def test_a_target_that_vllm_cannot_load_is_not_the_drafters_fault(folder: Path, 
 
 
 def test_prompts_past_the_context_are_the_users_to_shorten(folder: Path) -> None:
-    with pytest.raises(Usage, match="the target's context is 512"):
+    with pytest.raises(Usage, match="the target's context of 512 leaves no room for 600 new ones"):
         smoke(folder, folder / "drafter", max_tokens=600)
