@@ -85,7 +85,10 @@ def test_the_page_names_every_format_and_real_options() -> None:
 
 
 def test_the_workflows_of_the_page_parse_and_give_real_inputs() -> None:
-    action, _, hooks = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+    action, publishing, _, hooks = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
     assert set(action["steps"][1]["with"]) <= set(ACTION["inputs"])
+    assert "HF_OIDC_RESOURCE" in publishing["env"] and publishing["permissions"] == {"id-token": "write"}
+    used = set(re.findall(r"--[a-z-]+", publishing["steps"][0]["run"]))
+    assert used and used <= set(re.findall(r"--[a-z-]+", call("upload", "--help").out))
     assert hooks[0]["hooks"][0]["id"] == HOOK["id"]
     assert re.search(hooks[0]["hooks"][0]["files"], "drafters/a/config.json")
