@@ -111,11 +111,7 @@ def trained(
 def sides(target: object, weights: train.Weights, is_upgraded: bool, texts: list[list[int]]) -> Sides:
     whole = {key: value.float() if value.is_floating_point() else value for key, value in weights.items()}
     model = model_of(whole, is_upgraded)
-    found = {}
-    for k in DEPTHS:
-        results = dict(drafted(target, model, texts, k, MAX_TOKENS))  # type: ignore[arg-type]
-        found[k] = [results[index] for index in range(len(texts))]
-    return found
+    return {k: drafted(target, model, texts, k, MAX_TOKENS) for k in DEPTHS}  # type: ignore[arg-type]
 
 
 def print_row(which: str, steps: int, found: Sides, plain: Sides, control: Sides) -> None:

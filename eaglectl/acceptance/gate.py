@@ -1,13 +1,13 @@
 """The gate of a conversion: acceptance of the drafter before and after, on the same prompts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from eaglectl.acceptance.job import Job
 from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
+from eaglectl.acceptance.prompts import alike
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
@@ -63,27 +63,25 @@ def hold(before: Job, after: Job, tolerance: float, told: Callable[[int, int], N
     models = [load_drafter(job.folder, job.drafter, dtype=dtype, device=placed) for job in (before, after)]
     texts = tokenise(replace(before, k=max(DEPTHS)), target.model.config)
     done, seed, rows = count(1), before.seed, []
+    total = len(texts) * len(models) * len(DEPTHS)
     for k in DEPTHS:
-        sides = []
-        for model in models:
-            found = []
-            for one in drafted(target, model, texts, k, before.max_tokens):
-                found.append(one)
-                told(next(done), len(texts) * len(models) * len(DEPTHS))
-            sides.append([result for _, result in sorted(found, key=itemgetter(0))])
+        sides = [
+            drafted(target, model, texts, k, before.max_tokens, lambda: told(next(done), total)) for model in models
+        ]
         rows.append(Row(k, measure(sides[0], seed), measure(sides[1], seed), ratio(sides[1], sides[0], seed)))
     return Gate(tuple(rows), len(texts), tolerance, targets.versions(), device, dtype)
 
 
 def drafted(
-    target: "TargetModel", drafter: "DraftModel", texts: Sequence[Sequence[int]], k: int, max_tokens: int
-) -> Iterator[tuple[int, PromptResult]]:
-    """Greedy decoding of every text with `k` drafted tokens a pass: (index of the text, what it gave), in no order."""
+    target: "TargetModel", drafter: "DraftModel", texts: Sequence[Sequence[int]], k: int, max_tokens: int, told: Callable[[], None] = lambda: None
+) -> list[PromptResult]:  # fmt: skip
+    """Greedy decoding of every text with `k` drafted tokens a pass, in the texts' order; `told` is called for each that is done."""
     from eaglectl.reference.speculation import Settings, Speculation
 
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # batches of like lengths pad little
-    for start in range(0, len(order), BATCH):
-        indices = order[start : start + BATCH]
-        made = Speculation(target, drafter, Settings(k, max_tokens)).run([list(texts[index]) for index in indices])
+    found: dict[int, PromptResult] = {}
+    for indices in alike(texts, BATCH):
+        made = Speculation(target, drafter, Settings(k, max_tokens)).run([texts[index] for index in indices])
         for index, one in zip(indices, made, strict=True):
-            yield index, PromptResult("gate", one.drafts, one.accepted, one.tokens)
+            found[index] = PromptResult("gate", one.drafts, one.accepted, one.tokens)
+            told()
+    return [found[index] for index in range(len(texts))]

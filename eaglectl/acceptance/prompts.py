@@ -38,6 +38,12 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     return found
 
 
+def alike(texts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
+    """Indices of tokenised texts in batches of at most `size`, those of like lengths together: they pad little."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
 def digest(prompts: Sequence[Prompt]) -> str:
     """SHA-256 over the prompts, so that two reports can be known to be of the same ones."""
     value = json.dumps([[prompt.set, prompt.text, prompt.is_chat] for prompt in prompts])

@@ -144,12 +144,10 @@ def _runnable(drafter: Drafter) -> Drafter:
 
 
 def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
-    """Texts of like lengths together, which pad little."""
+    from eaglectl.acceptance.prompts import alike
     from eaglectl.reference.collecting import Batch
 
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    return [Batch([list(texts[i]) for i in part], [sets[i] for i in part]) for part in parts]
+    return [Batch([texts[i] for i in part], [sets[i] for i in part]) for part in alike(texts, BATCH)]
 
 
 def _answered(passes: "Passes", batch: "Batch", tokens: int, told: Callable[[], None]) -> "Batch":

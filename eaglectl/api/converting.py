@@ -65,7 +65,7 @@ def convert(
         drafter = read_drafter(checkpoint, answers, known)
         selected = _selected(original, drafter)
         plan = make_plan(checkpoint, drafter, wish, answers, selected)
-        where = where or Path(f"{original.label.rpartition('/')[2]}-eagle{plan.drafter.version}")
+        where = where or default_place(original, plan.drafter.version)
         for folder in guarded:
             check_apart(where, folder)
         plan = replace(plan, notes=(*plan.notes, *_judged(plan, wish)))
@@ -104,6 +104,11 @@ def _judged(plan: Plan, wish: Wish) -> Iterator[Note]:
     for (engine, outcome, reasons), releases in groups.items():
         span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
         yield Note("warning", f"{engine} {span}", f"{engine} {span}, with this output: {outcome}: {'; '.join(reasons)}")
+
+
+def default_place(original: Source, version: str) -> Path:
+    """Where a conversion is written that nobody gave a place: beside the current folder's files."""
+    return Path(f"{original.label.rpartition('/')[2]}-eagle{version}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.api.calibrating import ANSWER_TOKENS, GATE_SHARE, Way, collected, prompt_digest, shared
-from eaglectl.api.converting import convert, readable_folder
+from eaglectl.api.converting import convert, default_place, readable_folder
 from eaglectl.api.inputs import open_target
 from eaglectl.api.meanings import ask_with_figures
 from eaglectl.checkpoint.checkpoint import read_checkpoint
@@ -74,7 +74,7 @@ def upgrade(
             _ask(plain, target, asked, answers or Answers(), lambda done, total: tell("measuring", done, total))
         if version != "3":  # it is 3.1 already, or the plan asks what it is
             return convert(source, out, wish=wish, dry_run=dry_run, **last)
-        place = Path(out) if out is not None else Path(f"{open_folder(source).label.rpartition('/')[2]}-eagle3.1")
+        place = Path(out) if out is not None else default_place(open_folder(source), "3.1")
         for given in filter(None, (asked.statistics, asked.prompts)):
             check_apart(place, given)
         if not dry_run and (out is not None or (asked.fc_norm != "off" and asked.is_norm_output)):
