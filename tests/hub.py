@@ -28,11 +28,16 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import pytest
+
+TOKEN = "hf_plantedPLANTEDplantedPLANTED0123456"
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".gguf", ".pkl", ".onnx")
 LFS_SIZE = 10_000_000
@@ -294,6 +299,29 @@ class LoopbackHub:
             if reply is not None:
                 return reply
         return proceed()
+
+
+@contextmanager
+def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 3) -> Iterator["LoopbackHub"]:
+    """A loopback Hub that this process's client talks to, with an empty cache, a planted token that may read, and `tries` short pauses."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    from eaglectl.checkpoint import ranges
+
+    with LoopbackHub() as running:
+        for name, value in {
+            "ENDPOINT": running.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
+            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}", "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DOWNLOAD_TIMEOUT": 2, "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(ranges, "WAITS", (0.01,) * tries)
+        monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
+        running.users = {TOKEN: User("reader")}
+        yield running
+        close_session()
 
 
 # --- what the Hub does ------------------------------------------------------------------------------------------------

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from eaglectl.checkpoint import ranges
 from tests.builders import call, drafter_folder, drafter_tensors, floats, refusal, write_safetensors
-from tests.hub import LoopbackHub, Reply, User
+from tests.hub import TOKEN, LoopbackHub, Reply, client_hub
 
-TOKEN = "hf_plantedPLANTEDplantedPLANTED0123456"
 BIG = {"embed_tokens.weight": floats("big", 10_240, 16)}  # 327,680 bytes: read by ranges, not whole
 CONFIG = {"vocab_size": 10_240}
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -20,24 +18,11 @@ ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     """A loopback Hub that this process's client talks to, with a drafter in two repositories under other configs."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    with LoopbackHub() as running:
-        for name, value in {
-            "ENDPOINT": running.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
-            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}", "HF_HUB_DISABLE_XET": True, "HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DOWNLOAD_TIMEOUT": 2, "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
-        }.items():  # fmt: skip
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(ranges, "WAITS", (0.01, 0.01, 0.01))
-        monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
-        running.users = {TOKEN: User("reader")}
+    with client_hub(monkeypatch, tmp_path) as running:
         running.add_repo("org/a", drafter_folder(tmp_path / "made", "a", config=CONFIG, tensors=BIG))
         other = {**CONFIG, "rope_theta": 10000.0, "bos_token_id": 1}
         running.add_repo("org/b", drafter_folder(tmp_path / "made", "b", config=other, tensors=BIG))
         yield running
-        close_session()
 
 
 def diff(*arguments: str | Path) -> dict[str, Any]:

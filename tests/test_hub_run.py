@@ -10,37 +10,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from eaglectl.checkpoint import ranges  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
-from tests.hub import LoopbackHub, Reply, User  # noqa: E402
+from tests.hub import TOKEN, LoopbackHub, Reply, client_hub  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 
-TOKEN = "hf_plantedPLANTEDplantedPLANTED0123456"
 PAIR = ("org/drafter", "--target", "org/target", "--device", "cpu")
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     """The trained pair on a loopback Hub, with an empty cache."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    with LoopbackHub() as running:
-        for name, value in {
-            "ENDPOINT": running.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
-            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}", "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DOWNLOAD_TIMEOUT": 2, "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
-        }.items():  # fmt: skip
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(ranges, "WAITS", (0.01,))
-        monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
+    with client_hub(monkeypatch, tmp_path, tries=1) as running:
         monkeypatch.chdir(tmp_path)
-        running.users = {TOKEN: User("reader")}
         running.add_repo("org/drafter", TINY / "eagle3")
         running.add_repo("org/target", TARGET)
         yield running
-        close_session()
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ from tests.builders import (
     floats,
     sharded_folder,
 )
-from tests.hub import Fault, LoopbackHub, Reply, Request, User, error, once
+from tests.hub import TOKEN, Fault, LoopbackHub, Reply, Request, client_hub, error, once
 
-TOKEN = "hf_plantedPLANTEDplantedPLANTED0123456"
 BIG = floats("big", 10_240, 16)  # 327,680 bytes: read by ranges, not whole
 BIG_TENSORS, BIG_CONFIG = {"embed_tokens.weight": BIG}, {"vocab_size": 10_240}
 
@@ -37,22 +36,9 @@ BIG_TENSORS, BIG_CONFIG = {"embed_tokens.weight": BIG}, {"vocab_size": 10_240}
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     """A loopback Hub that this process's client talks to, with a planted token and short pauses."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    with LoopbackHub() as running:
-        for name, value in {
-            "ENDPOINT": running.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
-            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}", "HF_HUB_DISABLE_XET": True, "HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DOWNLOAD_TIMEOUT": 2, "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
-        }.items():  # fmt: skip
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(ranges, "WAITS", (0.01, 0.01, 0.01))
-        monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
-        running.users = {TOKEN: User("reader")}
+    with client_hub(monkeypatch, tmp_path) as running:
         running.add_repo("org/drafter", drafter_folder(tmp_path / "made", "whole"))
         yield running
-        close_session()
 
 
 def said(code: int, *arguments: str | Path) -> str:
