@@ -9,7 +9,9 @@ ENGINE_VENV ?= .venv-engine
 ENGINE_BIN := $(ENGINE_VENV)/bin
 ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo docs schemas test test-engine lint benchmark clean
+PYTEST_WORKERS ?= 2
+
+.PHONY: demo docs schemas test test-slow test-engine lint benchmark clean
 .DELETE_ON_ERROR:
 
 # torch comes first and alone: pip would otherwise choose a CUDA build
@@ -22,9 +24,16 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready
 	$(BIN)/eaglectl demo
 
-# one thread: on small models a second one gains little, and it spins where other work wants the core
+# one thread a worker: on small models a second one gains little, and it spins where other work wants the core;
+# a file's tests stay with one worker, which builds what they share once
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
 test: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	$(PYTEST)
+
+# what takes many seconds a test: whole trainings' worth of prompts, every fault of a trained drafter
+test-slow: $(VENV)/.ready
+	$(PYTEST) -m slow
 
 # the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here
 $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt

@@ -1,10 +1,12 @@
-"""What training adds after a conversion: the tiny drafter trained on, from three starts, for equal steps on equal batches.
+"""What training adds after a conversion: the tiny drafter trained on, from three starts, for equal steps on
+equal batches.
 
     python benchmarks/finetune.py [--steps 800] [--rate 1e-3]
 
-The control goes on as EAGLE-3. The others are EAGLE-3.1, started from what `convert --to 3.1` writes and from the flags
-alone with scales of one (`--init-only --fc-norm ones`). Prints acceptance length on prompts that none was trained or
-calibrated on, and ratios with paired 95 % intervals over prompts: one training seed, so they do not cover seeds.
+The control goes on as EAGLE-3. The others are EAGLE-3.1, started from what `convert --to 3.1` writes and from
+the flags alone with scales of one (`--init-only --fc-norm ones`). Prints acceptance length on prompts that
+none was trained or calibrated on, and ratios with paired 95 % intervals over prompts: one training seed, so
+they do not cover seeds.
 """
 
 import argparse
@@ -24,13 +26,14 @@ import heldout  # noqa: E402
 import train  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import DEPTHS, drafted  # noqa: E402
+from eaglectl.acceptance.gate import DEPTHS, decode_prompts  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
-from eaglectl.api.upgrading import Upgrade  # noqa: E402
+from eaglectl.api.converting import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.target import load_target, tokenizer_of  # noqa: E402
+from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
 
 RATE = 1e-3  # the pair itself was trained with 7e-3, in 1,760 steps
 MAX_TOKENS = 64
@@ -39,14 +42,16 @@ Sides = dict[int, list[PromptResult]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, nargs="+", default=[800])
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     target = load_target(TINY / "target", train.BOUNDARIES, dtype="float32", device="cpu")
-    tokenizer = tokenizer_of(TINY / "target")
+    tokenizer = load_tokenizer(TINY / "target")
     texts = [tokenizer(prompt.text).input_ids for prompt in read_prompts(TINY / "gate.jsonl")]
     with tempfile.TemporaryDirectory() as name:
         starts = make_starts(Path(name))
@@ -54,11 +59,11 @@ def main() -> None:
         plain = sides(target, starts[CONTROL], False, texts)
         print_row("EAGLE-3 as it is", 0, plain, plain, plain)
         corpora = texts_to_train_on(target, tokenizer)
-        for steps in asked.steps:
+        for steps in options.steps:
             batches = list(train.windows(corpora, share_of(steps), train.SEED + 9))
             control: Sides | None = None
             for which, weights in starts.items():
-                made = trained(which, weights, target, batches, kept, asked.rate)
+                made = trained(which, weights, target, batches, kept, options.rate)
                 found = sides(target, made, which != CONTROL, texts)
                 control = control or found
                 print_row(which, steps, found, plain, control)
@@ -67,11 +72,14 @@ def main() -> None:
 def make_starts(folder: Path) -> dict[str, train.Weights]:
     """The three starts, in float32."""
     source, where = str(TINY / "eagle3"), {"target": str(TINY / "target")}
-    api.convert(source, folder / "control", **where)
-    api.calibrate(source, where["target"], folder / "stats", prompts=TINY / "calibration.jsonl", device="cpu")
-    converted = Upgrade(statistics=folder / "stats", has_gate=False, device="cpu")
-    api.upgrade(source, folder / "converted", asked=converted, **where)
-    api.upgrade(source, folder / "flags", asked=Upgrade("ones", is_start=True), **where)
+    api.convert(source, folder / "control", ConvertOptions(**where))
+    calibration = api.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
+    api.calibrate(source, where["target"], folder / "stats", calibration)
+    converted = UpgradeOptions(statistics=folder / "stats", has_gate=False, device="cpu")
+    api.upgrade(source, folder / "converted", converted, conversion=ConvertOptions(**where))
+    api.upgrade(
+        source, folder / "flags", UpgradeOptions("ones", is_start=True), conversion=ConvertOptions(**where)
+    )
     names = {CONTROL: "control", CONVERTED: "converted", FLAGS: "flags"}
     return {which: load_file(folder / name / "model.safetensors") for which, name in names.items()}
 
@@ -90,7 +98,9 @@ def texts_to_train_on(target: object, tokenizer: object) -> list[torch.Tensor]:
 
 def share_of(steps: int) -> Sequence[train.Phase]:
     """The mixture of short and long windows that the drafters were trained with."""
-    return (train.Phase(7, 8, 128), train.Phase(1, 4, train.WINDOW)) * (steps // 8) + (train.Phase(steps % 8, 8, 128),)
+    return (train.Phase(7, 8, 128), train.Phase(1, 4, train.WINDOW)) * (steps // 8) + (
+        train.Phase(steps % 8, 8, 128),
+    )
 
 
 def model_of(weights: train.Weights, is_upgraded: bool) -> DraftModel:
@@ -99,9 +109,16 @@ def model_of(weights: train.Weights, is_upgraded: bool) -> DraftModel:
 
 
 def trained(
-    which: str, start: train.Weights, target: object, batches: list[torch.Tensor], kept: torch.Tensor, rate: float
+    which: str,
+    start: train.Weights,
+    target: object,
+    batches: list[torch.Tensor],
+    kept: torch.Tensor,
+    rate: float,
 ) -> train.Weights:
-    weights = {key: value.float().requires_grad_() for key, value in start.items() if value.is_floating_point()}
+    weights = {
+        key: value.float().requires_grad_() for key, value in start.items() if value.is_floating_point()
+    }
     drafter = model_of(weights, which != CONTROL)
     causal = target.model  # type: ignore[attr-defined]
     train.fit(which, weights, lambda ids: train.unrolled_loss(drafter, causal, ids, kept), batches, rate)
@@ -111,7 +128,7 @@ def trained(
 def sides(target: object, weights: train.Weights, is_upgraded: bool, texts: list[list[int]]) -> Sides:
     whole = {key: value.float() if value.is_floating_point() else value for key, value in weights.items()}
     model = model_of(whole, is_upgraded)
-    return {k: drafted(target, model, texts, k, MAX_TOKENS) for k in DEPTHS}  # type: ignore[arg-type]
+    return {k: decode_prompts(target, model, texts, k, MAX_TOKENS) for k in DEPTHS}  # type: ignore[arg-type]
 
 
 def print_row(which: str, steps: int, found: Sides, plain: Sides, control: Sides) -> None:

@@ -1,4 +1,6 @@
-"""What `validate` costs: start-up and headers for one checkpoint and for a hundred, and the pass over the weights (see README.md)."""
+"""What `validate` costs: start-up and headers for one checkpoint and for a hundred, and the pass over the
+weights (see README.md).
+"""
 
 import argparse
 import os
@@ -16,7 +18,9 @@ BLOCK = 4 << 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scratch", type=Path, help="a folder on the disk to measure; 3 GB are written and removed")
+    parser.add_argument(
+        "--scratch", type=Path, help="a folder on the disk to measure; 3 GB are written and removed"
+    )
     parser.add_argument("--repeat", type=int, default=7, help="how often each call is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eaglectl-benchmark-", dir=options.scratch) as name:
@@ -37,13 +41,15 @@ def main() -> None:
 def measure_headers(source: Path, folder: Path, repeat: int) -> None:
     hundred = [shutil.copytree(source, folder / "hundred" / f"{index:03}") for index in range(100)]
     validate(source, "--headers-only")  # makes the bytecode
-    pairs = alternating(repeat, lambda: eaglectl(code="import typer"), lambda: validate(source, "--headers-only"))
-    report("headers only, 1 checkpoint, s", [other.seconds for _, other in pairs], 0.3)
-    report("the same - import typer, s", [other.seconds - one.seconds for one, other in pairs])
-    report("the same, CPU s", [other.cpu for _, other in pairs])
+    pairs = alternating(
+        repeat, lambda: eaglectl(code="import typer"), lambda: validate(source, "--headers-only")
+    )
+    report("headers only, 1 checkpoint, s", [run.seconds for _, run in pairs], 0.3)
+    report("the same - import typer, s", [run.seconds - base.seconds for base, run in pairs])
+    report("the same, CPU s", [run.cpu for _, run in pairs])
     runs = [validate(*hundred, "--headers-only") for _ in range(max(repeat // 3, 3))]
-    report("headers only, 100 checkpoints, s", [one.seconds for one in runs], 3)
-    report("the same, CPU s", [one.cpu for one in runs])
+    report("headers only, 100 checkpoints, s", [run.seconds for run in runs], 3)
+    report("the same, CPU s", [run.cpu for run in runs])
 
 
 def measure_weights(large: Path, small: Path, repeat: int) -> None:
@@ -53,13 +59,13 @@ def measure_weights(large: Path, small: Path, repeat: int) -> None:
     pairs = alternating(repeat, lambda: read(large) and read(large), lambda: read(large) and validate(large))
     others = [validate(small) for _ in range(repeat)]
     print(f"a file of {size:.2f} GB in the page cache")
-    report("reading it, s/GB", [one.seconds / size for one, _ in pairs])
-    report("validate, s/GB", [other.seconds / size for _, other in pairs], 0.4)
-    report("validate, CPU s/GB", [other.cpu / size for _, other in pairs], 0.4)
-    base = min(other.cpu for other in others)
-    report("validate without its start-up, CPU s/GB", [(other.cpu - base) / size for _, other in pairs])
-    report("validate, peak MB", [other.peak for _, other in pairs], 150)
-    report("validate of 2 MB, peak MB", [other.peak for other in others], 150)
+    report("reading it, s/GB", [base.seconds / size for base, _ in pairs])
+    report("validate, s/GB", [run.seconds / size for _, run in pairs], 0.4)
+    report("validate, CPU s/GB", [run.cpu / size for _, run in pairs], 0.4)
+    base = min(run.cpu for run in others)
+    report("validate without its start-up, CPU s/GB", [(run.cpu - base) / size for _, run in pairs])
+    report("validate, peak MB", [run.peak for _, run in pairs], 150)
+    report("validate of 2 MB, peak MB", [run.peak for run in others], 150)
 
 
 def validate(*arguments: Path | str) -> Child:
@@ -78,7 +84,9 @@ def read(source: Path) -> Child:
 
 
 def finite(folder: Path) -> Path:
-    """The drafter with the random bits of its weights made numbers of the size of weights, as trained ones are."""
+    """The drafter with the random bits of its weights made numbers of the size of weights, as trained ones
+    are.
+    """
     path, noise = folder / WEIGHTS, random.Random(1)
     exponents = bytes(0x3C | byte & 0x81 for byte in range(256))
     block = bytearray(BLOCK)

@@ -1,74 +1,112 @@
-"""Write docs/rules.md from the rules' own documentation and the table of pains: `make docs`."""
+"""Write docs/rules.md from the rules, and into README.md what its commands print: `make docs`."""
 
+import contextlib
+import io
+import os
+import re
+import shlex
 import sys
+import tempfile
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.reports.rulebook import suppression
+from eaglectl.cli import run
+from eaglectl.reports.terminal.rules import suppression
 from eaglectl.validation.catalogue import rules
 from eaglectl.validation.rule import Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pains import PAINS, Pain
+from pains import PAINS
 
 PAGE = Path(__file__).with_name("rules.md")
+ROOT = PAGE.parent.parent
+README = ROOT / "README.md"
+BLOCK = re.compile(r"```\n\$ eaglectl (.*?)\n(.*?)```", re.DOTALL)
 HEAD = """# The rules of `eaglectl validate`
 
 Written by `make docs` from the rules themselves; `eaglectl explain RULE` shows the same text.
 
-A rule that cannot look (no target was given, the weights stay closed) says so and never passes. Severities: an **error**
-will not load, or its acceptance is certainly wrong; a **warning** is a probable loss, or not portable; a **note** is worth
-knowing. `--fail-on` sets the least severity that fails.
+A rule that cannot look (no target was given, the weights stay closed) reports so and never passes.
+Severities: an **error** does not load, or its acceptance is certainly wrong; a **warning** is a probable
+loss, or not portable; a **note** is worth knowing. `--fail-on` sets the lowest severity that fails.
+"""
+PAINS_HEAD = """## What users met, and what catches it
+
+Reports from the trackers of trainers and engines. What shows only when the drafter runs is left to
+`eaglectl smoke`.
 """
 
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, _contents()]
-    for family, members in groupby(rules(), key=lambda one: one.family):
-        parts += [f"## {family.capitalize()}\n", *(_rule(one) for one in members)]
+    parts = [HEAD, _contents(rules())]
+    for family, members in groupby(rules(), key=lambda rule: rule.family):
+        parts += [f"## {family.capitalize()}\n", *(_section(rule) for rule in members)]
     parts += ["## To let a finding pass\n", f"```\n{suppression(rules()[0])}\n```\n", _pains()]
     return "\n".join(parts)
 
 
-def _contents() -> str:
-    rows = [f"| [{one.id}](#{_anchor(one)}) | {one.name} | {one.severity} | {_cell(one.sentence)} |" for one in rules()]
-    return "\n".join(["| id | name | severity | what it asks |", "|---|---|---|---|", *rows, ""])
+def _contents(rules: Iterable[Rule]) -> str:
+    head = ["| id | name | severity | what it checks |", "|---|---|---|---|"]
+    rows = [
+        f"| [{rule.id}](#{_anchor(rule)}) | {rule.name} | {rule.severity} | {_cell(rule.summary)} |"
+        for rule in rules
+    ]
+    return "\n".join([*head, *rows, ""])
 
 
-def _rule(one: Rule) -> str:
-    engines = f"\nConcerns `{one.engines}`.\n" if one.engines else ""
-    return f"### {one.id} {one.name}\n\n*{one.severity}.* {one.sentence}\n{engines}\n{one.why}\n\nFix: {one.fix}\n"
+def _section(rule: Rule) -> str:
+    engines = f"\nConcerns `{rule.engines}`.\n" if rule.engines else ""
+    head = f"### {rule.id} {rule.name}\n\n*{rule.severity}.* {rule.summary}\n"
+    return f"{head}{engines}\n{rule.why}\n\nFix: {rule.fix}\n"
 
 
 def _pains() -> str:
-    head = (
-        "## What users met, and what catches it\n\n"
-        "Reports from the trackers of trainers and engines. What only shows when the drafter runs is left to `eaglectl smoke`.\n"
-    )
-    table = ["| | seen | cause | told in | caught by |", "|---|---|---|---|---|", *(_pain(one) for one in PAINS), ""]
-    return "\n".join([head, *table])
-
-
-def _pain(one: Pain) -> str:
-    by_id = {each.id: each for each in rules()}
-    caught = [f"[{name}](#{_anchor(by_id[name])})" if name in by_id else name for name in one.rules]
-    caught += [one.also] if one.also else []
-    return f"| {one.number} | {_cell(one.seen)} | {_cell(one.cause)} | {_link(one.link)} | {', '.join(caught)} |"
+    head = ["| | symptom | cause | reported in | caught by |", "|---|---|---|---|---|"]
+    anchors = {rule.id: _anchor(rule) for rule in rules()}
+    rows = []
+    for pain in PAINS:
+        caught = [f"[{rule}](#{anchors[rule]})" if rule in anchors else rule for rule in pain.rules]
+        caught += [pain.also] if pain.also else []
+        cells = (_cell(pain.symptom), _cell(pain.cause), _link(pain.link), ", ".join(caught))
+        rows.append(f"| {pain.number} | {' | '.join(cells)} |")
+    return "\n".join([PAINS_HEAD, *head, *rows, ""])
 
 
 def _link(text: str) -> str:
-    repository, number, issue = text.partition("#")
-    return f"[{text}](https://github.com/{repository}/issues/{issue})" if number else text
+    repository, separator, issue = text.partition("#")
+    return f"[{text}](https://github.com/{repository}/issues/{issue})" if separator else text
 
 
-def _anchor(one: Rule) -> str:
-    return f"{one.id.lower()}-{one.name}"
+def _anchor(rule: Rule) -> str:
+    return f"{rule.id.lower()}-{rule.name}"
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def readme(text: str) -> str:
+    """README.md with what its commands print now; blocks of commands that run a model are kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        return BLOCK.sub(lambda block: _block(block, Path(folder)), text)
+
+
+def _block(block: re.Match[str], folder: Path) -> str:
+    words = shlex.split(block[1])
+    if {"smoke", "calibrate", "--to"} & set(words):
+        return block[0]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        run([str(folder / word) if word == "OUT" else word for word in words])
+    text = printed.getvalue().replace(f"{folder}/", "")
+    shown = re.search(r" in \d+\.\d+ s", block[2])
+    text = re.sub(r" in \d+\.\d+ s", shown[0] if shown else "", text)
+    return f"```\n$ eaglectl {block[1]}\n{text.rstrip()}\n```"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    os.chdir(ROOT)
+    README.write_text(readme(README.read_text()))

@@ -1,30 +1,40 @@
-"""Inspect, convert and check EAGLE-3 and EAGLE-3.1 drafters. Importing this loads nothing heavy."""
+"""Inspect, convert and check EAGLE-3 and EAGLE-3.1 drafters.
+
+The functions, options and results are those of `eaglectl.api`; importing eaglectl loads none of them.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = [
-    "calibrate",
-    "convert",
-    "diff",
-    "fix",
-    "inspect",
-    "render_page",
-    "smoke",
-    "upgrade",
-    "upload",
-    "validate",
-    "verify",
-]
-
 if TYPE_CHECKING:
     from eaglectl.api import (
+        CalibrateOptions,
+        Comparison,
+        Conversion,
+        ConvertOptions,
+        Destination,
+        DiffOptions,
+        FailedSource,
+        FixResult,
+        Inspection,
+        RemainingFinding,
+        Signer,
+        SmokeOptions,
+        UpgradeOptions,
+        UploadOptions,
+        ValidateOptions,
+        VerifyOptions,
         calibrate,
+        check_options,
         convert,
         diff,
         fix,
         inspect,
+        load_only,
+        open_target,
+        parse_answers,
+        read_policy,
         render_page,
+        scan_engine,
         smoke,
         upgrade,
         upload,
@@ -32,10 +42,51 @@ if TYPE_CHECKING:
         verify,
     )
 
+__version__ = "0.1.0"
+__all__: list[str] = [
+    "CalibrateOptions",
+    "Comparison",
+    "Conversion",
+    "ConvertOptions",
+    "Destination",
+    "DiffOptions",
+    "FailedSource",
+    "FixResult",
+    "Inspection",
+    "RemainingFinding",
+    "Signer",
+    "SmokeOptions",
+    "UpgradeOptions",
+    "UploadOptions",
+    "ValidateOptions",
+    "VerifyOptions",
+    "calibrate",
+    "check_options",
+    "convert",
+    "diff",
+    "fix",
+    "inspect",
+    "load_only",
+    "open_target",
+    "parse_answers",
+    "read_policy",
+    "render_page",
+    "scan_engine",
+    "smoke",
+    "upgrade",
+    "upload",
+    "validate",
+    "verify",
+]
+
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from eaglectl import api
+    if name not in __all__:
+        raise AttributeError(f"module 'eaglectl' has no attribute {name!r}")
+    from eaglectl import api
 
-        return getattr(api, name)
-    raise AttributeError(f"module 'eaglectl' has no attribute {name!r}")
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

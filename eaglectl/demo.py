@@ -1,51 +1,102 @@
-"""`eaglectl demo`: the main job on a checkout's fixtures, each step shown as the command a user would type."""
+"""`eaglectl demo`: the main commands on the fixtures of a checkout, each shown as a user would type it."""
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglectl.errors import EaglectlError, Unreadable
+from eaglectl.errors import EaglectlError, UnreadableError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
-# what is shown, and the exit code that each step must have
-STEPS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("A drafter from ModelOpt: its ids are nested, which vLLM's V2 runner does not read", ("inspect", "producers/modelopt/hf-ids", "--target", "target"), 0),
-    ("The same, rewritten with everything stated", ("convert", "producers/modelopt/hf-ids", "--target", "target", "-o", "{out}/modelopt"), 0),
-    ("Now vLLM and SGLang read the layers it was trained on", ("inspect", "{out}/modelopt", "--target", "target"), 0),
-    ("An EAGLE-3.1 drafter from speculators, for SGLang", ("convert", "producers/speculators/eagle3.1", "--for", "sglang", "-o", "{out}/sglang"), 0),
-    ("A SpecForge file that means two different networks: eaglectl asks", ("convert", "producers/specforge/eagle3.1", "-o", "{out}/asked"), 2),
-    ("An answer, and the plan", ("convert", "producers/specforge/eagle3.1", "--source-semantics", "specforge=pre-879", "--dry-run"), 0),
-    ("A head that TorchSpec's pruning broke: eaglectl refuses", ("convert", "producers/torchspec/pruned", "-o", "{out}/pruned"), 1),
-    ("What a release pipeline asks", ("validate", "{out}/modelopt", "--target", "target", "--engine", "vllm>=0.24"), 0),
-    ("EAGLE-3.1 without its data: eaglectl says what it needs", ("convert", "tiny/eagle3", "--to", "3.1", "-o", "{out}/asked"), 2),
-    ("A trained pair at work: does it draft?", ("smoke", "tiny/eagle3", "--target", "tiny/target", "--engine", "reference", "--prompts", "tiny/prompts.jsonl", "--max-tokens", "32"), 0),
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of the demo and the exit code that it must have; OUT is a temporary folder."""
+
+    title: str
+    command: str
+    exit_code: int = 0
+
+
+STEPS = (
+    Step(
+        "A drafter from ModelOpt: its ids are nested, which vLLM's V2 runner does not read",
+        "inspect producers/modelopt/hf-ids --target target",
+    ),
+    Step(
+        "The same, rewritten with everything stated",
+        "convert producers/modelopt/hf-ids --target target -o OUT/modelopt",
+    ),
+    Step(
+        "Now vLLM and SGLang read the layers it was trained on",
+        "inspect OUT/modelopt --target target",
+    ),
+    Step(
+        "An EAGLE-3.1 drafter from speculators, for SGLang",
+        "convert producers/speculators/eagle3.1 --for sglang -o OUT/sglang",
+    ),
+    Step(
+        "A SpecForge file that can mean two different networks: eaglectl asks",
+        "convert producers/specforge/eagle3.1 -o OUT/specforge",
+        exit_code=2,
+    ),
+    Step(
+        "An answer, and the plan",
+        "convert producers/specforge/eagle3.1 --source-semantics specforge=pre-879 --dry-run",
+    ),
+    Step(
+        "A head that TorchSpec's pruning broke: eaglectl refuses",
+        "convert producers/torchspec/pruned -o OUT/pruned",
+        exit_code=1,
+    ),
+    Step(
+        "The check of a release pipeline",
+        "validate OUT/modelopt --target target --engine 'vllm>=0.24'",
+    ),
+    Step(
+        "EAGLE-3.1 without its data: eaglectl names what it needs",
+        "convert tiny/eagle3 --to 3.1 -o OUT/upgraded",
+        exit_code=2,
+    ),
+    Step(
+        "A trained drafter with its target: how many draft tokens are accepted?",
+        "smoke tiny/eagle3 --target tiny/target --engine reference --prompts tiny/prompts.jsonl"
+        " --max-tokens 32",
+    ),
+)
 
 
 def run_demo(console: "Console", run: Callable[[list[str]], int]) -> None:
-    """Run every step in the fixtures folder with `run`. Raises Unreadable outside a checkout, EaglectlError where a step ends otherwise than it should."""
+    """Run every step in the folder of the fixtures; `run` takes arguments and returns an exit code.
+
+    Raises UnreadableError outside a checkout, EaglectlError for a step with another exit code than expected.
+    """
     if not FIXTURES.is_dir():
-        raise Unreadable("the demo needs the fixtures of a checkout; clone the repository and run `make demo`")
-    with tempfile.TemporaryDirectory() as out, _inside(FIXTURES):
-        for title, arguments, expected in STEPS:
-            filled = [argument.format(out=out) for argument in arguments]
-            console.print(f"\n== {title}", style="bold")
-            console.print(f"$ eaglectl {' '.join(a.format(out='OUT') for a in arguments)}", style="cyan")
-            code = run(filled)
-            if code != expected:
-                raise EaglectlError(f"the demo's step ended with {code}; {expected} was expected")
-            console.print(f"(exit code {code})", style="dim")
+        raise UnreadableError(
+            "the demo needs the fixtures of a checkout; clone the repository and run `make demo`"
+        )
+    with tempfile.TemporaryDirectory() as out, _working_folder(FIXTURES):
+        for step in STEPS:
+            console.print(f"\n== {step.title}", style="bold")
+            console.print(f"$ eaglectl {step.command}", style="cyan")
+            exit_code = run([word.replace("OUT", out, 1) for word in shlex.split(step.command)])
+            if exit_code != step.exit_code:
+                raise EaglectlError(
+                    f"`{step.command}` ended with exit code {exit_code}; expected {step.exit_code}"
+                )
+            console.print(f"(exit code {exit_code})", style="dim")
 
 
 @contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
+def _working_folder(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(folder)
     try:

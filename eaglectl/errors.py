@@ -1,20 +1,19 @@
-"""The ways eaglectl stops; each class carries the exit code that the command line promises for it."""
+"""Errors that are an answer to the user; each class carries its exit code of the command line."""
 
 from typing import ClassVar
 
-
-def printable(text: str) -> str:
-    """`text` with control characters, line breaks and lone surrogates written as escapes: names come from files."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+from eaglectl.text import printable
 
 
 class EaglectlError(Exception):
-    """Base of every error that is an answer to the user and not a crash; its text is one clear sentence, on one line.
+    """Base class of every error that is an answer to the user and not a crash; its text is one line.
 
-    `topic` names the rule of `eaglectl validate` that this is a case of, `where` the place ("config.json:KEY", "tensor:NAME").
+    `topic` names the rule of `eaglectl validate` that reports the same defect, `where` the place
+    ("config.json:KEY", "tensor:NAME"). `kind` is the name of the error in JSON documents.
     """
 
     exit_code: ClassVar[int] = 70
+    kind: ClassVar[str] = "fault"
 
     def __init__(self, message: str, topic: str = "", where: str = "") -> None:
         super().__init__(printable(message))
@@ -22,19 +21,22 @@ class EaglectlError(Exception):
         self.where = where
 
 
-class Refused(EaglectlError):
-    """What was asked cannot be done with this checkpoint: it contradicts itself, or the layout cannot express it."""
+class RefusedError(EaglectlError):
+    """The request cannot be done: the checkpoint contradicts itself, or the layout cannot express it."""
 
     exit_code: ClassVar[int] = 1
+    kind: ClassVar[str] = "refused"
 
 
-class Usage(EaglectlError):
-    """The call lacks something only the user knows, or says something that makes no sense."""
+class UsageError(EaglectlError):
+    """The call lacks something that only the user knows, or its options make no sense together."""
 
     exit_code: ClassVar[int] = 2
+    kind: ClassVar[str] = "usage"
 
 
-class Unreadable(EaglectlError):
-    """The input could not be looked at: missing, truncated, not what its name says."""
+class UnreadableError(EaglectlError):
+    """The input could not be read: missing, truncated, or not what its name says."""
 
     exit_code: ClassVar[int] = 3
+    kind: ClassVar[str] = "unreadable"

@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM, MLP, VOCAB, DRAFT = 16, 4, 2, 8, 24, 64, 24
 TARGETS = (0, 1, 2, 5, 6, 9, 11, 12, 13, 17, 20, 21, 25, 28, 30, 31, 35, 40, 44, 45, 50, 57, 62, 63)
 
 
+@cache
 def floats(seed: str, *shape: int, dtype: str = "BF16") -> Stored:
     """A float tensor of finite values that differ from tensor to tensor and from row to row."""
     count = 1
@@ -35,7 +37,11 @@ def floats(seed: str, *shape: int, dtype: str = "BF16") -> Stored:
 
 def integers(*values: int, dtype: str = "I64") -> Stored:
     """An integer tensor of one axis."""
-    return dtype, (len(values),), b"".join(value.to_bytes(ITEM[dtype], "little", signed=value < 0) for value in values)
+    return (
+        dtype,
+        (len(values),),
+        b"".join(value.to_bytes(ITEM[dtype], "little", signed=value < 0) for value in values),
+    )
 
 
 def offsets(targets: Sequence[int] = TARGETS) -> Stored:
@@ -51,15 +57,35 @@ def mask(targets: Sequence[int] = TARGETS, vocab: int = VOCAB) -> Stored:
 def drafter_config(**changes: Any) -> dict[str, Any]:
     """The config of a valid drafter in the layout that eaglectl writes; `ABSENT` takes a key away."""
     config: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": MLP,
-        "num_hidden_layers": 1, "vocab_size": VOCAB, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM,
-        "rms_norm_eps": 1e-06, "max_position_embeddings": 2048, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
-        "rope_theta": 500000.0, "rope_scaling": None, "draft_vocab_size": DRAFT, "target_hidden_size": HIDDEN,
-        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "norm_before_residual": False, "fc_norm": False, "norm_output": False,
-        "norm_before_fc": False, "num_aux_hidden_states": 3, "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": MLP,
+        "num_hidden_layers": 1,
+        "vocab_size": VOCAB,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "rms_norm_eps": 1e-06,
+        "max_position_embeddings": 2048,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_theta": 500000.0,
+        "rope_scaling": None,
+        "draft_vocab_size": DRAFT,
+        "target_hidden_size": HIDDEN,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "norm_before_residual": False,
+        "fc_norm": False,
+        "norm_output": False,
+        "norm_before_fc": False,
+        "num_aux_hidden_states": 3,
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True},
         **changes,
-    }  # fmt: skip
+    }
     return {key: value for key, value in config.items() if value is not ABSENT}
 
 
@@ -101,7 +127,9 @@ def framed(header: bytes, data: bytes = b"") -> bytes:
     return len(header).to_bytes(8, "little") + header + data
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str] | None = None) -> Path:
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str] | None = None
+) -> Path:
     """Write `tensors` as a safetensors file."""
     path.write_bytes(safetensors_bytes(tensors, {"format": "pt"} if metadata is None else metadata))
     return path
@@ -120,8 +148,12 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
 
 
 def drafter_folder(
-    parent: Path, name: str = "drafter", *, config: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None,
-) -> Path:  # fmt: skip
+    parent: Path,
+    name: str = "drafter",
+    *,
+    config: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+) -> Path:
     """A valid drafter's folder, but for these config keys (`ABSENT`: none) and tensors (None: none)."""
     folder = parent / name
     folder.mkdir(parents=True)
@@ -185,7 +217,7 @@ def call(*arguments: str | Path) -> Outcome:
 
 
 def refusal(code: int, *arguments: str | Path) -> str:
-    """What a call that must end with `code` says in its one line on stderr; with --json it must say the same."""
+    """The one line on stderr of a call that must end with `code`; with --json it must be the same."""
     outcome = call(*arguments)
     assert outcome.code == code, outcome
     assert outcome.out == ""

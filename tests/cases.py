@@ -3,6 +3,7 @@
 import hashlib
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,24 @@ class Case:
 STORED = {"rope": "stored"}
 DEFAULT = (2, 4, 5)
 
+
+def stated_cases() -> Iterator[Case]:
+    """The cases that a producer's folder states itself, in its cases.json: {CASE: fields that differ}."""
+    for path in sorted((FIXTURES / "producers").glob("*/cases.json")):
+        name = path.parent.name
+        for case, fields in json.loads(path.read_text()).items():
+            values = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+            }
+            yield Case(f"{name}/{case}", **{"producer": name, **values})
+
+
 CASES: tuple[Case, ...] = (
+    *stated_cases(),
     Case("eagle/bin", "eagle", is_pickled=True),
     Case("eagle/safetensors", "eagle"),
     Case("eagle/wide-target", "eagle", is_pickled=True),
     Case("eagle/vicuna", "eagle", attention="MHA", draft_vocab=256, is_pickled=True),
-    Case("nebius/truncated", "nebius"),
     Case("specforge/gqa", "specforge"),
     Case("specforge/gqa-sglang", "specforge"),
     Case("specforge/gqa-full-vocab", "specforge", draft_vocab=256),
@@ -59,13 +72,27 @@ CASES: tuple[Case, ...] = (
     Case("torchspec/mla-deepseek-v3", "torchspec", attention="MLA", draft_vocab=256, answers=STORED),
     Case("torchspec/dcp", "torchspec", draft_vocab=256, is_pickled=True, back="torchspec"),
     Case("torchspec/dcp-2ranks", "torchspec", is_pickled=True, back="torchspec"),
-    Case("lightseekorg/mla", "torchspec-vllm", attention="MLA", boundaries=(2, 4, 6), draft_vocab=256, answers=STORED),
+    Case(
+        "lightseekorg/mla",
+        "torchspec-vllm",
+        attention="MLA",
+        boundaries=(2, 4, 6),
+        draft_vocab=256,
+        answers=STORED,
+    ),
     Case("lightseekorg/mla-eagle3.1", "lightseekorg", "3.1", "MLA", boundaries=(2, 4, 6), draft_vocab=256),
     Case("angelslim/gqa", "angelslim", answers=STORED),
     Case("angelslim/cosyvoice", "angelslim", draft_vocab=256, answers=STORED),
     Case("automodel/gqa", "automodel", boundaries=DEFAULT),
     Case("automodel/eagle3.1", "automodel", version="3.1", boundaries=DEFAULT),
-    Case("automodel/mla", "automodel", attention="MLA", boundaries=DEFAULT, back="vllm", mends=("training-unservable",)),
+    Case(
+        "automodel/mla",
+        "automodel",
+        attention="MLA",
+        boundaries=DEFAULT,
+        back="vllm",
+        mends=("training-unservable",),
+    ),
     Case("automodel/sidecar", "automodel", boundaries=DEFAULT, is_pickled=True),
     Case("modelopt/hf", "modelopt", boundaries=DEFAULT),
     Case("modelopt/hf-full-vocab", "modelopt", boundaries=DEFAULT, draft_vocab=256),
@@ -77,7 +104,13 @@ CASES: tuple[Case, ...] = (
     Case("modelopt/hf-fp8", "modelopt", boundaries=DEFAULT),
     Case("modelopt/hf-fp8-kv", "modelopt", boundaries=DEFAULT),
     Case("modelopt-megatron/deep", "modelopt-megatron", layers=2, boundaries=DEFAULT, draft_vocab=256),
-    Case("modelopt-megatron/deep-unsorted-ids", "modelopt-megatron", layers=2, boundaries=(2, 8, 13), draft_vocab=256),
+    Case(
+        "modelopt-megatron/deep-unsorted-ids",
+        "modelopt-megatron",
+        layers=2,
+        boundaries=(2, 8, 13),
+        draft_vocab=256,
+    ),
     Case("speculators/default", "speculators", version="3.1-joint", boundaries=DEFAULT),
     Case("speculators/plain", "speculators", boundaries=DEFAULT),
     Case("speculators/residual", "speculators", boundaries=DEFAULT),
@@ -98,8 +131,15 @@ CASES: tuple[Case, ...] = (
     Case("vllm/mha", "vllm", attention="MHA", boundaries=DEFAULT),
     Case("sglang/aux-norm", "sglang", version="3.1", boundaries=DEFAULT),
     Case("sglang/two-layers", "native", layers=2, boundaries=DEFAULT, aux_convention="output", back="sglang"),
-    Case("sglang/mla-absorbed", "sglang-mla", attention="MLA", boundaries=DEFAULT, aux_convention="output", back="sglang"),
-)  # fmt: skip
+    Case(
+        "sglang/mla-absorbed",
+        "sglang-mla",
+        attention="MLA",
+        boundaries=DEFAULT,
+        aux_convention="output",
+        back="sglang",
+    ),
+)
 
 # fixtures that are refused, and a word of the reason
 REFUSED = {

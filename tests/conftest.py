@@ -1,13 +1,30 @@
-"""Every test: sockets closed but for loopback, warnings are errors, fixtures found by name."""
+"""For every test: no sockets but loopback, warnings as errors, fixtures by name; what makes tests fast."""
 
+import gc
 import socket
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
+from hypothesis import settings
+
+# how long an example takes says more of the machine than of the code
+settings.register_profile("eaglectl", deadline=None)
+settings.load_profile("eaglectl")
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+# typer builds its commands anew at each call, which costs as much as an inspect; no test changes them
+typer.main.get_command = cache(typer.main.get_command)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

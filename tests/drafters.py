@@ -1,6 +1,7 @@
 """Random drafters in vLLM's native layout, written without eaglectl, for property tests."""
 
 import json
+import math
 import random
 import struct
 from dataclasses import dataclass
@@ -9,6 +10,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from eaglectl.drafter.drafter import Feature
+from eaglectl.formats.format import Layout, ModelClass
+
+DEPTH = 24
 SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "BOOL": 1}
 
 
@@ -37,99 +42,187 @@ def write_safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...],
     path.write_bytes(struct.pack("<Q", len(raw)) + raw + b"".join(data for _, _, data in tensors.values()))
 
 
+@dataclass(frozen=True)
+class Choices:
+    """What was drawn of one drafter."""
+
+    model_class: ModelClass
+    width: int
+    layers: int
+    aux: int
+    kv_heads: int
+    norm: str
+    has_bias: bool
+    dtype: str
+    draft: tuple[int, ...]
+    boundaries: tuple[int, ...]
+    norm_output: bool
+    norm_before_residual: bool
+    seed: int
+
+
+HIDDEN, MLP, VOCAB, HEADS = 8, 12, 40, 4
+CLASSES: dict[ModelClass, tuple[str, str]] = {
+    "llama": ("LlamaForCausalLMEagle3", "llama"),
+    "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
+    "mla": ("Eagle3DeepseekV2ForCausalLM", "deepseek_v2"),
+}
+MLA_SIZES = {
+    "q_lora_rank": 6,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 3,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+}
+
+
 @st.composite
-def drafters(draw: st.DrawFn) -> Made:
-    """GQA, MHA, MQA or MLA; 1-3 layers; 1-5 aux states; any norms; reduced or full vocabulary; biases; q/k norms."""
-    is_mla = draw(st.booleans())
-    hidden, width, intermediate, vocab = 8, draw(st.sampled_from([8, 12])), 12, 40
-    layers, aux = draw(st.integers(1, 3)), draw(st.integers(1, 5))
-    draft = sorted(draw(st.sets(st.integers(0, vocab - 1), min_size=5, max_size=20))) if draw(st.booleans()) else None
-    heads = 4
-    kv = draw(st.sampled_from([1, 2, 4]))
-    norm = (
-        draw(st.sampled_from(["none", "fc_norm", "norm_before_fc"]))
-        if not is_mla
-        else draw(st.sampled_from(["none", "fc_norm"]))
+def drafters(draw: st.DrawFn, layout: Layout | None = None) -> Made:
+    """GQA, MHA, MQA or MLA; 1-3 layers; 1-5 aux states; any norms, vocabulary and biases.
+
+    With a layout, only what it expresses, on layers of a target of DEPTH.
+    """
+    choices = draw(drafter_choices(layout))
+    return Made(_config(choices), _tensors(choices))
+
+
+@st.composite
+def drafter_choices(draw: st.DrawFn, layout: Layout | None) -> Choices:
+    expressed = set(layout.expresses) if layout else set(Feature)
+
+    def maybe(*features: Feature) -> bool:
+        return expressed.issuperset(features) and draw(st.booleans())
+
+    model_class = draw(_model_classes(layout, expressed))
+    is_mla = model_class == "mla"
+    if layout:
+        expressed -= layout.lacks.get(model_class, frozenset())
+    norms = ["none"]
+    norms += ["fc_norm"] if Feature.FC_NORM in expressed else []
+    norms += ["norm_before_fc"] if Feature.NORM_BEFORE_FC in expressed and not is_mla else []
+    has_any_count = expressed.issuperset({Feature.AUX_COUNT, Feature.AUX_LAYERS})
+    aux = draw(st.integers(1, 5)) if has_any_count else 3
+    boundaries: tuple[int, ...] = (2, DEPTH // 2, DEPTH - 3)
+    if Feature.AUX_LAYERS in expressed:
+        lowest = 2 if layout else 0  # boundary 0 is the output of no layer, and ids from 1 are doubted
+        layers = draw(st.sets(st.integers(lowest, DEPTH - 4), min_size=aux, max_size=aux))
+        boundaries = tuple(sorted(layers))
+    tokens = st.sets(st.integers(0, VOCAB - 1), min_size=5, max_size=20)
+    return Choices(
+        model_class=model_class,
+        width=draw(st.sampled_from([8, 12])),
+        layers=draw(st.integers(1, 3)) if Feature.MULTI_LAYER in expressed else 1,
+        aux=aux,
+        kv_heads=draw(st.sampled_from([1, 2, 4])),
+        norm=draw(st.sampled_from(norms)),
+        has_bias=not is_mla and maybe(Feature.OUTPUT_BIAS, Feature.ATTENTION_BIAS),
+        dtype=draw(st.sampled_from(["BF16", "F16", "F32"])),
+        draft=tuple(sorted(draw(tokens))) if draw(st.booleans()) else (),
+        boundaries=boundaries,
+        norm_output=maybe(Feature.NORM_OUTPUT),
+        norm_before_residual=maybe(Feature.NORM_BEFORE_RESIDUAL),
+        seed=draw(st.integers(0, 9)),
     )
-    has_bias = draw(st.booleans()) and not is_mla
-    has_qk = draw(st.booleans()) and not is_mla
-    dtype = draw(st.sampled_from(["BF16", "F16", "F32"]))
-    dice = random.Random(draw(st.integers(0, 9)))
 
-    tensors: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
 
-    def add(name: str, *shape: int) -> None:
-        count = SIZES[dtype]
-        for size in shape:
-            count *= size
-        tensors[name] = (dtype, shape, dice.randbytes(count))
+def _model_classes(layout: Layout | None, expressed: set[Feature]) -> st.SearchStrategy[ModelClass]:
+    """MLA and the others equally often."""
+    known = list(layout.architectures) if layout else list(CLASSES)
+    plain = [key for key in known if key != "mla" and (key != "qwen3" or Feature.QK_NORM in expressed)]
+    if "mla" not in known:
+        return st.sampled_from(plain)
+    mla: st.SearchStrategy[ModelClass] = st.just("mla")
+    return mla | st.sampled_from(plain) if plain else mla
 
-    add("fc.weight", hidden, aux * width)
-    if norm == "fc_norm":
-        for index in range(aux):
-            add(f"fc_norm.{index}.weight", width)
-    if norm == "norm_before_fc":
-        add("input_norm.weight", aux * width)
-    for index in range(layers):
-        layer, size = f"layers.{index}.", 2 * hidden if index == 0 else hidden
-        if index == 0:
-            add(layer + "hidden_norm.weight", hidden)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            add(f"{layer}{name}.weight", hidden)
-        if is_mla:
-            add(layer + "self_attn.q_a_proj.weight", 6, size)
-            add(layer + "self_attn.q_a_layernorm.weight", 6)
-            add(layer + "self_attn.q_b_proj.weight", heads * (4 + 2), 6)
-            add(layer + "self_attn.kv_a_proj_with_mqa.weight", 10 + 2, size)
-            add(layer + "self_attn.kv_a_layernorm.weight", 10)
-            add(layer + "self_attn.kv_b_proj.weight", heads * (4 + 3), 10)
-            add(layer + "self_attn.o_proj.weight", hidden, heads * 3)
-        else:
-            for name, rows, columns in (
-                ("q", heads * 6, size),
-                ("k", kv * 6, size),
-                ("v", kv * 6, size),
-                ("o", hidden, heads * 6),
-            ):
-                add(f"{layer}self_attn.{name}_proj.weight", rows, columns)
-                if has_bias:
-                    add(f"{layer}self_attn.{name}_proj.bias", rows)
-            if has_qk:
-                add(layer + "self_attn.q_norm.weight", 6)
-                add(layer + "self_attn.k_norm.weight", 6)
-        for name, rows, columns in (
-            ("gate", intermediate, hidden),
-            ("up", intermediate, hidden),
-            ("down", hidden, intermediate),
-        ):
-            add(f"{layer}mlp.{name}_proj.weight", rows, columns)
-    add("norm.weight", hidden)
-    add("lm_head.weight", len(draft) if draft else vocab, hidden)
-    if width != hidden:
-        add("embed_tokens.weight", vocab, hidden)
-    if draft:
+
+def _tensors(choices: Choices) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    dice = random.Random(choices.seed)
+    shapes = {"fc.weight": (HIDDEN, choices.aux * choices.width), **_norm_shapes(choices)}
+    for index in range(choices.layers):
+        shapes |= {f"layers.{index}.{name}": shape for name, shape in _layer_shapes(choices, index).items()}
+    shapes |= {"norm.weight": (HIDDEN,), "lm_head.weight": (len(choices.draft) or VOCAB, HIDDEN)}
+    if choices.width != HIDDEN:
+        shapes["embed_tokens.weight"] = (VOCAB, HIDDEN)
+    item = SIZES[choices.dtype]
+    tensors = {
+        name: (choices.dtype, shape, dice.randbytes(item * math.prod(shape)))
+        for name, shape in shapes.items()
+    }
+    if draft := choices.draft:
         offsets = [token - index for index, token in enumerate(draft)]
         tensors["d2t"] = ("I64", (len(draft),), struct.pack(f"<{len(draft)}q", *offsets))
-        tensors["t2d"] = ("BOOL", (vocab,), bytes(token in draft for token in range(vocab)))
-    boundaries = sorted(draw(st.sets(st.integers(0, 20), min_size=aux, max_size=aux)))
-    config: dict[str, Any] = {
-        "architectures": ["Eagle3DeepseekV2ForCausalLM" if is_mla else "Eagle3Qwen3ForCausalLM" if has_qk else "LlamaForCausalLMEagle3"],
-        "model_type": "deepseek_v2" if is_mla else "qwen3" if has_qk else "llama",
-        "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers, "vocab_size": vocab,
-        "num_attention_heads": heads, "draft_vocab_size": len(draft) if draft else vocab, "target_hidden_size": width,
-        "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 512, "attention_bias": has_bias,
-        "norm_before_residual": draw(st.booleans()), "fc_norm": norm == "fc_norm", "norm_before_fc": norm == "norm_before_fc",
-        "norm_output": draw(st.booleans()), "num_aux_hidden_states": aux, "eagle_aux_hidden_state_layer_ids": boundaries,
-    }  # fmt: skip
-    if is_mla:
-        config |= {
-            "q_lora_rank": 6,
-            "kv_lora_rank": 10,
-            "qk_nope_head_dim": 4,
-            "qk_rope_head_dim": 2,
-            "v_head_dim": 3,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
-        }
-    else:
-        config |= {"num_key_value_heads": kv, "head_dim": 6}
-    return Made(config, tensors)
+        tensors["t2d"] = ("BOOL", (VOCAB,), bytes(token in draft for token in range(VOCAB)))
+    return tensors
+
+
+def _norm_shapes(choices: Choices) -> dict[str, tuple[int, ...]]:
+    if choices.norm == "fc_norm":
+        return {f"fc_norm.{index}.weight": (choices.width,) for index in range(choices.aux)}
+    if choices.norm == "norm_before_fc":
+        return {"input_norm.weight": (choices.aux * choices.width,)}
+    return {}
+
+
+def _layer_shapes(choices: Choices, index: int) -> dict[str, tuple[int, ...]]:
+    size = 2 * HIDDEN if index == 0 else HIDDEN
+    shapes: dict[str, tuple[int, ...]] = {"hidden_norm.weight": (HIDDEN,)} if index == 0 else {}
+    shapes |= {"input_layernorm.weight": (HIDDEN,), "post_attention_layernorm.weight": (HIDDEN,)}
+    shapes |= _mla_shapes(size) if choices.model_class == "mla" else _attention_shapes(choices, size)
+    return shapes | {
+        "mlp.gate_proj.weight": (MLP, HIDDEN),
+        "mlp.up_proj.weight": (MLP, HIDDEN),
+        "mlp.down_proj.weight": (HIDDEN, MLP),
+    }
+
+
+def _mla_shapes(size: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "self_attn.q_a_proj.weight": (6, size),
+        "self_attn.q_a_layernorm.weight": (6,),
+        "self_attn.q_b_proj.weight": (HEADS * (4 + 2), 6),
+        "self_attn.kv_a_proj_with_mqa.weight": (10 + 2, size),
+        "self_attn.kv_a_layernorm.weight": (10,),
+        "self_attn.kv_b_proj.weight": (HEADS * (4 + 3), 10),
+        "self_attn.o_proj.weight": (HIDDEN, HEADS * 3),
+    }
+
+
+def _attention_shapes(choices: Choices, size: int) -> dict[str, tuple[int, ...]]:
+    kv_rows = choices.kv_heads * 6
+    rows = {"q": (HEADS * 6, size), "k": (kv_rows, size), "v": (kv_rows, size), "o": (HIDDEN, HEADS * 6)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in rows.items():
+        shapes[f"self_attn.{name}_proj.weight"] = shape
+        if choices.has_bias:
+            shapes[f"self_attn.{name}_proj.bias"] = shape[:1]
+    if choices.model_class == "qwen3":
+        shapes |= {"self_attn.q_norm.weight": (6,), "self_attn.k_norm.weight": (6,)}
+    return shapes
+
+
+def _config(choices: Choices) -> dict[str, Any]:
+    architecture, model_type = CLASSES[choices.model_class]
+    attention = {"num_key_value_heads": choices.kv_heads, "head_dim": 6}
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": HIDDEN,
+        "intermediate_size": MLP,
+        "num_hidden_layers": choices.layers,
+        "vocab_size": VOCAB,
+        "num_attention_heads": HEADS,
+        "draft_vocab_size": len(choices.draft) or VOCAB,
+        "target_hidden_size": choices.width,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 512,
+        "attention_bias": choices.has_bias,
+        "norm_before_residual": choices.norm_before_residual,
+        "fc_norm": choices.norm == "fc_norm",
+        "norm_before_fc": choices.norm == "norm_before_fc",
+        "norm_output": choices.norm_output,
+        "num_aux_hidden_states": choices.aux,
+        "eagle_aux_hidden_state_layer_ids": list(choices.boundaries),
+        **(MLA_SIZES if choices.model_class == "mla" else attention),
+    }

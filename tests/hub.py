@@ -1,25 +1,29 @@
-"""A loopback Hub: the parts of huggingface.co that eaglectl talks to, in memory, for the real huggingface_hub client.
+"""A loopback Hub: the parts of huggingface.co that eaglectl uses, in memory, for the real client.
 
     with LoopbackHub() as hub:
         repo = hub.add_repo("org/drafter", {"config.json": b"{}", "model.safetensors": Path("weights")})
         HfApi(endpoint=hub.endpoint).model_info("org/drafter").sha == repo.head("main")
 
-Two servers on 127.0.0.1: the Hub at `hub.endpoint`, and another host, at `hub.elsewhere`, that large files (LFS) are sent
-from and uploaded to, as the real Hub's storage does: it knows no tokens, and a request that brings one there is a leak
-(`hub.leaks`). Uploads go by LFS; set HF_HUB_DISABLE_XET=1 (or `constants.HF_HUB_DISABLE_XET`) or the client asks for Xet.
+Two servers on 127.0.0.1: the Hub at `hub.endpoint`, and another host, at `hub.elsewhere`, that large files
+(LFS) are sent from and uploaded to, as the real Hub's storage does: it knows no tokens, and a request that
+brings one there is a leak (`hub.leaks`). Uploads go by LFS; set HF_HUB_DISABLE_XET=1 (or
+`constants.HF_HUB_DISABLE_XET`) or the client asks for Xet.
 
-What is there: model info, tree, paths-info, resolve (HEAD, Range, redirects), repos/create, validate-yaml, preupload, LFS
-batch and PUT, commit (ndjson; parentCommit 412; create_pr), commits, tags and branches (409), refs, pull requests (create,
-list, merge), whoami-v2, auth-check, the exchange of a trusted publisher. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
+What is there: model info, tree, paths-info, resolve (HEAD, Range, redirects), repos/create, validate-yaml,
+preupload, LFS batch and PUT, commit (ndjson; parentCommit 412; create_pr), commits, tags and branches
+(409), refs, pull requests (create, list, merge), whoami-v2, auth-check, the exchange of a trusted
+publisher. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
 
-Every request is kept in `hub.requests`, in order, with what was answered and how many bytes. Faults are functions in
-`hub.faults`, called for each request as `fault(request, proceed)`: return None to let it be, a Reply to answer without
-doing anything, or call `proceed()`, which does it, and change or replace the Reply that it gives:
+Every request is kept in `hub.requests`, in order, with what was answered and how many bytes. Faults are
+functions in `hub.faults`, called for each request as `fault(request, proceed)`: return None to let it be, a
+Reply to answer without doing anything, or call `proceed()`, which does it, and change or replace the Reply
+that it gives:
 
-    hub.faults.append(lambda request, proceed: Reply(503) if request.is_commit else None)        # before it took effect
-    hub.faults.append(lambda request, proceed: proceed() and Reply(500) if request.is_commit else None)       # and after
-    hub.faults.append(lambda request, proceed: replace(proceed(), cut=100))                        # the connection is cut
-    hub.faults.append(once(lambda request, proceed: Reply(429, {"Retry-After": "1"})))             # the first time only
+    hub.faults.append(lambda request, proceed: Reply(503) if request.is_commit else None)        # before it
+    took effect hub.faults.append(lambda request, proceed: proceed() and Reply(500) if request.is_commit
+    else None)       # and after hub.faults.append(lambda request, proceed: replace(proceed(), cut=100))
+    # the connection is cut hub.faults.append(once(lambda request, proceed: Reply(429, {"Retry-After":
+    "1"})))             # the first time only
 """
 
 import base64
@@ -32,6 +36,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -46,7 +51,7 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file's content: bytes, or a file on disk (a sparse one may be as large as it likes; its hash is then made up)."""
+    """A file's content: bytes, or a file on disk (for a sparse one of any size, the hash is made up)."""
 
     name: str
     data: bytes | Path
@@ -61,11 +66,14 @@ class Blob:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.data if isinstance(self.data, bytes) else str(self.data).encode()).hexdigest()
+        return hashlib.sha256(
+            self.data if isinstance(self.data, bytes) else str(self.data).encode()
+        ).hexdigest()
 
     @property
     def pointer(self) -> bytes:
-        return f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n".encode()
+        version = "version https://git-lfs.github.com/spec/v1"
+        return f"{version}\noid sha256:{self.sha256}\nsize {self.size}\n".encode()
 
     @property
     def git_sha1(self) -> str:
@@ -103,8 +111,8 @@ class Commit:
 class Repo:
     """A model repository; `refs` maps `main`, other branches, `refs/pr/N` and tags to commits.
 
-    A private one is seen by members of its org (the first part of its name); a gated one is listed for everybody, and its
-    files are sent to members and to the users `granted`.
+    A private one is seen by members of its org (the first part of its name); a gated one is listed for
+    everybody, and its files are sent to members and to the users `granted`.
     """
 
     name: str
@@ -131,16 +139,25 @@ class Repo:
         return found.files
 
     def commit(
-        self, files: Mapping[str, bytes | Path], *, delete: tuple[str, ...] = (), ref: str = "main", title: str = "a commit"
-    ) -> str:  # fmt: skip
+        self,
+        files: Mapping[str, bytes | Path],
+        *,
+        delete: tuple[str, ...] = (),
+        ref: str = "main",
+        title: str = "a commit",
+    ) -> str:
         """Add files on top of a ref, as somebody else would; gives the new head."""
         blobs = {name: Blob(name, data) for name, data in files.items()}
         return self.put(ref, blobs, delete, title, "")
 
-    def put(self, ref: str, blobs: Mapping[str, Blob], delete: tuple[str, ...], title: str, description: str) -> str:
+    def put(
+        self, ref: str, blobs: Mapping[str, Blob], delete: tuple[str, ...], title: str, description: str
+    ) -> str:
         parent = self.refs.get(ref) or self.refs.get("main")
         before = self.commits[parent].files if parent else {}
-        kept = {name: blob for name, blob in before.items() if not any(_is_under(name, one) for one in delete)}
+        kept = {
+            name: blob for name, blob in before.items() if not any(_is_under(name, one) for one in delete)
+        }
         seed = f"{self.name} {ref} {parent} {len(self.commits)} {title}"
         oid = hashlib.sha1(seed.encode()).hexdigest()
         self.commits[oid] = Commit(oid, parent, {**kept, **blobs}, title, description)
@@ -171,7 +188,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. `cut`: close the connection after so many bytes of the body; `pause`: seconds before each piece of it."""
+    """An answer. `cut`: close the connection after so many bytes; `pause`: seconds before each part."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -216,11 +233,17 @@ class Request:
 
     @property
     def is_info(self) -> bool:
-        return bool(re.fullmatch(r"/api/models/[^/]+/[^/]+(/revision/.+)?", self.path)) and self.method == "GET"
+        return (
+            bool(re.fullmatch(r"/api/models/[^/]+/[^/]+(/revision/.+)?", self.path)) and self.method == "GET"
+        )
 
     def is_file(self, name: str = "") -> bool:
         """Whether a file (of this name) is asked for, at the Hub or where it redirects to."""
-        return self.method == "GET" and ("/resolve/" in self.path or self.is_elsewhere) and self.path.endswith(name)
+        return (
+            self.method == "GET"
+            and ("/resolve/" in self.path or self.is_elsewhere)
+            and self.path.endswith(name)
+        )
 
 
 Fault = Callable[[Request, Callable[[], Reply]], Reply | None]
@@ -244,7 +267,9 @@ class LoopbackHub:
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.users: dict[str, User] = {}
-        self.trusted: dict[tuple[str, str], str] = {}  # (a CI's id token, repository) -> the token it is exchanged for
+        self.trusted: dict[
+            tuple[str, str], str
+        ] = {}  # (a CI's id token, repository) -> the token it is exchanged for
         self.stored: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
@@ -268,7 +293,9 @@ class LoopbackHub:
     def add_repo(self, name: str, files: Mapping[str, bytes | Path] | Path, **state: Any) -> Repo:
         """A repository with one commit on main; `files` may be a folder."""
         if isinstance(files, Path):
-            files = {str(p.relative_to(files)): p.read_bytes() for p in sorted(files.rglob("*")) if p.is_file()}
+            files = {
+                str(p.relative_to(files)): p.read_bytes() for p in sorted(files.rglob("*")) if p.is_file()
+            }
         repo = self.repos[name] = Repo(name, **state)
         repo.commit({".gitattributes": b"*.safetensors filter=lfs\n", **files}, title="initial commit")
         return repo
@@ -285,7 +312,11 @@ class LoopbackHub:
     @property
     def leaks(self) -> list[Request]:
         """Requests that brought a token to the other host."""
-        return [request for request in self.requests if request.is_elsewhere and "authorization" in request.headers]
+        return [
+            request
+            for request in self.requests
+            if request.is_elsewhere and "authorization" in request.headers
+        ]
 
     def answer(self, request: Request) -> Reply:
         """What a request gets: faults first, then the route."""
@@ -303,20 +334,31 @@ class LoopbackHub:
 
 @contextmanager
 def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 3) -> Iterator["LoopbackHub"]:
-    """A loopback Hub that this process's client talks to, with an empty cache, a planted token that may read, and `tries` short pauses."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
+    """A loopback Hub for this process's client, with an empty cache and a planted token that may read.
+
+    Pauses are short: ours (`tries` of them) 10 ms, the client's own none.
+    """
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import _http, close_session
 
     from eaglectl.checkpoint import ranges
 
     with LoopbackHub() as running:
         for name, value in {
-            "ENDPOINT": running.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False,
-            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}", "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DOWNLOAD_TIMEOUT": 2, "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
-        }.items():  # fmt: skip
+            "ENDPOINT": running.endpoint,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "token"),
+            "HF_HUB_OFFLINE": False,
+            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_TELEMETRY": True,
+            "HF_HUB_DOWNLOAD_TIMEOUT": 2,
+            "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
+        }.items():
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        for module in (_http, file_download):
+            monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
         monkeypatch.setattr(ranges, "WAITS", (0.01,) * tries)
         monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
         running.users = {TOKEN: User("reader")}
@@ -324,13 +366,15 @@ def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 
         close_session()
 
 
-# --- what the Hub does ------------------------------------------------------------------------------------------------
+# --- what the Hub does
 
 
 def error(status: int, message: str, code: str = "") -> Reply:
     """An error as the Hub words it: in two headers and in JSON."""
     headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
-    return replace(as_json({"error": message}, status), headers={"Content-Type": "application/json", **headers})
+    return replace(
+        as_json({"error": message}, status), headers={"Content-Type": "application/json", **headers}
+    )
 
 
 def as_json(value: object, status: int = 200) -> Reply:
@@ -395,10 +439,20 @@ def info(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply
         siblings.append(entry)
     return as_json(
         {
-            "_id": "0", "id": repo.name, "modelId": repo.name, "private": repo.is_private, "gated": "auto" if repo.is_gated else False,
-            "disabled": False, "sha": commit.oid, "downloads": 0, "likes": 0, "tags": [], "siblings": siblings, "createdAt": "2026-01-01T00:00:00.000Z",
+            "_id": "0",
+            "id": repo.name,
+            "modelId": repo.name,
+            "private": repo.is_private,
+            "gated": "auto" if repo.is_gated else False,
+            "disabled": False,
+            "sha": commit.oid,
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+            "siblings": siblings,
+            "createdAt": "2026-01-01T00:00:00.000Z",
         }
-    )  # fmt: skip
+    )
 
 
 def _entry(name: str, blob: Blob) -> dict[str, Any]:
@@ -421,7 +475,9 @@ def paths_info(hub: LoopbackHub, request: Request, repo: Repo, revision: str) ->
         return commit
     is_json = "json" in request.headers.get("content-type", "")
     asked = json.loads(request.body) if is_json else parse_qs(request.body.decode())
-    return as_json([_entry(path, commit.files[path]) for path in asked.get("paths", []) if path in commit.files])
+    return as_json(
+        [_entry(path, commit.files[path]) for path in asked.get("paths", []) if path in commit.files]
+    )
 
 
 def resolve(hub: LoopbackHub, request: Request, repo: Repo, revision: str, name: str) -> Reply:
@@ -447,7 +503,9 @@ def _content(request: Request, blob: Blob, headers: Mapping[str, str]) -> Reply:
     stop = min(int(found[2]) + 1, blob.size) if found and found[2] else blob.size
     if start >= stop:
         return Reply(416, {**headers, "Content-Range": f"bytes */{blob.size}"})
-    return Reply(206, {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{blob.size}"}, (blob, start, stop))
+    return Reply(
+        206, {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{blob.size}"}, (blob, start, stop)
+    )
 
 
 def _storage(hub: LoopbackHub, request: Request) -> Reply:
@@ -470,9 +528,13 @@ def create_repo(hub: LoopbackHub, request: Request) -> Reply:
         return error(401 if user is None else 403, "You don't have the rights to create a model")
     name = f"{asked.get('organization') or user.name}/{asked['name']}"
     if not user.is_member(name):
-        return error(403, f'You don\'t have the rights to create a model under the namespace "{name.split("/")[0]}"')
+        return error(
+            403, f'You don\'t have the rights to create a model under the namespace "{name.split("/")[0]}"'
+        )
     if name in hub.repos:
-        return replace(as_json({"error": "You already created this model repo", "url": f"{hub.endpoint}/{name}"}, 409))
+        return replace(
+            as_json({"error": "You already created this model repo", "url": f"{hub.endpoint}/{name}"}, 409)
+        )
     is_private = bool(asked.get("private")) or asked.get("visibility") == "private"
     hub.add_repo(name, {}, is_private=is_private)
     return as_json({"url": f"{hub.endpoint}/{name}", "name": name, "id": "0"})
@@ -496,7 +558,16 @@ def preupload(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> 
 
 
 def lfs_batch(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
-    known = {*hub.stored, *(blob.sha256 for one in hub.repos.values() for c in one.commits.values() for blob in c.files.values() if blob.is_lfs)}  # fmt: skip
+    known = {
+        *hub.stored,
+        *(
+            blob.sha256
+            for one in hub.repos.values()
+            for c in one.commits.values()
+            for blob in c.files.values()
+            if blob.is_lfs
+        ),
+    }
     objects = []
     for asked in json.loads(request.body)["objects"]:
         upload = {"href": f"{hub.elsewhere}/lfs/{asked['oid']}", "header": {}}
@@ -539,7 +610,9 @@ def commit(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Rep
 def _lfs_data(hub: LoopbackHub, oid: str) -> bytes | Path | None:
     if oid in hub.stored:
         return hub.stored[oid]
-    every = (blob for one in hub.repos.values() for state in one.commits.values() for blob in state.files.values())
+    every = (
+        blob for one in hub.repos.values() for state in one.commits.values() for blob in state.files.values()
+    )
     return next((blob.data for blob in every if blob.is_lfs and blob.sha256 == oid), None)
 
 
@@ -557,7 +630,9 @@ def discussions(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
             "createdAt": "2026-01-01T00:00:00.000Z",
         }
         wanted = [
-            number for number, status in repo.pulls.items() if request.query.get("status") in (None, "all", status)
+            number
+            for number, status in repo.pulls.items()
+            if request.query.get("status") in (None, "all", status)
         ]
         found = [
             {**fixed, "num": one, "title": "a change", "status": repo.pulls[one], "isPullRequest": True}
@@ -566,7 +641,9 @@ def discussions(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
         return as_json({"discussions": found, "count": len(found), "start": 0})
     ref = _open_pull(repo, repo.head())
     number = int(ref.rpartition("/")[2])
-    return as_json({"num": number, "url": f"{hub.endpoint}/{repo.name}/discussions/{number}", "pullRequest": True})
+    return as_json(
+        {"num": number, "url": f"{hub.endpoint}/{repo.name}/discussions/{number}", "pullRequest": True}
+    )
 
 
 def merge(hub: LoopbackHub, request: Request, repo: Repo, number: str) -> Reply:
@@ -580,15 +657,23 @@ def commits(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Re
         return found
     return as_json(
         [
-            {"id": one.oid, "title": one.title, "message": one.description, "date": "2026-01-01T00:00:00.000Z", "authors": []}
+            {
+                "id": one.oid,
+                "title": one.title,
+                "message": one.description,
+                "date": "2026-01-01T00:00:00.000Z",
+                "authors": [],
+            }
             for one in repo.log(revision)
         ]
-    )  # fmt: skip
+    )
 
 
 def tag(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
     if request.method == "DELETE":
-        return Reply(200) if repo.tags.pop(revision, None) else error(404, "Tag not found", "RevisionNotFound")
+        return (
+            Reply(200) if repo.tags.pop(revision, None) else error(404, "Tag not found", "RevisionNotFound")
+        )
     found, name = _at(repo, revision), json.loads(request.body)["tag"]
     if isinstance(found, Reply):
         return found
@@ -629,7 +714,14 @@ def whoami(hub: LoopbackHub, request: Request) -> Reply:
     role = "write" if user.can_write else "read"
     orgs = [{"name": org, "type": "org"} for org in user.orgs]
     access = {"displayName": "a token", "role": role}
-    return as_json({"type": "user", "name": user.name, "orgs": orgs, "auth": {"type": "access_token", "accessToken": access}})  # fmt: skip
+    return as_json(
+        {
+            "type": "user",
+            "name": user.name,
+            "orgs": orgs,
+            "auth": {"type": "access_token", "accessToken": access},
+        }
+    )
 
 
 def exchange(hub: LoopbackHub, request: Request) -> Reply:
@@ -672,7 +764,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Reply]], ...] = (
 )  # fmt: skip
 
 
-# --- the wire ---------------------------------------------------------------------------------------------------------
+# --- the wire
 
 
 class _Server(ThreadingHTTPServer):

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tests.builders import Stored, write_safetensors
 
 HIDDEN, MLP, VOCAB = 8, 12, 40
-YARN = {"rope_type": "yarn", "factor": 64.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "beta_fast": 1.0, "beta_slow": 1.0}  # fmt: skip
+YARN = {
+    "rope_type": "yarn",
+    "factor": 64.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+}
 AT = "layers.0.self_attn."
 
 
@@ -79,9 +87,10 @@ def mla_tensors(sizes: Heads, seed: int = 0, *, embedding: float = 0.05) -> dict
         for name in ("input_layernorm", "post_attention_layernorm", *(() if layer else ("hidden_norm",))):
             tensors[f"{at}{name}.weight"] = numbers(dice, HIDDEN, size=0.2, near=1.0)
         shapes: dict[str, tuple[int, ...]] = {
-            "kv_a_proj_with_mqa": (sizes.rank + sizes.rope, inner), "kv_b_proj": (sizes.heads * (sizes.nope + sizes.value), sizes.rank),
+            "kv_a_proj_with_mqa": (sizes.rank + sizes.rope, inner),
+            "kv_b_proj": (sizes.heads * (sizes.nope + sizes.value), sizes.rank),
             "o_proj": (HIDDEN, sizes.heads * sizes.value),
-        }  # fmt: skip
+        }
         shapes |= (
             {"q_a_proj": (sizes.query_rank, inner), "q_b_proj": (query, sizes.query_rank)}
             if sizes.query_rank
@@ -92,7 +101,11 @@ def mla_tensors(sizes: Heads, seed: int = 0, *, embedding: float = 0.05) -> dict
         for name, size in (("q_a_layernorm", sizes.query_rank), ("kv_a_layernorm", sizes.rank)):
             if size:
                 tensors[f"{at}self_attn.{name}.weight"] = numbers(dice, size, size=0.2, near=1.0)
-        for name, shape in (("gate_proj", (MLP, HIDDEN)), ("up_proj", (MLP, HIDDEN)), ("down_proj", (HIDDEN, MLP))):
+        for name, shape in (
+            ("gate_proj", (MLP, HIDDEN)),
+            ("up_proj", (MLP, HIDDEN)),
+            ("down_proj", (HIDDEN, MLP)),
+        ):
             tensors[f"{at}mlp.{name}.weight"] = numbers(dice, *shape)
     tensors["norm.weight"] = numbers(dice, HIDDEN, size=0.2, near=1.0)
     tensors["lm_head.weight"] = numbers(dice, VOCAB, HIDDEN)
@@ -102,14 +115,34 @@ def mla_tensors(sizes: Heads, seed: int = 0, *, embedding: float = 0.05) -> dict
 def mla_config(sizes: Heads, **changes: Any) -> dict[str, Any]:
     """A config in vLLM's layout."""
     return {
-        "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": HIDDEN, "intermediate_size": MLP,
-        "num_hidden_layers": sizes.layers, "vocab_size": VOCAB, "num_attention_heads": sizes.heads, "draft_vocab_size": VOCAB, "target_hidden_size": HIDDEN,
-        "q_lora_rank": sizes.query_rank or None, "kv_lora_rank": sizes.rank, "qk_nope_head_dim": sizes.nope, "qk_rope_head_dim": sizes.rope,
-        "v_head_dim": sizes.value, "rms_norm_eps": 1e-6, "max_position_embeddings": 512, "hidden_act": "silu", "attention_bias": False,
-        "rope_theta": 10000.0, "rope_scaling": YARN, "norm_before_residual": False, "fc_norm": False, "norm_output": False, "norm_before_fc": False,
-        "num_aux_hidden_states": 3, "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "hidden_size": HIDDEN,
+        "intermediate_size": MLP,
+        "num_hidden_layers": sizes.layers,
+        "vocab_size": VOCAB,
+        "num_attention_heads": sizes.heads,
+        "draft_vocab_size": VOCAB,
+        "target_hidden_size": HIDDEN,
+        "q_lora_rank": sizes.query_rank or None,
+        "kv_lora_rank": sizes.rank,
+        "qk_nope_head_dim": sizes.nope,
+        "qk_rope_head_dim": sizes.rope,
+        "v_head_dim": sizes.value,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 512,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "rope_theta": 10000.0,
+        "rope_scaling": YARN,
+        "norm_before_residual": False,
+        "fc_norm": False,
+        "norm_output": False,
+        "norm_before_fc": False,
+        "num_aux_hidden_states": 3,
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
         **changes,
-    }  # fmt: skip
+    }
 
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Path:
@@ -128,11 +161,17 @@ def mla_folder(folder: Path, sizes: Heads = Heads(), seed: int = 0, **changes: A
 def nemo_folder(folder: Path, sizes: Heads = Heads(), seed: int = 0, **changes: Any) -> Path:
     """The same weights as NeMo would have written them, trained without yarn's mscale."""
     tensors = {
-        name if name == "lm_head.weight" else f"model.{name}": one for name, one in mla_tensors(sizes, seed).items()
+        name if name == "lm_head.weight" else f"model.{name}": one
+        for name, one in mla_tensors(sizes, seed).items()
     }
     named = {"architectures": ["LlamaEagle3DraftModel"], "model_type": "deepseek_v3", "num_hidden_layers": 8}
     config = mla_config(sizes, **named, **changes)
-    for key in ("norm_before_residual", "norm_before_fc", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids"):
+    for key in (
+        "norm_before_residual",
+        "norm_before_fc",
+        "num_aux_hidden_states",
+        "eagle_aux_hidden_state_layer_ids",
+    ):
         del config[key]
     return write(folder, config, tensors)
 
@@ -155,14 +194,16 @@ def absorbed(tensors: Mapping[str, Stored], sizes: Heads) -> dict[str, Stored]:
         for head in range(sizes.heads):
             keys += each[head * step : head * step + sizes.nope]
             value_rows = each[head * step + sizes.nope : (head + 1) * step]
-            transposed += [row[4 * place : 4 * place + 4] for place in range(sizes.rank) for row in value_rows]
+            transposed += [
+                row[4 * place : 4 * place + 4] for place in range(sizes.rank) for row in value_rows
+            ]
         found[f"{at}w_kc"] = stacked("F32", keys, sizes.heads, sizes.nope, sizes.rank)
         found[f"{at}w_vc"] = stacked("F32", transposed, sizes.heads, sizes.rank, sizes.value)
     return found
 
 
 def by_halves(tensors: Mapping[str, Stored], sizes: Heads) -> dict[str, Stored]:
-    """The rotary rows in the order of a trainer that pairs i with i + half: the first of all pairs, then the second of all."""
+    """The rotary rows in the order of a trainer that pairs i with i + half: firsts, then seconds."""
     found = dict(tensors)
     order = [*range(0, sizes.rope, 2), *range(1, sizes.rope, 2)]
     for layer in range(sizes.layers):
@@ -177,5 +218,7 @@ def _shuffled(stored: Stored, first: int, order: list[int], groups: int) -> Stor
     each, step = rows(stored), first + len(order)
     picked = []
     for group in range(groups):
-        picked += each[group * step : group * step + first] + [each[group * step + first + place] for place in order]
+        picked += each[group * step : group * step + first] + [
+            each[group * step + first + place] for place in order
+        ]
     return stored[0], stored[1], b"".join(picked)

@@ -74,7 +74,7 @@ INLINE = {"a", "span", "strong", "b", "code"}
 
 @dataclass
 class Read:
-    """A page as it was read: its text, the way its tags nest, its title, and what its links lead to."""
+    """A page that was read: its text, title, tags, links, the anchors they may lead to, headings."""
 
     text: str = ""
     title: str = ""
@@ -96,60 +96,62 @@ def read_page(page: str) -> Read:
     reader = _Reader()
     reader.feed(page)
     reader.close()
-    found = reader.found
+    read = reader.page
     assert not reader.open, f"left open: {reader.open}"
-    assert found.tags.count("title") == found.tags.count("h1") == found.tags.count("main") == 1
-    assert len(set(found.anchors)) == len(found.anchors), "an id is there twice"
-    inside = {link[1:] for link in found.links if link.startswith("#")}
-    assert inside <= set(found.anchors), f"links to nothing: {inside - set(found.anchors)}"
-    assert all(link.startswith(("#", "https://", "http://")) for link in found.links)
-    levels = found.headings
-    assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), f"a level is left out: {levels}"
-    assert not re.search(r"url\(|@import|expression|</", found.style)
-    digest = base64.b64encode(hashlib.sha256(found.style.encode()).digest()).decode()
-    assert f"style-src 'sha256-{digest}'" in found.policy and "default-src 'none'" in found.policy
-    return found
+    assert read.tags.count("title") == read.tags.count("h1") == read.tags.count("main") == 1
+    assert len(set(read.anchors)) == len(read.anchors), "an id is there twice"
+    inside = {link[1:] for link in read.links if link.startswith("#")}
+    assert inside <= set(read.anchors), f"links to nothing: {inside - set(read.anchors)}"
+    assert all(link.startswith(("#", "https://", "http://")) for link in read.links)
+    levels = read.headings
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), (
+        f"a level is left out: {levels}"
+    )
+    assert not re.search(r"url\(|@import|expression|</", read.style)
+    digest = base64.b64encode(hashlib.sha256(read.style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in read.policy and "default-src 'none'" in read.policy
+    return read
 
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found = Read()
+        self.page = Read()
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
+        values = dict(attributes)
         assert tag in TAGS, f"<{tag}>"
-        assert set(given) <= ATTRIBUTES, f"<{tag} {sorted(given)}>"
-        assert len(given) == len(attributes), f"<{tag}> has an attribute twice"
-        if "href" in given:
-            assert tag == "a" and given["href"] is not None, f"<{tag} href>"
-            self.found.links.append(given["href"])
-        self.found.anchors += [given["id"]] if given.get("id") else []
-        self.found.headings += [int(tag[1])] if re.fullmatch(r"h[1-6]", tag) else []
-        if given.get("http-equiv"):
-            assert given["http-equiv"] == "Content-Security-Policy"
-            self.found.policy = given["content"] or ""
-        if given.get("class") != "option":  # made of words
-            self.found.tags.append(tag)
-        self.found.text += "" if tag in INLINE else " "
+        assert set(values) <= ATTRIBUTES, f"<{tag} {sorted(values)}>"
+        assert len(values) == len(attributes), f"<{tag}> has an attribute twice"
+        if "href" in values:
+            assert tag == "a" and values["href"] is not None, f"<{tag} href>"
+            self.page.links.append(values["href"])
+        self.page.anchors += [values["id"]] if values.get("id") else []
+        self.page.headings += [int(tag[1])] if re.fullmatch(r"h[1-6]", tag) else []
+        if values.get("http-equiv"):
+            assert values["http-equiv"] == "Content-Security-Policy"
+            self.page.policy = values["content"] or ""
+        if values.get("class") != "option":  # made of words
+            self.page.tags.append(tag)
+        self.page.text += "" if tag in INLINE else " "
         if tag != "meta":
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open and self.open.pop() == tag, f"</{tag}>"
-        self.found.text += "" if tag in INLINE else " "
+        self.page.text += "" if tag in INLINE else " "
 
     def handle_data(self, data: str) -> None:
         match self.open[-1:]:
             case ["style"]:
-                self.found.style += data
+                self.page.style += data
             case ["title"]:
-                self.found.title += data
+                self.page.title += data
             case []:
                 assert not data.strip()
             case _:
-                self.found.text += data
+                self.page.text += data
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(f"a comment: {data}")

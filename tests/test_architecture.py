@@ -1,131 +1,244 @@
-"""The house: imports look back only, each third-party package has one home, and importing eaglectl stays light."""
+"""Architecture: the order of packages, the homes of third-party packages, light imports, and style limits."""
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import eaglectl
 from eaglectl import api
+from eaglectl.formats.catalogue import FORMATS
 
 ROOT = Path(eaglectl.__file__).parent
-# rooms of one station may not import each other
-RANK = {"errors": 0, "terminal": 1, "checkpoint": 1, "drafter": 2, "formats": 3, "engines": 3, "reference": 3, "conversion": 4, "validation": 4, "acceptance": 4, "comparison": 5, "publishing": 5, "reports": 5, "api": 6, "demo": 7, "cli": 8}  # fmt: skip
+# an import may only point to a package listed before its own
+PACKAGES = (
+    "text",
+    "errors",
+    "progress",
+    "checkpoint",
+    "drafter",
+    "formats",
+    "engines",
+    "reference",
+    "conversion",
+    "validation",
+    "acceptance",
+    "comparison",
+    "publishing",
+    "results",
+    "reports",
+    "api",
+    "terminal",
+    "demo",
+    "cli",
+)
+# the packages and modules that may import a third-party package
 HOMES = {
-    "torch": {
-        "checkpoint/pickles.py",
-        "conversion/upgrade.py",
-        "reference/collecting.py",
-        "reference/loading.py",
-        "reference/model.py",
-        "reference/passes.py",
-        "reference/rope.py",
-        "reference/speculation.py",
-        "reference/target.py",
-        "acceptance/vllm_child.py",
-        "acceptance/vllm_connector.py",
-    },
-    "safetensors": {"checkpoint/pickles.py", "reference/loading.py", "acceptance/vllm_connector.py"},
-    "numpy": {
-        "conversion/aux_blocks.py",
-        "conversion/mla.py",
-        "conversion/calibration.py",
-        "conversion/upgrade.py",
-        "drafter/vocabulary.py",
-        "conversion/arithmetic.py",
+    "torch": ("acceptance/vllm/", "checkpoint/pickles.py", "conversion/upgrade.py", "reference/"),
+    "safetensors": ("acceptance/vllm/connector.py", "checkpoint/pickles.py", "reference/loading.py"),
+    "numpy": (
         "acceptance/measurement.py",
-        "comparison/values.py",
+        "comparison/",
+        "conversion/",
+        "drafter/vocabulary.py",
         "validation/scanning.py",
-    },
-    "packaging": {"engines/facts.py", "engines/catalogue.py"},
-    "rich": {
-        "reports/comparison.py",
-        "reports/engines.py",
-        "reports/fixing.py",
-        "reports/inspections.py",
-        "reports/upgrade.py",
-        "reports/text.py",
-        "reports/smoke.py",
-        "reports/upload.py",
-        "reports/validation.py",
-        "reports/rulebook.py",
-        "terminal.py",
-    },
-    "typer": {
-        "cli/calibrate.py",
-        "cli/app.py",
-        "cli/convert.py",
-        "cli/demo.py",
-        "cli/diff.py",
-        "cli/engines.py",
-        "cli/explain.py",
-        "cli/fixing.py",
-        "cli/inspect.py",
-        "cli/options.py",
-        "cli/rules.py",
-        "cli/smoke.py",
-        "cli/upload.py",
-        "cli/validate.py",
-        "cli/verify.py",
-    },
-    "model_signing": {"publishing/signature.py"},
-    "vllm": {"acceptance/vllm_child.py", "acceptance/vllm_states_child.py", "acceptance/vllm_connector.py"},
-    "jsonschema": {"validation/config_schema.py"},
-    "huggingface_hub": {"checkpoint/hub.py", "publishing/calls.py", "publishing/remote.py"},
-    "transformers": {"reference/target.py"},
+    ),
+    "packaging": ("engines/",),
+    "rich": ("demo.py", "reports/terminal/", "terminal.py"),
+    "typer": ("cli/",),
+    "model_signing": ("publishing/signature.py",),
+    "vllm": ("acceptance/vllm/",),
+    "jsonschema": ("validation/rules/config_schema.py",),
+    "huggingface_hub": ("checkpoint/hub.py", "publishing/"),
+    "transformers": ("reference/target.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 
 
+@cache
 def imported(path: Path) -> set[str]:
-    """Modules that a file imports, anywhere in it, outside `if TYPE_CHECKING`."""
+    """Modules that a file imports, anywhere in it, for types too."""
     tree = ast.parse(path.read_text())
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for inner in ast.walk(node)
-    }
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            modules.add(node.module)
+    return modules
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
     relative = path.relative_to(ROOT)
     return relative.parts[0].removesuffix(".py")
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if path != ROOT / "__init__.py"], ids=lambda path: str(path.relative_to(ROOT))
+    "path",
+    [path for path in FILES if path != ROOT / "__init__.py"],
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_imports_only_look_back(path: Path) -> None:
-    here = room(path)
+    here = package(path)
     for module in imported(path):
         if module.startswith("eaglectl.") and module != "eaglectl.__init__":
             there = module.split(".")[1]
-            assert there == here or RANK[there] < RANK[here], f"{here} imports {there}"
+            assert there == here or PACKAGES.index(there) < PACKAGES.index(here), f"{here} imports {there}"
+
+
+def modules_imported(path: Path) -> set[Path]:
+    """Files of eaglectl that a file imports, anywhere in it, for types too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    parts = [name.split(".")[1:] for name in names if name.startswith("eaglectl.")]
+    files = {(ROOT.joinpath(*part[:-1]) / f"{part[-1]}.py") for part in parts}
+    return {file for file in files if file.is_file()}
+
+
+def import_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """One cycle of the graph, its first node repeated at the end; empty where there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+WITH_MODULES = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+
+
+@pytest.mark.parametrize(
+    "name",
+    WITH_MODULES,
+)
+def test_no_package_has_an_import_cycle(name: str) -> None:
+    graph = {
+        path.relative_to(ROOT).as_posix(): {
+            module.relative_to(ROOT).as_posix()
+            for module in modules_imported(path)
+            if module.is_relative_to(ROOT / name)
+        }
+        for path in (ROOT / name).rglob("*.py")
+    }
+    assert import_cycle(graph) == []
+
+
+def test_a_cycle_of_imports_is_seen() -> None:
+    assert import_cycle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert set(import_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
+
+
+MEDIA = ("ci", "json", "pages", "terminal")
+# the formats of --output are those of several media
+ALL_MEDIA = ROOT / "reports/ci/outputs.py"
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+def test_a_medium_of_reports_imports_no_other(medium: str) -> None:
+    others = tuple(f"eaglectl.reports.{name}." for name in MEDIA if name != medium)
+    for path in (ROOT / "reports" / medium).rglob("*.py"):
+        if path != ALL_MEDIA:
+            assert not [name for name in imported(path) if f"{name}.".startswith(others)], path
 
 
 @pytest.mark.parametrize("package", HOMES)
 def test_a_third_party_package_has_one_home(package: str) -> None:
     users = {
-        str(path.relative_to(ROOT)) for path in FILES if any(name.split(".")[0] == package for name in imported(path))
+        path.relative_to(ROOT).as_posix()
+        for path in FILES
+        if any(name.split(".")[0] == package for name in imported(path))
     }
-    assert users == HOMES[package]
+    assert users
+    assert [user for user in users if not user.startswith(HOMES[package])] == []
+
+
+# expressions that hold a producer's name, and what is compared with it or looked up by it
+PRODUCER = re.compile(r"(^|\.)(producer|layout|format\.name|layout\.name)$")
+NAMES = {format.name for format in FORMATS}
+ENGINES = {"vllm", "sglang"}
+
+
+def texts(node: ast.AST) -> set[str]:
+    """The texts of a literal: one, or those of a tuple, list, set or the keys of a dict."""
+    items = getattr(node, "elts", None) or getattr(node, "keys", None) or [node]
+    return {item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)}
+
+
+def named_producers(tree: ast.AST) -> Iterator[int]:
+    """The lines of code whose outcome a producer's name decides."""
+    for node in ast.walk(tree):
+        if _is_named(node):
+            yield node.lineno  # type: ignore[attr-defined]
+
+
+def _is_named(node: ast.AST) -> bool:
+    """Whether a producer's name is compared, looked up, listed, or looked up by."""
+    match node:
+        case ast.Compare():
+            sides = [node.left, *node.comparators]
+            return any(NAMES & texts(side) for side in sides) and any(map(_is_producer, sides))
+        case ast.Match():
+            return _is_producer(node.subject)
+        case ast.Subscript():
+            return _is_producer(node.slice)
+        case ast.Call(func=ast.Attribute(attr="get" | "startswith")):
+            return any(map(_is_producer, [node.func.value, *node.args]))
+        case ast.Call(func=ast.Name(id="by_name")):
+            return any(map(texts, node.args))
+        case ast.Tuple() | ast.List() | ast.Set() | ast.Dict():
+            listed = texts(node)
+            return len(listed) > 1 and listed <= NAMES and not listed <= ENGINES
+    return False
+
+
+def _is_producer(node: ast.AST) -> bool:
+    return PRODUCER.search(ast.unparse(node)) is not None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if "formats/producers/" not in path.as_posix()],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_no_code_branches_on_a_producers_name(path: Path) -> None:
+    lines = list(named_producers(ast.parse(path.read_text())))
+    assert lines == [], "make it a field of Format (eaglectl/formats/format.py)"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if format.name == "automodel": pass',
+        'x = drafter.producer != "automodel"',
+        'x = plan.layout in ("vllm", "speculators")',
+        'UNSTATED = ("automodel", "modelopt", "modelopt-megatron")',
+        'SCHEMAS = {"peagle": 1, "native": 2}',
+        "x = SCHEMAS[drafter.producer]",
+        "x = SCHEMAS.get(format.name, 1)",
+        'x = by_name("specforge").title',
+        "match request.layout:\n    case _: pass",
+    ],
+)
+def test_a_branch_on_a_producers_name_is_found(code: str) -> None:
+    assert set(named_producers(ast.parse(code))) == {1}
 
 
 def loaded_after(code: str) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(done.stdout.split())
 
@@ -147,20 +260,48 @@ def test_inspect_loads_no_numpy_and_no_torch() -> None:
     assert not (HEAVY - {"rich"}) & loaded
 
 
-def test_validate_loads_no_other_verb() -> None:
+def test_validate_loads_no_other_command() -> None:
     folder = ROOT.parent / "fixtures/producers/vllm/native"
-    loaded = loaded_after(f"import eaglectl; eaglectl.validate({str(folder)!r}, headers_only=True)")
-    assert not (HEAVY | {"packaging", "eaglectl.publishing", "eaglectl.api.converting", "eaglectl.acceptance"}) & loaded
+    validate = f"eaglectl.validate({str(folder)!r}, eaglectl.ValidateOptions(headers_only=True))"
+    loaded = loaded_after(f"import eaglectl; {validate}")
+    others = {"packaging", "eaglectl.publishing", "eaglectl.api.converting", "eaglectl.acceptance"}
+    assert not (HEAVY | others) & loaded
 
 
-def test_every_verb_of_the_api_has_its_home() -> None:
-    assert sorted(name for names in api.HOMES.values() for name in names) == api.__all__
-    assert all(getattr(api, name) for name in api.__all__)
+def type_imports(path: Path) -> dict[str, str]:
+    """The module by name that a file imports for type checkers only."""
+    modules = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for statement in node.body:
+                if isinstance(statement, ast.ImportFrom) and statement.module:
+                    modules |= {alias.name: statement.module for alias in statement.names}
+    return modules
+
+
+def test_the_api_is_the_same_for_type_checkers_and_at_run_time() -> None:
+    modules = {name: f"eaglectl.{module}" for name, module in api.MODULES.items()}
+    assert type_imports(ROOT / "api/__init__.py") == modules
+    assert type_imports(ROOT / "__init__.py") == dict.fromkeys(modules, "eaglectl.api")
+
+
+def test_eaglectl_shows_the_whole_api() -> None:
+    assert eaglectl.__all__ == api.__all__ == dir(api) == sorted(api.MODULES)
+    assert set(dir(eaglectl)) == {*api.MODULES, "__version__"}
+    assert all(getattr(eaglectl, name) is getattr(api, name) for name in api.MODULES)
+
+
+def test_a_name_outside_the_api_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="module 'eaglectl' has no attribute 'bogus'"):
+        getattr(eaglectl, "bogus")  # noqa: B009
+    assert not hasattr(api, "bogus")
 
 
 def test_convert_loads_no_torch(tmp_path: Path) -> None:
     folder = ROOT.parent / "fixtures/producers/vllm/native"
-    assert "torch" not in loaded_after(f"import eaglectl; eaglectl.convert({str(folder)!r}, {str(tmp_path / 'out')!r})")
+    assert "torch" not in loaded_after(
+        f"import eaglectl; eaglectl.convert({str(folder)!r}, {str(tmp_path / 'out')!r})"
+    )
 
 
 def test_every_public_function_and_module_is_documented() -> None:

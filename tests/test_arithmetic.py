@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eaglectl.conversion import arithmetic
 from eaglectl.conversion.arithmetic import Array, decode, encode, encoded, evaluate
 from eaglectl.drafter.tensors import Computed, Segment, Tensor
-from eaglectl.errors import Refused
+from eaglectl.errors import RefusedError
 
 
 @given(st.binary(min_size=2, max_size=64).filter(lambda raw: len(raw) % 2 == 0))
@@ -40,12 +40,12 @@ def test_a_value_just_above_half_way_is_not_rounded_twice() -> None:
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 1e300])
 def test_what_is_not_finite_is_refused(value: float) -> None:
-    with pytest.raises(Refused, match="cannot hold"):
+    with pytest.raises(RefusedError, match="cannot hold"):
         encode(np.array([value]), "BF16", "x")
 
 
 def test_whole_numbers_are_no_floats() -> None:
-    with pytest.raises(Refused, match="arithmetic needs"):
+    with pytest.raises(RefusedError, match="arithmetic needs"):
         decode(b"\0\0\0\0", "I32", "x")
 
 

@@ -1,4 +1,4 @@
-"""Bad drafters: each is a good one and a patch, and ends with the contract's exit code and one line that names the fault."""
+"""Bad drafters: a good one and a patch, which ends with its exit code and one line that names the fault."""
 
 import json
 import os
@@ -50,8 +50,13 @@ ATTENTION, MLP_ = f"{LAYER}self_attn.", f"{LAYER}mlp."
 FC_NORMS = {f"fc_norm.{index}.weight": floats(f"fc_norm.{index}", HIDDEN) for index in range(3)}
 
 
-def refused(tmp_path: Path, config: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None, *options: str) -> str:  # fmt: skip
-    """What convert, ending with 1, says of the drafter with this patch; nothing is written and the source is not touched."""
+def refused(
+    tmp_path: Path,
+    config: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    *options: str,
+) -> str:
+    """The error of convert, which ends with 1, for the drafter with this patch; no file is written."""
     folder = drafter_folder(tmp_path, config=config, tensors=tensors)
     before = contents(tmp_path)
     message = refusal(1, "convert", folder, "-o", tmp_path / "out", *options)
@@ -59,7 +64,12 @@ def refused(tmp_path: Path, config: Mapping[str, Any] | None = None, tensors: Ma
     return message
 
 
-def converted(tmp_path: Path, config: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None, *options: str) -> Path:  # fmt: skip
+def converted(
+    tmp_path: Path,
+    config: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    *options: str,
+) -> Path:
     """The folder that convert makes of the drafter with this patch."""
     folder = drafter_folder(tmp_path, config=config, tensors=tensors)
     outcome = call("convert", folder, "-o", tmp_path / "out", *options)
@@ -84,46 +94,147 @@ def test_the_drafter_that_is_patched_below_is_good(tmp_path: Path) -> None:
 Patch = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]
 
 CONTRADICTIONS: dict[str, Patch] = {
-    "fc of odd width": ({}, {"fc.weight": floats("fc", HIDDEN, 3 * HIDDEN - 1)}, ("fc.weight is [16, 47]", "multiple of the target's width 16", "target_hidden_size")),
+    "fc of odd width": (
+        {},
+        {"fc.weight": floats("fc", HIDDEN, 3 * HIDDEN - 1)},
+        ("fc.weight is [16, 47]", "multiple of the target's width 16", "target_hidden_size"),
+    ),
     "fc against target_hidden_size": ({"target_hidden_size": 20}, {}, ("fc.weight is [16, 48]", "20")),
     "fc of one axis": ({}, {"fc.weight": floats("fc", 3 * HIDDEN)}, ("fc.weight is [48]",)),
     "fc of three axes": ({}, {"fc.weight": floats("fc", HIDDEN, 3, HIDDEN)}, ("fc.weight",)),
     "fc a scalar": ({}, {"fc.weight": floats("fc")}, ("fc.weight is []",)),
     "fc empty": ({}, {"fc.weight": floats("fc", HIDDEN, 0)}, ("fc",)),
     "fc without rows": ({}, {"fc.weight": floats("fc", 0, 3 * HIDDEN)}, ("fc.weight is [0, 48]",)),
-    "fc of another hidden": ({}, {"fc.weight": floats("fc", HIDDEN + 1, 3 * HIDDEN)}, ("fc.weight is [17, 48]", "[16, 48]")),
+    "fc of another hidden": (
+        {},
+        {"fc.weight": floats("fc", HIDDEN + 1, 3 * HIDDEN)},
+        ("fc.weight is [17, 48]", "[16, 48]"),
+    ),
     "norm a scalar": ({}, {"norm.weight": floats("n")}, ("norm.weight is []",)),
     "norm empty": ({}, {"norm.weight": floats("n", 0)}, ("norm.weight",)),
     "norm of another hidden": ({}, {"norm.weight": floats("n", 8)}, ("[8]",)),
-    "a layer norm of another hidden": ({}, {f"{LAYER}hidden_norm.weight": floats("n", 8)}, ("hidden_norm.weight is [8]", "[16]")),
-    "a norm of two axes": ({}, {f"{LAYER}hidden_norm.weight": floats("n", HIDDEN, 1)}, ("hidden_norm.weight is [16, 1]", "[16]")),
-    "heads that do not divide": ({"num_attention_heads": 3}, {}, ("q_proj has 32 rows", "num_attention_heads = 3")),
-    "a head_dim that contradicts the rows": ({"head_dim": 128}, {}, ("4 heads of head_dim 128 = 512", "q_proj has 32 rows")),
+    "a layer norm of another hidden": (
+        {},
+        {f"{LAYER}hidden_norm.weight": floats("n", 8)},
+        ("hidden_norm.weight is [8]", "[16]"),
+    ),
+    "a norm of two axes": (
+        {},
+        {f"{LAYER}hidden_norm.weight": floats("n", HIDDEN, 1)},
+        ("hidden_norm.weight is [16, 1]", "[16]"),
+    ),
+    "heads that do not divide": (
+        {"num_attention_heads": 3},
+        {},
+        ("q_proj has 32 rows", "num_attention_heads = 3"),
+    ),
+    "a head_dim that contradicts the rows": (
+        {"head_dim": 128},
+        {},
+        ("4 heads of head_dim 128 = 512", "q_proj has 32 rows"),
+    ),
     "more heads than rows": ({"num_attention_heads": 64}, {}, ("num_attention_heads",)),
-    "key rows that do not divide": ({}, {f"{ATTENTION}k_proj.weight": floats("k", 15, 2 * HIDDEN)}, ("k_proj has 15 rows", "head_dim")),
-    "three key heads for four": ({}, {f"{ATTENTION}{x}_proj.weight": floats(x, 3 * HEAD_DIM, 2 * HIDDEN) for x in "kv"}, ("4 query heads cannot share 3 key heads",)),
-    "keys and values apart": ({}, {f"{ATTENTION}v_proj.weight": floats("v", HEAD_DIM, 2 * HIDDEN)}, ("v_proj.weight is [8, 32]", "[16, 32]")),
-    "an input of one hidden": ({}, {f"{ATTENTION}q_proj.weight": floats("q", HEADS * HEAD_DIM, HIDDEN)}, ("q_proj.weight is [32, 16]", "[32, 32]")),
+    "key rows that do not divide": (
+        {},
+        {f"{ATTENTION}k_proj.weight": floats("k", 15, 2 * HIDDEN)},
+        ("k_proj has 15 rows", "head_dim"),
+    ),
+    "three key heads for four": (
+        {},
+        {f"{ATTENTION}{x}_proj.weight": floats(x, 3 * HEAD_DIM, 2 * HIDDEN) for x in "kv"},
+        ("4 query heads cannot share 3 key heads",),
+    ),
+    "keys and values apart": (
+        {},
+        {f"{ATTENTION}v_proj.weight": floats("v", HEAD_DIM, 2 * HIDDEN)},
+        ("v_proj.weight is [8, 32]", "[16, 32]"),
+    ),
+    "an input of one hidden": (
+        {},
+        {f"{ATTENTION}q_proj.weight": floats("q", HEADS * HEAD_DIM, HIDDEN)},
+        ("q_proj.weight is [32, 16]", "[32, 32]"),
+    ),
     "no key rows": ({}, {f"{ATTENTION}k_proj.weight": floats("k", 0, 2 * HIDDEN)}, ("k_proj",)),
     "no query rows": ({}, {f"{ATTENTION}q_proj.weight": floats("q", 0, 2 * HIDDEN)}, ("q_proj",)),
-    "an output of another width": ({}, {f"{ATTENTION}o_proj.weight": floats("o", HIDDEN, 24)}, ("o_proj.weight is [16, 24]", "[16, 32]")),
-    "gate and up apart": ({}, {f"{MLP_}up_proj.weight": floats("u", MLP + 1, HIDDEN)}, ("up_proj.weight is [25, 16]", "[24, 16]")),
-    "down turned": ({}, {f"{MLP_}down_proj.weight": floats("d", MLP, HIDDEN)}, ("down_proj.weight is [24, 16]", "[16, 24]")),
-    "a head of another hidden": ({}, {"lm_head.weight": floats("l", DRAFT, HIDDEN + 1)}, ("lm_head.weight is [24, 17]", "[24, 16]")),
-    "a head of more rows than d2t": ({}, {"lm_head.weight": floats("l", DRAFT + 1, HIDDEN)}, ("d2t is [24]", "[25]")),
-    "an embedding of another hidden": ({}, {"embed_tokens.weight": floats("e", VOCAB, HIDDEN + 1)}, ("embed_tokens.weight is [64, 17]", "[64, 16]")),
-    "t2d and embedding apart": ({}, {"t2d": mask(vocab=VOCAB + 6)}, ("embed_tokens.weight is [64, 16]", "[70, 16]")),
+    "an output of another width": (
+        {},
+        {f"{ATTENTION}o_proj.weight": floats("o", HIDDEN, 24)},
+        ("o_proj.weight is [16, 24]", "[16, 32]"),
+    ),
+    "gate and up apart": (
+        {},
+        {f"{MLP_}up_proj.weight": floats("u", MLP + 1, HIDDEN)},
+        ("up_proj.weight is [25, 16]", "[24, 16]"),
+    ),
+    "down turned": (
+        {},
+        {f"{MLP_}down_proj.weight": floats("d", MLP, HIDDEN)},
+        ("down_proj.weight is [24, 16]", "[16, 24]"),
+    ),
+    "a head of another hidden": (
+        {},
+        {"lm_head.weight": floats("l", DRAFT, HIDDEN + 1)},
+        ("lm_head.weight is [24, 17]", "[24, 16]"),
+    ),
+    "a head of more rows than d2t": (
+        {},
+        {"lm_head.weight": floats("l", DRAFT + 1, HIDDEN)},
+        ("d2t is [24]", "[25]"),
+    ),
+    "an embedding of another hidden": (
+        {},
+        {"embed_tokens.weight": floats("e", VOCAB, HIDDEN + 1)},
+        ("embed_tokens.weight is [64, 17]", "[64, 16]"),
+    ),
+    "t2d and embedding apart": (
+        {},
+        {"t2d": mask(vocab=VOCAB + 6)},
+        ("embed_tokens.weight is [64, 16]", "[70, 16]"),
+    ),
     "d2t of two axes": ({}, {"d2t": ("I64", (DRAFT, 1), offsets()[2])}, ("d2t is [24, 1]", "[24]")),
-    "norms of two widths": ({"fc_norm": True}, FC_NORMS | {"fc_norm.1.weight": floats("n", 8)}, ("fc_norm.1.weight is [8]", "[16]")),
-    "norms against fc": ({"fc_norm": True}, FC_NORMS | {"fc_norm.3.weight": floats("n", HIDDEN)}, ("fc.weight is [16, 48]", "4 aux layers of width 16")),
-    "an input norm against fc": ({"norm_before_fc": True}, {"input_norm.weight": floats("n", 40)}, ("input_norm.weight is [40]", "[48]")),
-    "a q norm of another width": ({}, {f"{ATTENTION}q_norm.weight": floats("n", 7), f"{ATTENTION}k_norm.weight": floats("n", 7)}, ("q_proj",)),
-    "a bias of another width": ({"attention_bias": True}, {f"{ATTENTION}{x}_proj.bias": floats(x, 5) for x in "qkv"}, ("q_proj.bias is [5]", "[32]")),
-    "fused rows that do not add up": ({}, {f"{ATTENTION}{x}_proj.weight": None for x in "qkv"} | {f"{ATTENTION}qkv_proj.weight": floats("f", 63, 2 * HIDDEN)}, ("qkv_proj", "63")),
-    "fused and single": ({}, {f"{ATTENTION}qkv_proj.weight": floats("f", 64, 2 * HIDDEN)}, ("qkv_proj.weight", "q_proj.weight", "keep one")),
-    "fused of no axis": ({}, {f"{ATTENTION}{x}_proj.weight": None for x in "qkv"} | {f"{ATTENTION}qkv_proj.weight": floats("f")}, ("qkv_proj",)),
+    "norms of two widths": (
+        {"fc_norm": True},
+        FC_NORMS | {"fc_norm.1.weight": floats("n", 8)},
+        ("fc_norm.1.weight is [8]", "[16]"),
+    ),
+    "norms against fc": (
+        {"fc_norm": True},
+        FC_NORMS | {"fc_norm.3.weight": floats("n", HIDDEN)},
+        ("fc.weight is [16, 48]", "4 aux layers of width 16"),
+    ),
+    "an input norm against fc": (
+        {"norm_before_fc": True},
+        {"input_norm.weight": floats("n", 40)},
+        ("input_norm.weight is [40]", "[48]"),
+    ),
+    "a q norm of another width": (
+        {},
+        {f"{ATTENTION}q_norm.weight": floats("n", 7), f"{ATTENTION}k_norm.weight": floats("n", 7)},
+        ("q_proj",),
+    ),
+    "a bias of another width": (
+        {"attention_bias": True},
+        {f"{ATTENTION}{x}_proj.bias": floats(x, 5) for x in "qkv"},
+        ("q_proj.bias is [5]", "[32]"),
+    ),
+    "fused rows that do not add up": (
+        {},
+        {f"{ATTENTION}{x}_proj.weight": None for x in "qkv"}
+        | {f"{ATTENTION}qkv_proj.weight": floats("f", 63, 2 * HIDDEN)},
+        ("qkv_proj", "63"),
+    ),
+    "fused and single": (
+        {},
+        {f"{ATTENTION}qkv_proj.weight": floats("f", 64, 2 * HIDDEN)},
+        ("qkv_proj.weight", "q_proj.weight", "keep one"),
+    ),
+    "fused of no axis": (
+        {},
+        {f"{ATTENTION}{x}_proj.weight": None for x in "qkv"} | {f"{ATTENTION}qkv_proj.weight": floats("f")},
+        ("qkv_proj",),
+    ),
     "fused bias of no axis": ({}, {f"{ATTENTION}qkv_proj.bias": floats("f")}, ("qkv_proj.bias",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
@@ -175,7 +286,9 @@ def test_a_missing_tensor_that_engines_would_make_up_is_named(tmp_path: Path, na
 
 
 def test_a_missing_embedding_is_the_targets(tmp_path: Path) -> None:
-    assert "embed_tokens.weight" not in read_safetensors(converted(tmp_path, {}, {"embed_tokens.weight": None}) / "model.safetensors")  # fmt: skip
+    assert "embed_tokens.weight" not in read_safetensors(
+        converted(tmp_path, {}, {"embed_tokens.weight": None}) / "model.safetensors"
+    )
 
 
 def test_a_missing_embedding_of_a_wide_target_is_named(tmp_path: Path) -> None:
@@ -222,7 +335,8 @@ def test_what_a_drafter_needs_or_never_had_cannot_be_dropped(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize(
-    "name", ["evil\nname", "evil\rname", "evil\x1b[2Jname", "evil\u2028name", "evil\u202ename", "evil\x00name"]
+    "name",
+    ["evil\nname", "evil\rname", "evil\x1b[2Jname", "evil\u2028name", "evil\u202ename", "evil\x00name"],
 )
 def test_a_name_with_control_characters_reaches_no_terminal(tmp_path: Path, name: str) -> None:
     folder = drafter_folder(tmp_path, tensors={name: floats("x", 4)})
@@ -289,22 +403,77 @@ def test_a_second_layer_that_lacks_a_tensor_names_it(tmp_path: Path) -> None:
 # flags and tensors
 
 FLAGS: dict[str, Patch] = {
-    "fc_norm without tensors": ({"fc_norm": True}, {}, ("config says fc_norm: true", "no 3 fc_norm.N.weight")),
+    "fc_norm without tensors": (
+        {"fc_norm": True},
+        {},
+        ("config says fc_norm: true", "no 3 fc_norm.N.weight"),
+    ),
     "use_aux_norm without tensors": ({"fc_norm": ABSENT, "use_aux_norm": True}, {}, ("fc_norm: true",)),
-    "tensors with fc_norm false": ({"fc_norm": False}, FC_NORMS, ("config says fc_norm: false", "fc_norm.N.weight")),
-    "two of three fc_norm": ({"fc_norm": True, "target_hidden_size": 16}, dict(list(FC_NORMS.items())[:2]), ("fc_norm", "2")),
-    "a gap in fc_norm": ({"fc_norm": True}, {"fc_norm.3.weight": FC_NORMS["fc_norm.0.weight"]} | dict(list(FC_NORMS.items())[:2]), ("fc_norm [0, 1, 3]",)),
-    "norm_before_fc without tensor": ({"norm_before_fc": True}, {}, ("config says norm_before_fc: true", "no input_norm.weight")),
-    "tensor with norm_before_fc false": ({"norm_before_fc": False}, {"input_norm.weight": floats("n", 3 * HIDDEN)}, ("config says norm_before_fc: false", "input_norm.weight")),
-    "no aux states with fc": ({"eagle_config": {"use_aux_hidden_state": False}}, {}, ("use_aux_hidden_state: false", "fc.weight")),
-    "two spellings that differ": ({"fc_norm": True, "use_aux_norm": False}, FC_NORMS, ("fc_norm: True", "use_aux_norm: False")),
-    "two thetas": ({"rope_parameters": {"rope_theta": 10000.0}}, {}, ("rope_theta: 500000", "rope_parameters.rope_theta: 10000")),
-    "two scalings": ({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_type": "yarn", "factor": 2}}, {}, ("rope_scaling and rope_parameters",)),
-    "rope by layer type": ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, {}, ("rope_parameters differs by layer type",)),
+    "tensors with fc_norm false": (
+        {"fc_norm": False},
+        FC_NORMS,
+        ("config says fc_norm: false", "fc_norm.N.weight"),
+    ),
+    "two of three fc_norm": (
+        {"fc_norm": True, "target_hidden_size": 16},
+        dict(list(FC_NORMS.items())[:2]),
+        ("fc_norm", "2"),
+    ),
+    "a gap in fc_norm": (
+        {"fc_norm": True},
+        {"fc_norm.3.weight": FC_NORMS["fc_norm.0.weight"]} | dict(list(FC_NORMS.items())[:2]),
+        ("fc_norm [0, 1, 3]",),
+    ),
+    "norm_before_fc without tensor": (
+        {"norm_before_fc": True},
+        {},
+        ("config says norm_before_fc: true", "no input_norm.weight"),
+    ),
+    "tensor with norm_before_fc false": (
+        {"norm_before_fc": False},
+        {"input_norm.weight": floats("n", 3 * HIDDEN)},
+        ("config says norm_before_fc: false", "input_norm.weight"),
+    ),
+    "no aux states with fc": (
+        {"eagle_config": {"use_aux_hidden_state": False}},
+        {},
+        ("use_aux_hidden_state: false", "fc.weight"),
+    ),
+    "two spellings that differ": (
+        {"fc_norm": True, "use_aux_norm": False},
+        FC_NORMS,
+        ("fc_norm: True", "use_aux_norm: False"),
+    ),
+    "two thetas": (
+        {"rope_parameters": {"rope_theta": 10000.0}},
+        {},
+        ("rope_theta: 500000", "rope_parameters.rope_theta: 10000"),
+    ),
+    "two scalings": (
+        {
+            "rope_scaling": {"rope_type": "linear", "factor": 2},
+            "rope_parameters": {"rope_type": "yarn", "factor": 2},
+        },
+        {},
+        ("rope_scaling and rope_parameters",),
+    ),
+    "rope by layer type": (
+        {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
+        {},
+        ("rope_parameters differs by layer type",),
+    ),
     "q norm alone": ({}, {f"{ATTENTION}q_norm.weight": floats("n", HEAD_DIM)}, ("k_norm.weight is missing",)),
-    "a bias alone": ({"attention_bias": True}, {f"{ATTENTION}q_proj.bias": floats("b", HEADS * HEAD_DIM)}, ("k_proj.bias is missing",)),
-    "ids of another number": ({"eagle_aux_hidden_state_layer_ids": [2, 4], "eagle_config": ABSENT}, {}, ("2 aux layer ids [2, 4]", "takes 3 states")),
-}  # fmt: skip
+    "a bias alone": (
+        {"attention_bias": True},
+        {f"{ATTENTION}q_proj.bias": floats("b", HEADS * HEAD_DIM)},
+        ("k_proj.bias is missing",),
+    ),
+    "ids of another number": (
+        {"eagle_aux_hidden_state_layer_ids": [2, 4], "eagle_config": ABSENT},
+        {},
+        ("2 aux layer ids [2, 4]", "takes 3 states"),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", FLAGS)
@@ -328,20 +497,61 @@ def test_fc_norm_without_a_word_on_norm_output_is_asked_about(tmp_path: Path) ->
 def test_attention_bias_without_biases_is_corrected_and_told(tmp_path: Path) -> None:
     out = converted(tmp_path, {"attention_bias": True})
     assert written_config(out)["attention_bias"] is False
-    assert "config says attention_bias: true and the file has no such bias" in (out / "eaglectl.json").read_text()
+    assert (
+        "config says attention_bias: true and the file has no such bias"
+        in (out / "eaglectl.json").read_text()
+    )
 
 
 WRONG_TYPES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "draft_vocab_size", "target_hidden_size", "num_aux_hidden_states", "max_position_embeddings"), ("16", 16.0, True, 0, -1, [16], {"a": 16})),
-    **dict.fromkeys(("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "tie_word_embeddings", "attention_bias", "mlp_bias"), (1, 0, "true", [], {"a": True})),
+    **dict.fromkeys(
+        (
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "vocab_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "draft_vocab_size",
+            "target_hidden_size",
+            "num_aux_hidden_states",
+            "max_position_embeddings",
+        ),
+        ("16", 16.0, True, 0, -1, [16], {"a": 16}),
+    ),
+    **dict.fromkeys(
+        (
+            "fc_norm",
+            "norm_output",
+            "norm_before_fc",
+            "norm_before_residual",
+            "tie_word_embeddings",
+            "attention_bias",
+            "mlp_bias",
+        ),
+        (1, 0, "true", [], {"a": True}),
+    ),
     **dict.fromkeys(("rope_theta", "rms_norm_eps"), ("1e6", True, [1.0], {"a": 1})),
     **dict.fromkeys(("rope_scaling", "rope_parameters", "quantization_config"), ("linear", 2.0, True, [1])),
-    "eagle_aux_hidden_state_layer_ids": (2, "2,4,5", [2.0, 4, 5], ["2"], [True, 2, 3], [-1, 2, 3], [None], {"a": 1}, [[2, 4, 5]]),
+    "eagle_aux_hidden_state_layer_ids": (
+        2,
+        "2,4,5",
+        [2.0, 4, 5],
+        ["2"],
+        [True, 2, 3],
+        [-1, 2, 3],
+        [None],
+        {"a": 1},
+        [[2, 4, 5]],
+    ),
     "eagle_config": (True, 0, 1.5, "", "x", [], [1, 3, 4]),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_TYPES.items() for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in WRONG_TYPES.items() for value in values]
+)
 def test_a_value_of_the_wrong_type_is_named(tmp_path: Path, key: str, value: Any) -> None:
     assert key in refused(tmp_path, {key: value})
 
@@ -389,19 +599,31 @@ def test_a_huge_vocabulary_that_no_tensor_confirms_takes_no_memory(tmp_path: Pat
 # the draft vocabulary
 
 VOCABULARIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "past the vocabulary": ({"d2t": offsets((*TARGETS[:-1], VOCAB))}, ("d2t, read as offsets, reaches from 0 to 64 in a vocabulary of 64",)),
+    "past the vocabulary": (
+        {"d2t": offsets((*TARGETS[:-1], VOCAB))},
+        ("d2t, read as offsets, reaches from 0 to 64 in a vocabulary of 64",),
+    ),
     "below zero": ({"d2t": integers(-1, *([0] * 23))}, ("reaches from -1",)),
-    "a token twice": ({"d2t": offsets((*TARGETS[:-1], TARGETS[0]))}, ("d2t, read as offsets, repeats a target token",)),
+    "a token twice": (
+        {"d2t": offsets((*TARGETS[:-1], TARGETS[0]))},
+        ("d2t, read as offsets, repeats a target token",),
+    ),
     "whole numbers at their end": ({"d2t": integers(*([2**63 - 1] * 24))}, ("d2t", "9223372036854775807")),
     "of floats": ({"d2t": floats("d", DRAFT, dtype="F32")}, ("d2t is F32; whole numbers were expected",)),
     "of unsigned numbers": ({"d2t": ("U64", (DRAFT,), offsets()[2])}, ("d2t is U64",)),
-    "other tokens than t2d": ({"t2d": mask((*TARGETS[:-1], 61))}, ("does not give the tokens that t2d marks",)),
-    "fewer tokens than t2d": ({"t2d": mask((*TARGETS, 61))}, ("t2d marks 25 target tokens and the draft vocabulary has 24",)),
+    "other tokens than t2d": (
+        {"t2d": mask((*TARGETS[:-1], 61))},
+        ("does not give the tokens that t2d marks",),
+    ),
+    "fewer tokens than t2d": (
+        {"t2d": mask((*TARGETS, 61))},
+        ("t2d marks 25 target tokens and the draft vocabulary has 24",),
+    ),
     "more tokens than t2d": ({"t2d": mask(TARGETS[:-1])}, ("t2d marks 23",)),
     "t2d of floats": ({"t2d": floats("t", VOCAB, dtype="F32")}, ("t2d is F32",)),
     "t2d of nothing": ({"t2d": mask(())}, ("t2d marks 0",)),
     "no rows": ({"lm_head.weight": floats("l", 0, HIDDEN), "d2t": ("I64", (0,), b"")}, ("0",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", VOCABULARIES)
@@ -429,7 +651,9 @@ def test_a_d2t_of_two_meanings_is_asked_about(tmp_path: Path) -> None:
     assert "--source-semantics d2t=offset or d2t=absolute" in message
 
 
-@pytest.mark.parametrize(("answer", "targets"), [("offset", range(1, 2 * DRAFT, 2)), ("absolute", range(1, DRAFT + 1))])
+@pytest.mark.parametrize(
+    ("answer", "targets"), [("offset", range(1, 2 * DRAFT, 2)), ("absolute", range(1, DRAFT + 1))]
+)
 def test_a_d2t_of_two_meanings_is_read_as_the_user_says(tmp_path: Path, answer: str, targets: range) -> None:
     d2t = {"d2t": integers(*range(1, DRAFT + 1))}
     out = converted(tmp_path, {}, d2t, "--source-semantics", f"d2t={answer}")
@@ -451,26 +675,99 @@ ONE_INPUT = {
 }
 
 FAMILIES: dict[str, Patch] = {
-    "EAGLE-1": ({}, FC_OF_TWO | NO_HIDDEN_NORM | ONE_INPUT | {"lm_head.weight": None, "d2t": None}, ("an EAGLE-1/2 drafter", "fc.weight is [16, 32]")),
-    "EAGLE-2 with model.": ({}, dict.fromkeys(drafter_tensors()) | {"model.fc.weight": FC_OF_TWO["fc.weight"], "model.layers.0.self_attn.q_proj.weight": floats("q", 32, HIDDEN)}, ("an EAGLE-1/2 drafter",)),
-    "MTP": ({}, {"enorm.weight": floats("e", HIDDEN), "hnorm.weight": floats("h", HIDDEN)}, ("a multi-token-prediction (MTP) head", "enorm.weight")),
-    "MTP of DeepSeek": ({}, {"model.layers.61.eh_proj.weight": floats("e", HIDDEN, 2 * HIDDEN)}, ("(MTP) head", "model.layers.61.eh_proj.weight")),
-    "MTP's shared head": ({}, {"model.layers.61.shared_head.norm.weight": floats("e", HIDDEN)}, ("(MTP) head", "shared_head")),
-    "DFlash by its config": ({"dflash_config": {"block_size": 16}}, {}, ("a DFlash drafter", "dflash_config")),
+    "EAGLE-1": (
+        {},
+        FC_OF_TWO | NO_HIDDEN_NORM | ONE_INPUT | {"lm_head.weight": None, "d2t": None},
+        ("an EAGLE-1/2 drafter", "fc.weight is [16, 32]"),
+    ),
+    "EAGLE-2 with model.": (
+        {},
+        dict.fromkeys(drafter_tensors())
+        | {
+            "model.fc.weight": FC_OF_TWO["fc.weight"],
+            "model.layers.0.self_attn.q_proj.weight": floats("q", 32, HIDDEN),
+        },
+        ("an EAGLE-1/2 drafter",),
+    ),
+    "MTP": (
+        {},
+        {"enorm.weight": floats("e", HIDDEN), "hnorm.weight": floats("h", HIDDEN)},
+        ("a multi-token-prediction (MTP) head", "enorm.weight"),
+    ),
+    "MTP of DeepSeek": (
+        {},
+        {"model.layers.61.eh_proj.weight": floats("e", HIDDEN, 2 * HIDDEN)},
+        ("(MTP) head", "model.layers.61.eh_proj.weight"),
+    ),
+    "MTP's shared head": (
+        {},
+        {"model.layers.61.shared_head.norm.weight": floats("e", HIDDEN)},
+        ("(MTP) head", "shared_head"),
+    ),
+    "DFlash by its config": (
+        {"dflash_config": {"block_size": 16}},
+        {},
+        ("a DFlash drafter", "dflash_config"),
+    ),
     "DFlash by its layers": ({"target_layer_ids": [1, 9]}, {}, ("a DFlash drafter", "target_layer_ids")),
-    "DFlash by its tensors": ({}, {"context_proj.weight": floats("c", 4)}, ("a DFlash drafter", "context_proj.weight")),
+    "DFlash by its tensors": (
+        {},
+        {"context_proj.weight": floats("c", 4)},
+        ("a DFlash drafter", "context_proj.weight"),
+    ),
     "DSpark by its config": ({"dspark_config": {}}, {}, ("a DSpark drafter", "dspark_config")),
     "DSpark by its class": ({"architectures": ["Qwen3DSparkForCausalLM"]}, {}, ("a DSpark drafter",)),
     "Medusa by its config": ({"medusa_num_heads": 4}, {}, ("a Medusa head", "medusa_num_heads")),
-    "Medusa by its tensors": ({}, {"0.0.linear.weight": floats("m", HIDDEN, HIDDEN)}, ("a Medusa head", "0.0.linear.weight")),
-    "Medusa in a model": ({}, {"medusa_head.0.0.linear.weight": floats("m", HIDDEN, HIDDEN)}, ("a Medusa head",)),
-    "LoRA": ({}, dict.fromkeys(drafter_tensors()) | {"base_model.model.layers.0.self_attn.q_proj.lora_A.weight": floats("a", 2, 32)}, ("a LoRA adapter", "lora_A")),
-    "Kimi-K3": ({}, {f"{ATTENTION}g_proj.weight": floats("g", 4, HIDDEN)}, ("a Kimi-K3 draft head", "g_proj")),
-    "a full model": ({"architectures": ["LlamaForCausalLM"]}, {"fc.weight": None} | NO_HIDDEN_NORM | ONE_INPUT, ("a full language model",)),
-    "a full model with model.": ({}, dict.fromkeys(drafter_tensors()) | {"model.layers.0.self_attn.q_proj.weight": floats("q", 32, HIDDEN)}, ("a full language model",)),
-    "something without attention": ({}, dict.fromkeys(drafter_tensors()) | {"conv1.weight": floats("q", 3, 3)}, ("not a drafter",)),
-    **{f"speculators {kind}": ({"speculators_model_type": kind}, {}, (words,)) for kind, words in (("eagle", "an EAGLE-1/2 drafter"), ("mtp", "(MTP)"), ("dflash", "a DFlash drafter"), ("dspark", "a DSpark drafter"), ("mlp", "an MLP speculator"), ("independent", "an independent draft model"), ("newer", 'a speculators "newer" model'))},
-}  # fmt: skip
+    "Medusa by its tensors": (
+        {},
+        {"0.0.linear.weight": floats("m", HIDDEN, HIDDEN)},
+        ("a Medusa head", "0.0.linear.weight"),
+    ),
+    "Medusa in a model": (
+        {},
+        {"medusa_head.0.0.linear.weight": floats("m", HIDDEN, HIDDEN)},
+        ("a Medusa head",),
+    ),
+    "LoRA": (
+        {},
+        dict.fromkeys(drafter_tensors())
+        | {"base_model.model.layers.0.self_attn.q_proj.lora_A.weight": floats("a", 2, 32)},
+        ("a LoRA adapter", "lora_A"),
+    ),
+    "Kimi-K3": (
+        {},
+        {f"{ATTENTION}g_proj.weight": floats("g", 4, HIDDEN)},
+        ("a Kimi-K3 draft head", "g_proj"),
+    ),
+    "a full model": (
+        {"architectures": ["LlamaForCausalLM"]},
+        {"fc.weight": None} | NO_HIDDEN_NORM | ONE_INPUT,
+        ("a full language model",),
+    ),
+    "a full model with model.": (
+        {},
+        dict.fromkeys(drafter_tensors())
+        | {"model.layers.0.self_attn.q_proj.weight": floats("q", 32, HIDDEN)},
+        ("a full language model",),
+    ),
+    "something without attention": (
+        {},
+        dict.fromkeys(drafter_tensors()) | {"conv1.weight": floats("q", 3, 3)},
+        ("not a drafter",),
+    ),
+    **{
+        f"speculators {kind}": ({"speculators_model_type": kind}, {}, (words,))
+        for kind, words in (
+            ("eagle", "an EAGLE-1/2 drafter"),
+            ("mtp", "(MTP)"),
+            ("dflash", "a DFlash drafter"),
+            ("dspark", "a DSpark drafter"),
+            ("mlp", "an MLP speculator"),
+            ("independent", "an independent draft model"),
+            ("newer", 'a speculators "newer" model'),
+        )
+    },
+}
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -495,7 +792,9 @@ def test_an_adapter_without_a_config_is_refused_by_its_name(tmp_path: Path) -> N
 @pytest.mark.parametrize("eagle_config", [4, "x", [1], True])
 def test_an_odd_eagle_config_of_a_file_without_fc_is_no_crash(tmp_path: Path, eagle_config: Any) -> None:
     folder = drafter_folder(
-        tmp_path, config={"eagle_config": eagle_config}, tensors={"fc.weight": None, **NO_HIDDEN_NORM, **ONE_INPUT}
+        tmp_path,
+        config={"eagle_config": eagle_config},
+        tensors={"fc.weight": None, **NO_HIDDEN_NORM, **ONE_INPUT},
     )
     assert is_answer(call("inspect", folder))
 
@@ -518,7 +817,9 @@ def test_absorbed_halves_of_any_dtype_are_no_crash(tmp_path: Path, dtype: str) -
 
 @pytest.mark.parametrize("half", ["w_kc", "w_vc"])
 @pytest.mark.parametrize("shape", [None, (), (0, 16, 512), (2, 0, 512), (2, 16, 0), (2, 16), (3, 16, 512)])
-def test_an_absorbed_half_that_does_not_fit_is_named(tmp_path: Path, half: str, shape: tuple[int, ...] | None) -> None:
+def test_an_absorbed_half_that_does_not_fit_is_named(
+    tmp_path: Path, half: str, shape: tuple[int, ...] | None
+) -> None:
     source = FIXTURES / "producers/sglang/mla-absorbed"
     tensors = read_safetensors(source / "model.safetensors")
     name = f"{ATTENTION}{half}"
@@ -566,7 +867,9 @@ def test_an_absorbed_half_that_does_not_fit_is_named(tmp_path: Path, half: str, 
         ("--drop", "nothing"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_named_with_its_value(tmp_path: Path, option: str, value: str) -> None:
+def test_an_option_that_makes_no_sense_is_named_with_its_value(
+    tmp_path: Path, option: str, value: str
+) -> None:
     folder = drafter_folder(tmp_path)
     message = refusal(2, "convert", folder, "-o", tmp_path / "out", option, value)
     assert option in message
@@ -590,7 +893,9 @@ def test_a_boundary_past_the_target_is_named(tmp_path: Path) -> None:
 
 def target_folder(tmp_path: Path, depth: Any) -> Path:
     (tmp_path / "target").mkdir()
-    (tmp_path / "target/config.json").write_text(json.dumps({"num_hidden_layers": depth, "model_type": "llama"}))
+    (tmp_path / "target/config.json").write_text(
+        json.dumps({"num_hidden_layers": depth, "model_type": "llama"})
+    )
     return tmp_path / "target"
 
 
@@ -603,7 +908,9 @@ def test_a_target_of_no_possible_depth_is_refused(tmp_path: Path, depth: Any) ->
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 5, 6, 7])
 def test_a_short_target_gives_no_default_layers_that_it_does_not_have(tmp_path: Path, depth: int) -> None:
     target = target_folder(tmp_path, depth)
-    folder = drafter_folder(tmp_path, config={"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT})
+    folder = drafter_folder(
+        tmp_path, config={"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
+    )
     outcome = call("convert", folder, "-o", tmp_path / "out", "--target", target)
     assert is_answer(outcome)
     if outcome.code == 0:
@@ -615,7 +922,9 @@ def test_a_short_target_gives_no_default_layers_that_it_does_not_have(tmp_path: 
 @pytest.mark.parametrize(
     "arguments", [(), ("inspect",), ("nothing",), ("inspect", "--nothing"), ("convert", "x", "-o")]
 )
-def test_a_call_that_cannot_be_parsed_is_a_usage_error_without_a_traceback(arguments: tuple[str, ...]) -> None:
+def test_a_call_that_cannot_be_parsed_is_a_usage_error_without_a_traceback(
+    arguments: tuple[str, ...],
+) -> None:
     outcome = call(*arguments)
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
@@ -644,8 +953,11 @@ def test_a_reader_that_went_away_is_no_finding(tmp_path: Path) -> None:
     with os.fdopen(writing, "w") as pipe:
         done = subprocess.run(
             [sys.executable, "-c", code, "inspect", str(drafter_folder(tmp_path)), "--tensors"],
-            stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60,
-        )  # fmt: skip
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -658,15 +970,39 @@ def test_output_that_is_no_utf_8_is_no_crash(tmp_path: Path) -> None:
 # anything at all: never a crash of our own
 
 KEYS = (
-    *drafter_config(), "speculators_model_type", "transformer_layer_config", "speculators_config", "rope_parameters", "quantization_config",
-    "layer_types", "sliding_window", "use_sliding_window", "target_model_type", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim",
-    "truncated_vocab_size", "use_aux_norm", "eagle_architecture_config", "return_hidden_post_norm", "num_aux_layers", "modal_type",
-    "use_aux_hidden_state", "_torchspec_version", "intermediate_size_mlp", "text_config", "dflash_config", "auto_map", "dtype",
-)  # fmt: skip
+    *drafter_config(),
+    "speculators_model_type",
+    "transformer_layer_config",
+    "speculators_config",
+    "rope_parameters",
+    "quantization_config",
+    "layer_types",
+    "sliding_window",
+    "use_sliding_window",
+    "target_model_type",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "truncated_vocab_size",
+    "use_aux_norm",
+    "eagle_architecture_config",
+    "return_hidden_post_norm",
+    "num_aux_layers",
+    "modal_type",
+    "use_aux_hidden_state",
+    "_torchspec_version",
+    "intermediate_size_mlp",
+    "text_config",
+    "dflash_config",
+    "auto_map",
+    "dtype",
+)
 ODD_VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 3, 10**30, 0.5, -0.0, 1e308, "", "x", "16", [], [1], [[1]], ["x"], [None], [0, 0, 0], [5, 4, 2], {}, {"a": 1},
-    {"eagle_aux_hidden_state_layer_ids": "x"}, {"rope_type": [1], "factor": "x"}, {"rope_theta": "x"}, {"x": {"rope_theta": 1}},
-    {"verifier": {"name_or_path": 3}}, {"verifier": "x"}, {"mrope_section": [1]}, {"type": None}, {"hidden_size": "16"},
+    None, True, False, 0, -1, 1, 3, 10**30, 0.5, -0.0, 1e308, "", "x", "16",
+    [], [1], [[1]], ["x"], [None], [0, 0, 0], [5, 4, 2],
+    {}, {"a": 1}, {"eagle_aux_hidden_state_layer_ids": "x"}, {"rope_type": [1], "factor": "x"},
+    {"rope_theta": "x"}, {"x": {"rope_theta": 1}}, {"verifier": {"name_or_path": 3}}, {"verifier": "x"},
+    {"mrope_section": [1]}, {"type": None}, {"hidden_size": "16"},
 )  # fmt: skip
 
 
@@ -683,31 +1019,94 @@ def test_no_odd_value_of_a_key_is_a_crash(tmp_path: Path, key: str) -> None:
 SOURCES = tuple(
     FIXTURES / "producers" / name
     for name in (
-        "specforge/gqa-ids", "speculators/eagle3.1", "sglang/mla-absorbed", "vllm/fused", "vllm/mla-fused", "modelopt/hf-fp8",
-        "modelopt/hf-ids-unsorted", "modelopt/hf-no-aux", "angelslim/gqa", "nebius/truncated", "lightseekorg/mla", "torchspec/mla",
+        "specforge/gqa-ids",
+        "speculators/eagle3.1",
+        "sglang/mla-absorbed",
+        "vllm/fused",
+        "vllm/mla-fused",
+        "modelopt/hf-fp8",
+        "modelopt/hf-ids-unsorted",
+        "modelopt/hf-no-aux",
+        "angelslim/gqa",
+        "nebius/truncated",
+        "lightseekorg/mla",
+        "torchspec/mla",
     )
-)  # fmt: skip
+)
 VALUES = st.sampled_from(ODD_VALUES) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYS, "factor", "a"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*KEYS, "factor", "a"]), inner, max_size=3)
     ),
     max_leaves=5,
 )
-LAYOUTS = st.sampled_from(["vllm", "sglang", "speculators", "eagle", "torchspec", "specforge", "modelopt", "angelslim"])
+LAYOUTS = st.sampled_from(
+    ["vllm", "sglang", "speculators", "eagle", "torchspec", "specforge", "modelopt", "angelslim"]
+)
 ANSWERS = st.sampled_from(
     [(), ("--aux-layers", "2,4,5"), ("--aux-convention", "output", "--source-semantics", "rope=10000")]
 )
-PLACES = ("", "eagle_config", "rope_scaling", "rope_parameters", "transformer_layer_config", "speculators_config")
+PLACES = (
+    "",
+    "eagle_config",
+    "rope_scaling",
+    "rope_parameters",
+    "transformer_layer_config",
+    "speculators_config",
+)
 
 
 NAMES = (
-    *drafter_tensors(), "t2d", "fc.bias", "input_norm.weight", "mask_hidden", "aux_norm_low.weight", "fc_norm.0.weight", "fc_norm.00.weight",
-    *(f"{ATTENTION}{part}" for part in ("qkv_proj.weight", "qkv_proj.bias", "q_proj.bias", "q_norm.weight", "k_norm.weight", "w_kc", "w_vc", "kv_b_proj.weight", "fused_qkv_a_proj.weight", "kv_a_proj_with_mqa.weight", "k_scale")),
-    *(f"{MLP_}{part}" for part in ("gate_up_proj.weight", "gate_proj.weight_scale", "gate_proj.weight_packed", "gate_proj.bias")),
-    "layers.00.hidden_norm.weight", "layers.1.hidden_norm.weight", "layers.3.input_layernorm.weight", "model.norm.weight", "midlayer.",
-    "layers.0.", "", ".weight_scale", "verifier_norm.weight", "lm_head.weight_scale", "lm_head.bias",
-)  # fmt: skip
+    *drafter_tensors(),
+    "t2d",
+    "fc.bias",
+    "input_norm.weight",
+    "mask_hidden",
+    "aux_norm_low.weight",
+    "fc_norm.0.weight",
+    "fc_norm.00.weight",
+    *(
+        f"{ATTENTION}{part}"
+        for part in (
+            "qkv_proj.weight",
+            "qkv_proj.bias",
+            "q_proj.bias",
+            "q_norm.weight",
+            "k_norm.weight",
+            "w_kc",
+            "w_vc",
+            "kv_b_proj.weight",
+            "fused_qkv_a_proj.weight",
+            "kv_a_proj_with_mqa.weight",
+            "k_scale",
+        )
+    ),
+    *(
+        f"{MLP_}{part}"
+        for part in (
+            "gate_up_proj.weight",
+            "gate_proj.weight_scale",
+            "gate_proj.weight_packed",
+            "gate_proj.bias",
+        )
+    ),
+    "layers.00.hidden_norm.weight",
+    "layers.1.hidden_norm.weight",
+    "layers.3.input_layernorm.weight",
+    "model.norm.weight",
+    "midlayer.",
+    "layers.0.",
+    "",
+    ".weight_scale",
+    "verifier_norm.weight",
+    "lm_head.weight_scale",
+    "lm_head.bias",
+)
 
 
 class Spoilt:
@@ -731,7 +1130,9 @@ def odd_configs(draw: st.DrawFn) -> Spoilt:
         place = draw(st.sampled_from(PLACES))
         inside = case.config.get(place)
         key = draw(
-            st.sampled_from([*(inside if isinstance(inside, dict) else case.config), *KEYS, "factor", "rope_theta"])
+            st.sampled_from(
+                [*(inside if isinstance(inside, dict) else case.config), *KEYS, "factor", "rope_theta"]
+            )
         )
         value = deepcopy(draw(VALUES))  # the next round may write into it
         (inside if isinstance(inside, dict) else case.config)[key] = value

@@ -11,8 +11,10 @@ from eaglectl.drafter.boundaries import (
     sorted_order,
     to_boundaries,
 )
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Target
-from eaglectl.engines.engine import aux_readings, sglang_ids
+from eaglectl.engines.catalogue import aux_readings
+from eaglectl.engines.sglang import sglang_ids
 
 depths = st.integers(7, 128)
 kinds = st.sampled_from(
@@ -37,11 +39,22 @@ def test_the_default_is_what_engines_take(depth: int, expected: tuple[int, ...])
         ((1, 11, 21), 24, None),
         ((2, 30, 58), None, None),
     ],
-)  # fmt: skip
+)
 def test_numbers_give_their_convention_away_only_when_they_must(
     ids: tuple[int, ...], depth: int | None, expected: str | None
 ) -> None:
     assert convention_by_pattern(ids, depth) == expected
+
+
+@given(depths)
+def test_the_training_default_is_written_and_counted_alike(depth: int) -> None:
+    assert TRAINING_DEFAULT.at(depth) == default_boundaries(depth)
+    assert TRAINING_DEFAULT.may_be(default_boundaries(depth))
+    assert not TRAINING_DEFAULT.may_be((1, *default_boundaries(depth)[1:]))
+
+
+def test_ids_of_any_size_are_no_default_and_cost_no_time() -> None:
+    assert not TRAINING_DEFAULT.may_be((2, 10**9, 10**18))
 
 
 @given(depths)
@@ -56,11 +69,15 @@ def test_sorting_keeps_every_place(boundaries: list[int]) -> None:
         assert list(distinct) == boundaries
     else:
         assert sorted(place for places in order for place in places) == list(range(len(boundaries)))
-        assert all(boundaries[place] == b for b, places in zip(distinct, order, strict=True) for place in places)
+        assert all(
+            boundaries[place] == b for b, places in zip(distinct, order, strict=True) for place in places
+        )
 
 
 @given(st.data(), depths, kinds)
-def test_ids_written_for_sglang_mean_the_trained_boundaries_there(data: st.DataObject, depth: int, kind: str) -> None:
+def test_ids_written_for_sglang_mean_the_trained_boundaries_there(
+    data: st.DataObject, depth: int, kind: str
+) -> None:
     boundaries = tuple(sorted(data.draw(st.sets(st.integers(0, depth), min_size=1, max_size=5))))
     target = Target(model_type=kind, depth=depth)
     ids = sglang_ids(boundaries, target)
@@ -68,7 +85,7 @@ def test_ids_written_for_sglang_mean_the_trained_boundaries_there(data: st.DataO
         assert boundaries[0] in (0, 1), "only the embeddings, and boundary 1 of DeepSeek, have no ids"
         return
     config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": list(ids)}}
-    reading = next(r for r in aux_readings(config, target) if r.engine == "SGLang")
+    reading = next(r for r in aux_readings(config, target).values() if r.engine == "SGLang")
     assert reading.boundaries == boundaries
 
 
@@ -80,10 +97,14 @@ def test_ids_written_for_sglang_mean_the_trained_boundaries_there(data: st.DataO
         ((3, 30, 58), "llama", (2, 29, 57)),
         ((24, 30, 36), "gpt_oss", (23, 29, 35)),
     ],
-)  # fmt: skip
-def test_sglang_ids_follow_the_model(boundaries: tuple[int, ...], kind: str, expected: tuple[int, ...]) -> None:
+)
+def test_sglang_ids_follow_the_model(
+    boundaries: tuple[int, ...], kind: str, expected: tuple[int, ...]
+) -> None:
     assert (
-        sglang_ids(boundaries, Target(model_type=kind, depth={"kimi_k2": 61, "llama": 61, "gpt_oss": 36}[kind]))
+        sglang_ids(
+            boundaries, Target(model_type=kind, depth={"kimi_k2": 61, "llama": 61, "gpt_oss": 36}[kind])
+        )
         == expected
     )
 
@@ -100,11 +121,37 @@ def test_without_a_model_type_only_what_all_models_agree_on_is_written() -> None
 
 def test_one_config_means_different_layers_to_different_engines() -> None:
     config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}}
-    read = {r.engine: r.boundaries for r in aux_readings(config, Target(model_type="llama", depth=64))}
+    read = {
+        r.engine: r.boundaries for r in aux_readings(config, Target(model_type="llama", depth=64)).values()
+    }
     assert read["vLLM, V1 runner"] == (1, 29, 57)
     assert read["vLLM, V2 runner"] == (2, 32, 61)
     assert read["SGLang"] == read["tokenspeed"] == (2, 30, 58)
     assert read["ATOM"] == (1, 29, 57)
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "ids", "expected"),
+    [
+        (
+            "gpt_oss",
+            36,
+            [24, 30, 36],
+            (24, 30, 36),
+        ),  # gpt_oss.py:1347-1352: the target's depth can be no output
+        ("gpt_oss", 36, [1, 17, 33], (2, 18, 34)),
+        ("deepseek_v3", 61, [2, 30, 58], (2, 30, 58)),
+        ("deepseek_v3", 61, [1, 29, 57], (2, 30, 58)),
+        ("llama", 32, [], (2, 16, 29)),
+        ("minimax_m3_vl", 60, [], (3, 31, 58)),
+        (None, 61, [2, 30, 58], None),
+    ],
+)
+def test_sglang_adds_one_and_takes_defaults_by_target(
+    kind: str | None, depth: int, ids: list[int], expected: tuple[int, ...] | None
+) -> None:
+    config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+    assert aux_readings(config, Target(model_type=kind, depth=depth))["SGLang"].boundaries == expected
 
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=4))

@@ -26,13 +26,15 @@ def card(folder: Path, text: bytes | None = None, **options: Any) -> str:
     """The README.md that would be published, with its line breaks."""
     if text is not None:
         (folder / "README.md").write_bytes(text)
-    done = api.upload(str(folder), "org/drafter", dry_run=True, **options)
-    return next(bytes(file.content) for file in done.plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
+    done = api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True, **options))
+    card = next(file for file in done.plan.files if file.name == "README.md")
+    return bytes(card.content).decode()  # type: ignore[arg-type]
 
 
 def record(folder: Path, **options: Any) -> dict[str, Any]:
-    done = api.upload(str(folder), "org/drafter", dry_run=True, **options)
-    found = json.loads(next(bytes(file.content) for file in done.plan.files if file.name == "eaglectl.json"))  # type: ignore[arg-type]
+    done = api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True, **options))
+    record = next(file for file in done.plan.files if file.name == "eaglectl.json")
+    found = json.loads(bytes(record.content))  # type: ignore[arg-type]
     assert isinstance(found, dict)
     return found
 
@@ -51,8 +53,10 @@ def folder(tmp_path: Path) -> Path:
 def test_a_card_is_made_where_there_is_none(folder: Path) -> None:
     text = card(folder)
     assert matter(text) == {
-        "library_name": "vllm", "pipeline_tag": "text-generation", "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"],
-    }  # fmt: skip
+        "library_name": "vllm",
+        "pipeline_tag": "text-generation",
+        "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"],
+    }
     assert "# drafter" in text and "| aux layers | 2, 4, 5 (" in text
     assert text.count("vllm serve") == text.count("sglang.launch_server") == 1
     assert '"model": "org/drafter"' in text
@@ -60,10 +64,14 @@ def test_a_card_is_made_where_there_is_none(folder: Path) -> None:
 
 
 def test_what_the_user_wrote_stays_byte_for_byte(folder: Path) -> None:
-    mine = "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3]\nbase_model:\n  - example/target-8b\n---\n# Ours\n\ntext  \nwithout an end"
+    mine = (
+        "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3]\nbase_model:\n  -"
+        " example/target-8b\n---\n# Ours\n\ntext  \nwithout an end"
+    )
     text = card(folder, mine.encode())
     assert text.startswith(
-        "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3, speculative-decoding, draft-model, vllm, sglang]\nbase_model:\n  - example/target-8b\n"
+        "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3,"
+        " speculative-decoding, draft-model, vllm, sglang]\nbase_model:\n  - example/target-8b\n"
     )
     assert f"---\n# Ours\n\ntext  \nwithout an end\n\n{BEGIN}" in text
     assert matter(text)["license"] == "apache-2.0"
@@ -109,7 +117,14 @@ def test_tags_in_another_spelling_are_left_alone(folder: Path, tags: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", [f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "---\nlicense: mit\n"]
+    "text",
+    [
+        f"{BEGIN}\n",
+        f"{END}\n",
+        f"{END}\n{BEGIN}\n",
+        f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n",
+        "---\nlicense: mit\n",
+    ],
 )
 def test_broken_marks_are_told_and_not_guessed(folder: Path, text: str) -> None:
     (folder / "README.md").write_text(text)
@@ -118,13 +133,38 @@ def test_broken_marks_are_told_and_not_guessed(folder: Path, text: str) -> None:
 
 
 GATE = {
-    "rows": [{"k": 3, "acceptance_length_before": 2.5, "acceptance_length": 2.45, "ratio": 0.98, "interval": [0.975, 0.99]}, {"k": 7, "acceptance_length_before": 3.0, "acceptance_length": 3.1, "ratio": 1.0333, "interval": [1.01, 1.05]}],
-    "prompts": 40, "tolerance": 0.97, "is_passed": True, "engine": "torch 2.13", "device": "cuda", "dtype": "bfloat16",
-}  # fmt: skip
+    "rows": [
+        {
+            "k": 3,
+            "acceptance_length_before": 2.5,
+            "acceptance_length": 2.45,
+            "ratio": 0.98,
+            "interval": [0.975, 0.99],
+        },
+        {
+            "k": 7,
+            "acceptance_length_before": 3.0,
+            "acceptance_length": 3.1,
+            "ratio": 1.0333,
+            "interval": [1.01, 1.05],
+        },
+    ],
+    "prompts": 40,
+    "tolerance": 0.97,
+    "is_passed": True,
+    "engine": "torch 2.13",
+    "device": "cuda",
+    "dtype": "bfloat16",
+}
 UPGRADE = {
-    "fc_norm": "refit", "norm_output": "absorbed", "scales": [1.0, 2.0, 3.0], "sigma": 1.5, "is_exact": False,
-    "refit": {"strength": 0.01, "relative_residual": 0.084}, "calibration": {"tokens": 123456},
-}  # fmt: skip
+    "fc_norm": "refit",
+    "norm_output": "absorbed",
+    "scales": [1.0, 2.0, 3.0],
+    "sigma": 1.5,
+    "is_exact": False,
+    "refit": {"strength": 0.01, "relative_residual": 0.084},
+    "calibration": {"tokens": 123456},
+}
 
 
 def recorded(folder: Path, **parts: Any) -> None:
@@ -137,14 +177,16 @@ def test_measurements_come_with_what_they_mean(folder: Path) -> None:
     recorded(folder, gate=GATE, upgrade=UPGRADE)
     text = card(folder)
     assert "Acceptance length: tokens that one step of the target gives" in text
-    assert "| 3 | 2.500 | 2.450 | 0.980 [0.975, 0.990] |\n| 7 | 3.000 | 3.100 | 1.033 [1.010, 1.050] |" in text
     assert (
-        "same 40 prompts, none of them calibrated on (torch 2.13, cuda, bfloat16); the ratio's lower bound had to reach 0.97:"
-        in text
+        "| 3 | 2.500 | 2.450 | 0.980 [0.975, 0.990] |\n| 7 | 3.000 | 3.100 | 1.033 [1.010, 1.050] |" in text
     )
     assert (
-        "| fc_norm | on: every state is divided by its size, and fc is refit to the normed states (8.4% of what it made is left unexplained) |"
-        in text
+        "same 40 prompts, none of them calibrated on (torch 2.13, cuda, bfloat16); the ratio's lower"
+        " bound had to reach 0.97:" in text
+    )
+    assert (
+        "| fc_norm | on: every state is divided by its size, and fc is refit to the normed states (8.4%"
+        " of what it made is left unexplained) |" in text
     )
     assert "| norm_output | on: the norm's weights went into lm_head |" in text
     assert "| calibrated on | 123,456 tokens of prompts and the target's own answers |" in text
@@ -168,7 +210,8 @@ def test_what_a_gate_measured_goes_along_when_the_bytes_only_move(folder: Path) 
 
 
 @pytest.mark.parametrize(
-    "later", [{"pruning": {}}, {"downgrade": {}}, {"upgrade": {**UPGRADE, "needs_finetune": True}, "gate": None}]
+    "later",
+    [{"pruning": {}}, {"downgrade": {}}, {"upgrade": {**UPGRADE, "needs_finetune": True}, "gate": None}],
 )
 def test_what_a_gate_measured_is_not_told_of_another_drafter(folder: Path, later: dict[str, Any]) -> None:
     from eaglectl.conversion.card import gate_lines
@@ -226,8 +269,8 @@ def test_a_record_cannot_break_out_of_its_table(folder: Path) -> None:
 def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path) -> None:
     text = card(folder, smoke=smoke_file(tmp_path))
     assert (
-        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts, greedy. Every output equals plain decoding."
-        in text
+        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts, greedy. Every output"
+        " equals plain decoding." in text
     )
     assert "| 3 | 2.310 [2.200, 2.400] | 70.0%, 40.0% |" in text
     kept = record(folder, smoke=smoke_file(tmp_path))["published"]["smoke"]
@@ -248,6 +291,7 @@ def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path)
         ({"per_position": [{"value": float("nan"), "interval": [0, 1]}]}, 3),
         ({"engine": "vllm"}, 3),
         ({"prompts": True}, 3),
+        ({"acceptance_length": 10**400}, 3),
         ({"temperature": "hot"}, 3),
         ({"files": None}, 3),
         ({"files": {}}, 1),
@@ -280,9 +324,14 @@ def test_what_was_measured_of_other_files_is_not_published(folder: Path, tmp_pat
 
 def test_an_engine_that_does_not_serve_it_is_not_in_the_card(tmp_path: Path) -> None:
     folder = drafter_folder(
-        tmp_path, config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True}}
+        tmp_path,
+        config={
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True}
+        },
     )
-    assert drafter_config()["eagle_config"] != json.loads((folder / "config.json").read_text())["eagle_config"]
+    assert (
+        drafter_config()["eagle_config"] != json.loads((folder / "config.json").read_text())["eagle_config"]
+    )
     text = card(folder)
     served = re.findall(r"^(vLLM|SGLang) ", text, re.MULTILINE)
     assert "SGLang" not in served or "vLLM" not in served
@@ -299,11 +348,35 @@ def smoke_file(folder: Path) -> Path:
     path = folder / "smoke.json"
     files = [folder / "drafter" / name for name in ("config.json", "model.safetensors")]
     position = {"interval": [0.1, 0.9]}
-    path.write_text(json.dumps({
-        "schema": "eaglectl/smoke/1", "version": "0.1.0", "source": "/home/bob/x", "verdict": "pass", "acceptance_length": 2.31, "interval": [2.2, 2.4],
-        "per_position": [{"value": 0.7, **position}, {"value": 0.4, **position}], "drafts": 400, "prompts": 20, "lossless": True, "k": 3,
-        "max_tokens": 64, "seed": 0, "prompts_digest": "0" * 64, "temperature": 0.0,
-        "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
-        "engine": {"name": "vllm", "version": "0.32.0", "device": "cuda", "dtype": "bfloat16", "proves": "it", "resolved": {"a": "/home/bob"}, "differences": []},
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "eaglectl/smoke/1",
+                "version": "0.1.0",
+                "source": "/home/bob/x",
+                "verdict": "pass",
+                "acceptance_length": 2.31,
+                "interval": [2.2, 2.4],
+                "per_position": [{"value": 0.7, **position}, {"value": 0.4, **position}],
+                "drafts": 400,
+                "prompts": 20,
+                "lossless": True,
+                "k": 3,
+                "max_tokens": 64,
+                "seed": 0,
+                "prompts_digest": "0" * 64,
+                "temperature": 0.0,
+                "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
+                "engine": {
+                    "name": "vllm",
+                    "version": "0.32.0",
+                    "device": "cuda",
+                    "dtype": "bfloat16",
+                    "proves": "it",
+                    "resolved": {"a": "/home/bob"},
+                    "differences": [],
+                },
+            }
+        )
+    )
     return path

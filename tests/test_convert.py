@@ -1,4 +1,4 @@
-"""The single conversions of the field (formats.md, C1-C41), each as a good drafter, a patch, and what must come out."""
+"""Single conversions of the field (formats.md, C1-C41): a good drafter, a patch, and what must come out."""
 
 import json
 import struct
@@ -9,9 +9,12 @@ import pytest
 
 import eaglectl
 from eaglectl.api import Conversion
-from eaglectl.conversion.plan import Wish
-from eaglectl.errors import Refused, Usage
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.conversion import writing
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.progress import Progress
+from tests.builders import ABSENT, HEAD_DIM, HIDDEN, drafter_folder, floats
 from tests.cases import digests, stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -31,13 +34,7 @@ def changed(source: Path, **config: Any) -> dict[str, Any]:
 
 
 def converted(source: Path, out: Path, layout: str = "vllm", **options: Any) -> Conversion:
-    wish = Wish(
-        layout=layout,
-        dtype=options.pop("dtype", None),
-        drop=options.pop("drop", ()),
-        engines=options.pop("engines", ()),
-    )
-    return eaglectl.convert(str(source), out, wish=wish, **options)
+    return eaglectl.convert(str(source), out, ConvertOptions(layout, **options))
 
 
 def target_file(folder: Path, kind: str = "llama", depth: int = 8) -> str:
@@ -55,6 +52,72 @@ def test_layers_are_counted_in_the_file_and_not_believed_from_the_config(tmp_pat
 def test_a_fused_drafter_is_split_into_the_same_rows(tmp_path: Path) -> None:
     converted(FIXTURES / "producers/vllm/fused", tmp_path / "out")
     assert digests(tmp_path / "out") == digests(NATIVE)
+
+
+def test_absorbed_halves_give_the_width_of_values(tmp_path: Path) -> None:
+    source = patched(tmp_path / "d", source=FIXTURES / "producers/sglang/mla-absorbed", v_head_dim=None)
+    converted(source, tmp_path / "out", answers=Answers(aux_convention="output"))
+    assert digests(tmp_path / "out") == digests(FIXTURES / "producers/vllm/mla")
+
+
+@pytest.mark.parametrize(("heads", "is_reported"), [(2, False), (4, True)])
+def test_a_head_dim_that_engines_would_get_wrong_is_reported(
+    heads: int, is_reported: bool, tmp_path: Path
+) -> None:
+    """Without the key they take hidden_size / num_attention_heads, 8 or 4; the tensors say 8."""
+    rows = heads * HEAD_DIM
+    shapes = {"q_proj": (rows, 2 * HIDDEN), "o_proj": (HIDDEN, rows)}
+    tensors = {f"layers.0.self_attn.{name}.weight": floats(name, *shape) for name, shape in shapes.items()}
+    config = {"num_attention_heads": heads, "head_dim": ABSENT}
+    drafter = eaglectl.inspect(str(drafter_folder(tmp_path, config=config, tensors=tensors))).drafter
+    assert drafter.dims.head_dim == HEAD_DIM
+    assert ("head-dim" in [note.topic for note in drafter.notes]) == is_reported
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("fixture", "config", "is_problem"),
+    [
+        ("mla", {}, True),
+        ("mla", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, False),
+        ("gqa", {"rope_scaling": YARN}, False),
+    ],
+    ids=["MLA with YaRN", "MLA without YaRN", "GQA with YaRN"],
+)
+def test_nemos_missing_mscale_is_a_problem_of_mla_with_yarn_alone(
+    fixture: str, config: dict[str, Any], is_problem: bool, tmp_path: Path
+) -> None:
+    source = patched(tmp_path / "d", source=FIXTURES / "producers/automodel" / fixture, **config)
+    topics = [note.topic for note in eaglectl.inspect(str(source)).drafter.notes_at("problem")]
+    assert ("training-unservable" in topics) == is_problem
+
+
+@pytest.mark.parametrize(
+    ("nested", "is_doubted"), [([1, 3, 4], False), ([2, 4, 5], False), ([1, 3, 5], True)]
+)
+def test_ids_in_eagle_config_may_be_in_another_order_and_not_of_other_layers(
+    nested: list[int], is_doubted: bool, tmp_path: Path
+) -> None:
+    ids = "eagle_aux_hidden_state_layer_ids"
+    lists = {ids: [5, 2, 4], "eagle_config": {ids: nested, "use_aux_hidden_state": True}}
+    drafter = eaglectl.inspect(str(patched(tmp_path / "d", **lists))).drafter
+    assert drafter.aux.boundaries == (2, 4, 5)
+    assert ("aux-lists" in [note.topic for note in drafter.notes]) == is_doubted
+
+
+def test_norm_before_fc_is_written_in_eagle_config_too(tmp_path: Path) -> None:
+    config = converted(FIXTURES / "producers/speculators/default", tmp_path / "out").plan.config
+    assert (config["norm_before_fc"], config["eagle_config"]["norm_before_fc"]) == (True, True)
+
+
+def test_shards_are_numbered_from_one(tmp_path: Path) -> None:
+    converted(NATIVE, tmp_path / "out", max_shard_size=20_000)
+    files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
+    count = len(files)
+    assert count > 1
+    assert files == [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
 
 
 def test_absorbed_mla_halves_become_kv_b_proj(tmp_path: Path) -> None:
@@ -78,7 +141,9 @@ def test_unsorted_ids_reorder_the_blocks_of_fc(tmp_path: Path) -> None:
     block = columns // 3 * 2
     expected = b"".join(raw[r * columns * 2 + i * block :][:block] for r in range(rows) for i in (1, 2, 0))
     assert after["fc.weight"][2] == expected
-    assert [after[f"fc_norm.{i}.weight"][2] for i in range(3)] == [before[f"fc_norm.{i}.weight"][2] for i in (1, 2, 0)]
+    assert [after[f"fc_norm.{i}.weight"][2] for i in range(3)] == [
+        before[f"fc_norm.{i}.weight"][2] for i in (1, 2, 0)
+    ]
     assert out.plan.config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
 
 
@@ -122,17 +187,24 @@ def test_a_permuted_full_vocabulary_is_put_in_order(tmp_path: Path) -> None:
     _, shape, raw = tensors["lm_head.weight"]
     row = len(raw) // shape[0]
     after = stored_tensors(tmp_path / "out")
-    assert after["lm_head.weight"][2] == b"".join(raw[i * row : (i + 1) * row] for i in reversed(range(shape[0])))
+    assert after["lm_head.weight"][2] == b"".join(
+        raw[i * row : (i + 1) * row] for i in reversed(range(shape[0]))
+    )
     assert "d2t" not in after and "t2d" not in after
 
 
 def test_a_head_tied_to_its_own_embedding_is_written_out(tmp_path: Path) -> None:
     source = FIXTURES / "producers/torchspec/llama"
     converted(
-        patched(tmp_path / "d", source=source, without=("lm_head.weight",), tie_word_embeddings=True), tmp_path / "out"
+        patched(tmp_path / "d", source=source, without=("lm_head.weight",), tie_word_embeddings=True),
+        tmp_path / "out",
     )
     after = stored_tensors(tmp_path / "out")
-    assert after["lm_head.weight"] == after["embed_tokens.weight"] == stored_tensors(source)["embed_tokens.weight"]
+    assert (
+        after["lm_head.weight"]
+        == after["embed_tokens.weight"]
+        == stored_tensors(source)["embed_tokens.weight"]
+    )
 
 
 def test_a_stated_tie_beside_an_own_head_is_written_false(tmp_path: Path) -> None:
@@ -151,11 +223,19 @@ def test_the_trained_rope_base_is_written_as_answered(answer: str, base: float, 
 
 
 def test_an_absent_rope_base_is_10000_and_never_the_targets(tmp_path: Path) -> None:
-    assert converted(FIXTURES / "producers/eagle/safetensors", tmp_path / "out").plan.config["rope_theta"] == 10000.0
+    assert (
+        converted(FIXTURES / "producers/eagle/safetensors", tmp_path / "out").plan.config["rope_theta"]
+        == 10000.0
+    )
 
 
 def test_null_target_hidden_size_is_never_written(tmp_path: Path) -> None:
-    assert converted(FIXTURES / "producers/speculators/plain", tmp_path / "out").plan.config["target_hidden_size"] == 32
+    assert (
+        converted(FIXTURES / "producers/speculators/plain", tmp_path / "out").plan.config[
+            "target_hidden_size"
+        ]
+        == 32
+    )
 
 
 def test_an_mla_head_says_deepseek_v2_and_no_head_dim(tmp_path: Path) -> None:
@@ -189,9 +269,9 @@ def test_qk_norms_choose_the_qwen3_class(tmp_path: Path) -> None:
         ("speculators/eagle3.1", "modelopt", "norm_output"),
         ("modelopt/hf-fp8", "eagle", "quantised"),
     ],
-)  # fmt: skip
+)
 def test_what_a_layout_cannot_say_is_refused(path: str, layout: str, word: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=word):
+    with pytest.raises(RefusedError, match=word):
         converted(FIXTURES / "producers" / path, tmp_path / "out", layout)
     assert not (tmp_path / "out").exists()
 
@@ -200,12 +280,13 @@ def test_later_layers_have_hidden_norm_for_sglang(tmp_path: Path) -> None:
     source = FIXTURES / "producers/speculators/two-layers"
     converted(source, tmp_path / "out", "sglang")
     assert (
-        digests(tmp_path / "out")["layers.1.hidden_norm.weight"] == digests(source)["layers.1.input_layernorm.weight"]
+        digests(tmp_path / "out")["layers.1.hidden_norm.weight"]
+        == digests(source)["layers.1.input_layernorm.weight"]
     )
 
 
 def test_a_speculators_config_needs_the_targets_public_name(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="--target-name"):
+    with pytest.raises(UsageError, match="--target-name"):
         converted(NATIVE, tmp_path / "out", "speculators")
     done = converted(NATIVE, tmp_path / "out", "speculators", target_name="org/target")
     assert done.plan.config["speculators_config"]["verifier"]["name_or_path"] == "org/target"
@@ -223,16 +304,20 @@ def test_four_aux_states_are_counted_where_vllm_keeps_it(tmp_path: Path) -> None
     [("llama", [2, 4, 6]), ("deepseek_v3", [3, 5, 7]), ("kimi_k2", [3, 5, 7]), ("minimax_m3", [2, 4, 6])],
 )
 def test_nested_ids_follow_sglangs_rule_for_the_target(kind: str, ids: list[int], tmp_path: Path) -> None:
-    done = converted(FIXTURES / "producers/modelopt/hf-ids", tmp_path / "out", target=target_file(tmp_path / "t", kind))
+    done = converted(
+        FIXTURES / "producers/modelopt/hf-ids", tmp_path / "out", target=target_file(tmp_path / "t", kind)
+    )
     assert done.plan.config["eagle_aux_hidden_state_layer_ids"] == [3, 5, 7]
     assert done.plan.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == ids
 
 
-def test_nested_ids_are_left_out_with_a_warning_when_the_target_decides_and_is_unknown(tmp_path: Path) -> None:
+def test_nested_ids_are_left_out_with_a_warning_when_the_target_decides_and_is_unknown(
+    tmp_path: Path,
+) -> None:
     done = converted(FIXTURES / "producers/modelopt/hf-ids", tmp_path / "out")
     assert "eagle_aux_hidden_state_layer_ids" not in done.plan.config["eagle_config"]
     assert any(note.level == "warning" and "SGLang" in note.text for note in done.plan.notes)
-    with pytest.raises(Usage, match="--target"):
+    with pytest.raises(UsageError, match="--target"):
         converted(FIXTURES / "producers/modelopt/hf-ids", tmp_path / "sglang", "sglang")
 
 
@@ -247,19 +332,21 @@ def test_ids_that_the_target_contradicts_are_asked(tmp_path: Path) -> None:
         source=FIXTURES / "producers/specforge/gqa-ids",
         eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 4, 5]},
     )
-    with pytest.raises(Usage, match="--aux-convention"):
+    with pytest.raises(UsageError, match="--aux-convention"):
         converted(source, tmp_path / "out", target=target_file(tmp_path / "t"))
 
 
 def test_a_boundary_past_the_targets_depth_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="past the target's 4 layers"):
+    with pytest.raises(RefusedError, match="past the target's 4 layers"):
         converted(NATIVE.parent / "native", tmp_path / "out", target=target_file(tmp_path / "t", depth=4))
 
 
 def test_a_target_of_another_width_is_refused(tmp_path: Path) -> None:
     folder = Path(target_file(tmp_path / "t"))
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 64}))
-    with pytest.raises(Refused, match="another target"):
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 64})
+    )
+    with pytest.raises(RefusedError, match="another target"):
         converted(NATIVE, tmp_path / "out", target=str(folder))
 
 
@@ -282,7 +369,9 @@ def test_all_zero_biases_are_left_behind_for_sglang(tmp_path: Path) -> None:
     }
     done = converted(Made(changed(source), tensors).write(tmp_path / "d"), tmp_path / "out", "sglang")
     assert not any(name.endswith(".bias") for name in digests(tmp_path / "out"))
-    assert done.plan.config["attention_bias"] is False and any("zeros" in left.why for left in done.plan.left_tensors)
+    assert done.plan.config["attention_bias"] is False and any(
+        "zeros" in left.why for left in done.plan.left_tensors
+    )
 
 
 def test_an_absent_o_bias_is_written_as_zeros_beside_real_ones(tmp_path: Path) -> None:
@@ -308,7 +397,7 @@ def test_quantised_weights_are_passed_through_with_their_config(tmp_path: Path) 
 def test_an_unknown_tensor_stops_until_dropped_by_name(tmp_path: Path) -> None:
     tensors = {**stored_tensors(NATIVE), "extra.weight": ("BF16", (2,), b"abcd")}
     source = Made(changed(NATIVE), tensors).write(tmp_path / "d")
-    with pytest.raises(Refused, match=r"extra\.weight has no place"):
+    with pytest.raises(RefusedError, match=r"extra\.weight has no place"):
         converted(source, tmp_path / "out")
     done = converted(source, tmp_path / "out", drop=("extra.weight",))
     assert digests(tmp_path / "out") == digests(NATIVE)
@@ -335,21 +424,23 @@ def test_unknown_keys_are_carried_over(tmp_path: Path) -> None:
         ({"target_hidden_size": 31}, "target_hidden_size"),
         ({"truncated_vocab_size": 7}, "make them agree"),
     ],
-)  # fmt: skip
-def test_a_config_that_contradicts_the_tensors_is_refused(config: dict[str, Any], word: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=word):
+)
+def test_a_config_that_contradicts_the_tensors_is_refused(
+    config: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedError, match=word):
         converted(patched(tmp_path / "d", **config), tmp_path / "out")
 
 
 def test_fc_norm_tensors_against_a_false_flag_are_refused(tmp_path: Path) -> None:
     source = patched(tmp_path / "d", source=FIXTURES / "producers/speculators/eagle3.1", fc_norm=False)
-    with pytest.raises(Refused, match="one of them is wrong"):
+    with pytest.raises(RefusedError, match="one of them is wrong"):
         converted(source, tmp_path / "out")
 
 
 def test_fc_norm_without_a_word_on_norm_output_is_asked(tmp_path: Path) -> None:
     source = patched(tmp_path / "d", source=FIXTURES / "producers/automodel/eagle3.1", norm_output=None)
-    with pytest.raises(Usage, match="norm_output=true or false"):
+    with pytest.raises(UsageError, match="norm_output=true or false"):
         converted(source, tmp_path / "out")
 
 
@@ -361,7 +452,9 @@ def test_casting_is_done_only_when_asked_and_matches_torch(tmp_path: Path) -> No
         converted(NATIVE, tmp_path / dtype, dtype=dtype)
         after = safetensors_torch.load_file(tmp_path / dtype / "model.safetensors")
         assert all(
-            torch.equal(after[name], tensor.to(kind)) for name, tensor in before.items() if tensor.is_floating_point()
+            torch.equal(after[name], tensor.to(kind))
+            for name, tensor in before.items()
+            if tensor.is_floating_point()
         )
     converted(tmp_path / "F32", tmp_path / "back", dtype="BF16")
     assert digests(tmp_path / "back") == digests(NATIVE)
@@ -370,8 +463,51 @@ def test_casting_is_done_only_when_asked_and_matches_torch(tmp_path: Path) -> No
 def test_a_cast_that_would_overflow_is_refused(tmp_path: Path) -> None:
     tensors = dict(stored_tensors(NATIVE))
     dtype, shape, data = tensors["norm.weight"]
-    tensors["norm.weight"] = (dtype, shape, struct.pack("<H", 0x7F00) * (len(data) // 2))  # 1.7e38 in bfloat16
+    tensors["norm.weight"] = (
+        dtype,
+        shape,
+        struct.pack("<H", 0x7F00) * (len(data) // 2),
+    )  # 1.7e38 in bfloat16
     source = Made(changed(NATIVE), tensors).write(tmp_path / "d")
-    with pytest.raises(Refused, match="F16 cannot hold"):
+    with pytest.raises(RefusedError, match="F16 cannot hold"):
         converted(source, tmp_path / "out", dtype="F16")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*partial"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(ConvertOptions(), id="copied whole"),
+        pytest.param(ConvertOptions("torchspec"), id="renamed"),
+        pytest.param(ConvertOptions(dtype="F32"), id="cast"),
+        pytest.param(ConvertOptions(max_shard_size=20_000), id="in shards"),
+    ],
+)
+def test_progress_counts_every_byte_of_the_weight_files(
+    options: ConvertOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "REPORTED_BLOCK", 1000)
+    reports: list[Progress] = []
+    eaglectl.convert(str(NATIVE), tmp_path / "out", options, on_progress=reports.append)
+    size = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors"))
+    assert {(report.stage, report.total, report.unit) for report in reports} == {("writing", size, "bytes")}
+    done = [report.done for report in reports]
+    assert done == sorted(done) and done[-1] == size and len(done) > size // 20_000
+
+
+def test_linked_files_are_not_counted_as_written(tmp_path: Path) -> None:
+    source, out = patched(tmp_path / "source"), tmp_path / "out"
+    eaglectl.convert(str(source), tmp_path / "plain")
+    reports: list[Progress] = []
+    options = ConvertOptions(link=True)
+    eaglectl.convert(str(tmp_path / "plain"), out, options, on_progress=reports.append)
+    assert (out / "model.safetensors").stat().st_nlink == 2
+    assert reports == []
+
+
+def test_the_plan_is_shown_before_anything_is_written(tmp_path: Path) -> None:
+    folders: list[bool] = []
+    eaglectl.convert(
+        str(NATIVE), tmp_path / "out", on_plan=lambda plan: folders.append((tmp_path / "out").exists())
+    )
+    assert folders == [False]

@@ -1,4 +1,4 @@
-"""diff says what two checkpoints mean, tensor by tensor, and never mistakes a spelling for a drafter or a silence for a yes."""
+"""`diff`: meaning and tensors decide, spelling does not, and what is not known is never equal."""
 
 import json
 import math
@@ -12,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import eaglectl
+from eaglectl.api import DiffOptions
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.comparison.comparison import Comparison, Numbers
 from eaglectl.comparison.contents import Files
-from eaglectl.conversion.plan import Wish
-from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.progress import Progress
 from tests.builders import (
     ABSENT,
     DRAFT,
@@ -40,7 +42,9 @@ from tests.conftest import FIXTURES
 from tests.drafters import Made, drafters
 
 PRODUCERS, TARGET = FIXTURES / "producers", FIXTURES / "target"
-SCHEMA = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/diff.schema.json").read_text()))
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((FIXTURES.parent / "schemas/diff.schema.json").read_text())
+)
 READABLE = [case for case in CASES if not case.is_pickled]
 # NeMo's missing scale is folded into q_b_proj: arithmetic, which is a difference
 COMPUTED = ("automodel/mla",)
@@ -82,7 +86,7 @@ def two(
     *,
     first: dict[str, Any] | None = None,
 ) -> tuple[Path, Path]:
-    """The good drafter, and the same with some tensors and keys changed; `first` changes tensors of the first."""
+    """The good drafter, and a copy with tensors and keys changed; `first` changes tensors of the first."""
     a = drafter_folder(tmp_path, "a", tensors=first)
     return a, drafter_folder(tmp_path, "b", config=config, tensors=tensors)
 
@@ -93,41 +97,55 @@ def two(
 def test_a_drafter_is_itself(tmp_path: Path) -> None:
     a, b = two(tmp_path, {})
     document = diff(a, b)
-    assert (document["verdict"], document["is_written_alike"], document["values"]) == ("equal", True, "compared")
+    assert (document["verdict"], document["is_written_alike"], document["values"]) == (
+        "equal",
+        True,
+        "compared",
+    )
     assert {pair["state"] for pair in document["tensors"]} == {"equal"} and differing(document, "equal") == {
         fact["name"] for fact in document["facts"]
     }
     assert call("diff", a, b).out.startswith("the same drafter\n")
 
 
-@pytest.mark.parametrize("case", [case for case in READABLE if case.path not in COMPUTED], ids=lambda case: case.path)
+@pytest.mark.parametrize(
+    "case", [case for case in READABLE if case.path not in COMPUTED], ids=lambda case: case.path
+)
 def test_every_producers_drafter_is_the_same_in_every_layout(case: Case, tmp_path: Path) -> None:
     written = []
     target = str(TARGET) if max(case.boundaries or (0,)) <= 8 else None
     for layout in LAYOUTS:
         out = tmp_path / layout
         try:
-            eaglectl.convert(str(case.folder), out, wish=Wish(layout=layout), answers=case.answered(), target=target)
+            eaglectl.convert(
+                str(case.folder), out, ConvertOptions(layout=layout, target=target, answers=case.answered())
+            )
         except EaglectlError as error:
-            assert isinstance(error, Refused | Usage) and layout != "vllm"
+            assert isinstance(error, RefusedError | UsageError) and layout != "vllm"
             continue
-        found = eaglectl.diff(str(case.folder), str(out), target=target, answers=case.answered())
+        found = eaglectl.diff(str(case.folder), str(out), DiffOptions(target=target, answers=case.answered()))
         assert found.verdict == "equal", (layout, told(found))
         written.append(out)
     assert written
 
 
 def told(found: Comparison) -> object:
-    return [one for one in found.facts if one.state != "equal"], [one.name for one in found.tensors if one.differs]
+    return [one for one in found.facts if one.state != "equal"], [
+        one.name for one in found.tensors if one.differs
+    ]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=drafters())
-def test_a_random_drafter_and_its_conversion_are_one(made: Made, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_random_drafter_and_its_conversion_are_one(
+    made: Made, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("made")
     source = made.write(folder / "in")
     try:
-        eaglectl.convert(str(source), folder / "out", wish=Wish(layout="speculators"), target_name="org/target")
+        eaglectl.convert(
+            str(source), folder / "out", ConvertOptions(layout="speculators", target_name="org/target")
+        )
     except EaglectlError:
         eaglectl.convert(str(source), folder / "out")
     found = eaglectl.diff(str(source), str(folder / "out"))
@@ -177,11 +195,15 @@ def test_a_spelling_alone_is_no_difference(tmp_path: Path) -> None:
     document = diff(a, b)
     assert (document["verdict"], document["is_written_alike"]) == ("equal", False)
     keys = {one["key"]: (one["a"], one["b"]) for one in document["spelling"]["config"]}
-    assert keys["torch_dtype"] == ("bfloat16", "float16") and keys["rope_parameters.rope_theta"] == (None, 500000)
+    assert keys["torch_dtype"] == ("bfloat16", "float16") and keys["rope_parameters.rope_theta"] == (
+        None,
+        500000,
+    )
     out = call("diff", a, b).out
     assert out.startswith("the same drafter, written differently\n") and "bos_token_id" in out
     assert (
-        "rope_parameters.rope_theta  -" not in out and "rope_parameters.rope_theta  -" in call("-v", "diff", a, b).out
+        "rope_parameters.rope_theta  -" not in out
+        and "rope_parameters.rope_theta  -" in call("-v", "diff", a, b).out
     )
 
 
@@ -209,8 +231,10 @@ SLIDING = {"sliding_window": 64, "layer_types": ["sliding_attention"]}
         ({"sliding_window": 64}, set()),  # and no layer that slides
         ({"logit_scale": 1, "hidden_act": None, "vocab_size": None}, set()),
     ],
-    ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) and ABSENT not in value.values() else None,
-)  # fmt: skip
+    ids=lambda value: (
+        json.dumps(value)[:50] if isinstance(value, dict) and ABSENT not in value.values() else None
+    ),
+)
 def test_a_key_is_the_fact_that_it_means(config: dict[str, Any], names: set[str], tmp_path: Path) -> None:
     a, b = two(tmp_path, {}, config)
     document = diff(a, b)
@@ -253,7 +277,9 @@ def test_the_default_layers_are_known_by_the_targets_depth(tmp_path: Path) -> No
 def test_layers_that_are_no_default_of_any_target_differ_from_the_default(tmp_path: Path) -> None:
     ids = {"eagle_aux_hidden_state_layer_ids": [1, 4, 5], "eagle_config": ABSENT}
     a = drafter_folder(tmp_path, "a", config=ids)
-    b = drafter_folder(tmp_path, "b", config={"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT})
+    b = drafter_folder(
+        tmp_path, "b", config={"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
+    )
     assert differing(diff(a, b)) == {"boundaries"}
 
 
@@ -267,7 +293,8 @@ def test_ids_of_unknown_meaning_are_asked_for_and_answered() -> None:
     a, b = PRODUCERS / "vllm/mla", PRODUCERS / "sglang/mla-absorbed"
     document = diff(a, b)
     assert (
-        differing(document, "unknown") == {"boundaries"} and "--aux-convention" in fact(document, "boundaries")["why"]
+        differing(document, "unknown") == {"boundaries"}
+        and "--aux-convention" in fact(document, "boundaries")["why"]
     )
     assert diff(a, b, "--aux-convention", "output")["verdict"] == "equal"
     assert diff(b, a, "--aux-convention", "output")["verdict"] == "equal"
@@ -288,13 +315,15 @@ def test_an_answer_hides_no_difference_that_the_files_state(tmp_path: Path) -> N
     )
     assert differing(document) == {"boundaries"}
     assert [note.split(" was ")[0] for note in document["notes"]] == [
-        "--aux-layers", "--aux-convention", "--source-semantics norm_output",
-    ]  # fmt: skip
+        "--aux-layers",
+        "--aux-convention",
+        "--source-semantics norm_output",
+    ]
 
 
 def test_what_specforge_trained_is_asked_for_unless_both_are_its_own(tmp_path: Path) -> None:
     source, out = PRODUCERS / "specforge/eagle3.1", tmp_path / "out"
-    eaglectl.convert(str(source), out, answers=Answers(semantics={"specforge": "post-879"}))
+    eaglectl.convert(str(source), out, ConvertOptions(answers=Answers(semantics={"specforge": "post-879"})))
     document = diff(source, out)
     assert differing(document, "unknown") == {"eagle", "norm_output"}
     assert "--source-semantics specforge=" in fact(document, "norm_output")["why"]
@@ -307,7 +336,7 @@ def test_what_specforge_trained_is_asked_for_unless_both_are_its_own(tmp_path: P
 
 def test_fc_of_layers_listed_in_two_orders_is_one(tmp_path: Path) -> None:
     source, out = PRODUCERS / "modelopt/hf-ids-unsorted", tmp_path / "out"
-    eaglectl.convert(str(source), out, target=str(TARGET))
+    eaglectl.convert(str(source), out, ConvertOptions(target=str(TARGET)))
     assert (source / "model.safetensors").read_bytes() != (out / "model.safetensors").read_bytes()
     assert diff(source, out)["verdict"] == "equal"
     assert diff(source, source)["verdict"] == "equal"
@@ -559,10 +588,13 @@ def test_a_tensor_of_one_side_is_a_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("last", "state"), [(0, "zeros"), (1, "only-b")])
 def test_a_bias_of_zeros_adds_nothing(last: int, state: str, tmp_path: Path) -> None:
     biases = {
-        f"layers.0.self_attn.{name}_proj.bias": floats(name, size) for name, size in (("q", 32), ("k", 16), ("v", 16))
+        f"layers.0.self_attn.{name}_proj.bias": floats(name, size)
+        for name, size in (("q", 32), ("k", 16), ("v", 16))
     }
     zeros = "BF16", (HIDDEN,), bytes(2 * HIDDEN - 1) + bytes([last])
-    a, b = two(tmp_path, {**biases, "layers.0.self_attn.o_proj.bias": zeros}, {"attention_bias": True}, first=biases)
+    a, b = two(
+        tmp_path, {**biases, "layers.0.self_attn.o_proj.bias": zeros}, {"attention_bias": True}, first=biases
+    )
     document = diff(a, b)
     assert pairs(document) == {"layers.0.self_attn.o_proj.bias": state}
     assert document["verdict"] == ("differs" if last else "equal")
@@ -584,7 +616,11 @@ def test_headers_alone_are_never_equal(tmp_path: Path) -> None:
     assert {pair["state"] for pair in document["tensors"]} == {"not-compared"}
     assert differing(document, "not-compared") == {"draft_tokens"}
     done = call("diff", a, b, "--headers-only")
-    assert done.code == 0 and "values were not compared" in done.out.splitlines()[0] and "the same" not in done.out
+    assert (
+        done.code == 0
+        and "values were not compared" in done.out.splitlines()[0]
+        and "the same" not in done.out
+    )
 
 
 def test_headers_tell_meaning_and_shapes(tmp_path: Path) -> None:
@@ -593,8 +629,9 @@ def test_headers_tell_meaning_and_shapes(tmp_path: Path) -> None:
     document = diff(a, b, "--headers-only")
     assert differing(document) == {"rope_theta"}
     assert {name: state for name, state in pairs(document).items() if state != "not-compared"} == {
-        "norm.weight": "dtype", "embed_tokens.weight": "only-a",
-    }  # fmt: skip
+        "norm.weight": "dtype",
+        "embed_tokens.weight": "only-a",
+    }
     assert call("diff", a, b, "--headers-only").out.startswith(
         "two drafters: 1 fact and 2 tensors differ; values were not"
     )
@@ -657,15 +694,23 @@ def test_a_file_that_shrinks_while_it_is_read_is_not_equal(tmp_path: Path) -> No
     a, b = two(tmp_path, {})
     sides = eaglectl.diff(str(a), str(b))
     write_safetensors(b / "model.safetensors", {"d2t": offsets()})
-    with Files(sides.b.checkpoint) as files, pytest.raises(Unreadable, match=r"ends within norm\.weight"):
+    with (
+        Files(sides.b.checkpoint) as files,
+        pytest.raises(UnreadableError, match=r"ends within norm\.weight"),
+    ):
         files.read("norm.weight", 0, 2 * HIDDEN)
 
 
 @pytest.mark.parametrize(
     "given",
-    [["--source-semantics", "moon=full"], ["--source-semantics", "d2t=both"], ["--aux-layers", "two"], ["--aux-convention", "left"]],
+    [
+        ["--source-semantics", "moon=full"],
+        ["--source-semantics", "d2t=both"],
+        ["--aux-layers", "two"],
+        ["--aux-convention", "left"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_answers_to_no_question_are_refused(given: list[str], tmp_path: Path) -> None:
     a, b = two(tmp_path, {})
     refusal(2, "diff", a, b, *given)
@@ -690,10 +735,11 @@ def test_names_from_files_are_harmless(tmp_path: Path) -> None:
 
 def test_python_callers_get_a_value(tmp_path: Path) -> None:
     a, b = two(tmp_path, {}, {"rope_theta": 1.0})
-    heard: list[tuple[int, int]] = []
-    found = eaglectl.diff(str(a), str(b), told=lambda done, total: heard.append((done, total)))
+    reports: list[Progress] = []
+    found = eaglectl.diff(str(a), str(b), on_progress=reports.append)
     assert isinstance(found, Comparison) and found.verdict == "differs"
     assert [(one.name, one.a, one.b) for one in found.facts if one.state == "differs"] == [
         ("rope_theta", 500000.0, 1.0)
     ]
-    assert heard[-1][0] == heard[-1][1] > 0
+    last = reports[-1]
+    assert (last.stage, last.unit) == ("comparing", "bytes") and last.done == last.total > 0

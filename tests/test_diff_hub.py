@@ -1,4 +1,4 @@
-"""diff of Hub repositories: headers by ranges, weights through the cache, and nothing that both sides are known to have alike."""
+"""`diff` of Hub repositories: headers by ranges, weights through the cache, equal files not downloaded."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    """A loopback Hub that this process's client talks to, with a drafter in two repositories under other configs."""
+    """A loopback Hub for this process's client, with a drafter in two repositories under other configs."""
     with client_hub(monkeypatch, tmp_path) as running:
         running.add_repo("org/a", drafter_folder(tmp_path / "made", "a", config=CONFIG, tensors=BIG))
         other = {**CONFIG, "rope_theta": 10000.0, "bos_token_id": 1}
@@ -47,7 +47,9 @@ def sharded(parent: Path, name: str, **changes: Any) -> Path:
     write_safetensors(folder / ONE, BIG)
     write_safetensors(folder / TWO, rest)
     weight_map = {**dict.fromkeys(BIG, ONE), **dict.fromkeys(rest, TWO)}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     return folder
 
 
@@ -67,7 +69,9 @@ def test_a_folder_that_is_what_was_published_costs_no_download(hub: LoopbackHub,
 
 
 def test_weights_that_differ_go_through_the_cache_once(hub: LoopbackHub, tmp_path: Path) -> None:
-    local = drafter_folder(tmp_path, "local", config=CONFIG, tensors={**BIG, "norm.weight": floats("other", 16)})
+    local = drafter_folder(
+        tmp_path, "local", config=CONFIG, tensors={**BIG, "norm.weight": floats("other", 16)}
+    )
     for _ in range(2):
         document = diff(local, "org/a")
         assert [pair["name"] for pair in document["tensors"] if pair["state"] != "equal"] == ["norm.weight"]
@@ -84,7 +88,9 @@ def test_of_shards_only_those_that_differ_are_downloaded(hub: LoopbackHub, tmp_p
 
 
 def test_headers_only_downloads_nothing(hub: LoopbackHub, tmp_path: Path) -> None:
-    local = drafter_folder(tmp_path, "local", config=CONFIG, tensors={**BIG, "norm.weight": floats("other", 16)})
+    local = drafter_folder(
+        tmp_path, "local", config=CONFIG, tensors={**BIG, "norm.weight": floats("other", 16)}
+    )
     document = diff(local, "org/a", "--headers-only")
     assert (document["verdict"], document["values"]) == ("same-headers", "not-compared")
     assert cached(tmp_path) == set() and hub.traffic < 200_000
@@ -120,7 +126,9 @@ def test_a_repository_that_is_not_there_is_no_difference(hub: LoopbackHub) -> No
 
 
 def test_a_download_that_fails_is_no_difference(hub: LoopbackHub, tmp_path: Path) -> None:
-    local = drafter_folder(tmp_path, "local", config=CONFIG, tensors={**BIG, "norm.weight": floats("other", 16)})
+    local = drafter_folder(
+        tmp_path, "local", config=CONFIG, tensors={**BIG, "norm.weight": floats("other", 16)}
+    )
     hub.faults.append(lambda request, proceed: Reply(500) if request.method == "HEAD" else None)
     assert "org/a" in refusal(3, "diff", local, "org/a")
 

@@ -1,4 +1,7 @@
-"""What engine releases do with a checkpoint: every fact has a condition, and known cases come out as they were measured."""
+"""What engine releases do with a checkpoint.
+
+Every fact has a condition, and known cases come out as they were measured.
+"""
 
 import json
 from pathlib import Path
@@ -10,11 +13,11 @@ from packaging.specifiers import SpecifierSet
 
 import eaglectl
 from eaglectl.engines import vllm
-from eaglectl.engines.catalogue import ENGINES, parse_engine
-from eaglectl.engines.facts import ranges
-from eaglectl.errors import Usage
+from eaglectl.engines.catalogue import ENGINES, parse_engine, view_for
+from eaglectl.engines.releases import is_within, ranges
+from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.validation.support import services
+from eaglectl.validation.support import ideal, services
 from tests.builders import call
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
@@ -26,7 +29,10 @@ PRODUCERS = FIXTURES / "producers"
 
 def outcomes(path: str, **semantics: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     found = eaglectl.inspect(str(PRODUCERS / path), answers=Answers(semantics=semantics))
-    return {f"{verdict.engine} {verdict.release}": (verdict.outcome, verdict.reasons) for verdict in found.verdicts}
+    return {
+        f"{verdict.engine} {verdict.release}": (verdict.outcome, verdict.reasons)
+        for verdict in found.verdicts
+    }
 
 
 def test_every_fact_has_a_condition_and_every_condition_a_fact() -> None:
@@ -36,9 +42,9 @@ def test_every_fact_has_a_condition_and_every_condition_a_fact() -> None:
 
 def test_every_fact_concerns_some_known_release() -> None:
     for fact in vllm.data()["facts"]:
-        assert not fact["releases"] or any(release in SpecifierSet(fact["releases"]) for release in vllm.releases()), (
-            fact["id"]
-        )
+        assert not fact["releases"] or any(
+            release in SpecifierSet(fact["releases"]) for release in vllm.releases()
+        ), fact["id"]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_every_fact_concerns_some_known_release() -> None:
         ("speculators/plain", "0.24.0"),  # before, transformers 4 may not read its rope_parameters
         ("speculators/two-layers", "0.24.0"),
     ],
-)  # fmt: skip
+)
 def test_the_first_release_that_runs_it_as_trained(path: str, first: str) -> None:
     good = [release for release in vllm.releases() if outcomes(path)[f"vllm {release}"][0] == "as trained"]
     assert good[0] == first and good == list(vllm.releases())[vllm.releases().index(first) :]
@@ -75,7 +81,7 @@ def test_the_first_release_that_runs_it_as_trained(path: str, first: str) -> Non
         ("vllm/bias", "sglang 0.5.23", "differs", "biases"),
         ("angelslim/cosyvoice", "vllm 0.33.0", "fails", "architecture"),
     ],
-)  # fmt: skip
+)
 def test_known_cases_come_out_as_measured(path: str, release: str, outcome: str, word: str) -> None:
     seen, reasons = outcomes(path, rope="stored")[release]
     assert seen == outcome and word in " ".join(reasons)
@@ -96,9 +102,9 @@ def test_what_cannot_be_known_is_never_called_as_trained() -> None:
 @pytest.mark.parametrize(
     ("text", "releases"),
     [
-        ("vllm", ("0.33.0",)),
+        ("vllm", (vllm.releases()[-1],)),
         ("vllm==0.32.0", ("0.32.0",)),
-        ("vllm>=0.31", ("0.31.0", "0.32.0", "0.33.0")),
+        ("vllm>=0.31,<=0.33", ("0.31.0", "0.32.0", "0.33.0")),
         ("sglang", ("0.5.23",)),
     ],
 )
@@ -108,7 +114,7 @@ def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...])
 
 @pytest.mark.parametrize("text", ["vllm=>1", "vllm>=99", "triton", "atom==1", ""])
 def test_engines_that_are_not_known_are_refused(text: str) -> None:
-    with pytest.raises(Usage, match="--engine"):
+    with pytest.raises(UsageError, match="--engine"):
         parse_engine(text)
 
 
@@ -139,23 +145,25 @@ NATIVE = PRODUCERS / "vllm/native"
         (PRODUCERS / "speculators/peagle-llama", {"norm_output": True}, "differs"),
         (PRODUCERS / "speculators/qwen3", {"norm_output": True}, "as trained"),
     ],
-)  # fmt: skip
+)
 def test_patched_configs_come_out_as_vllm_0_32_did_with_them(
     source: Path, patch: dict[str, Any], outcome: str, tmp_path: Path
 ) -> None:
     folder = Made(changed(source, **patch), stored_tensors(source)).write(tmp_path / "d")
-    assert eaglectl.inspect(str(folder), engines=["vllm==0.32.0"]).asked[0].outcome == outcome
+    assert eaglectl.inspect(str(folder), engines=["vllm==0.32.0"]).requested[0].outcome == outcome
 
 
 def test_runtime_names_and_renamed_norms_are_seen_in_the_file() -> None:
     found = eaglectl.inspect(
         str(PRODUCERS / "sglang/mla-absorbed"), engines=["vllm"], answers=Answers(aux_convention="output")
     )
-    assert found.asked[0].outcome == "fails" and "w_kc" in found.asked[0].reasons[0]
+    assert found.requested[0].outcome == "fails" and "w_kc" in found.requested[0].reasons[0]
     found = eaglectl.inspect(
         str(PRODUCERS / "sglang/two-layers"), engines=["vllm"], answers=Answers(aux_layers=(2, 4, 5))
     )
-    assert found.asked[0].outcome == "differs" and any("input_layernorm" in reason for reason in found.asked[0].reasons)
+    assert found.requested[0].outcome == "differs" and any(
+        "input_layernorm" in reason for reason in found.requested[0].reasons
+    )
 
 
 def test_a_rope_base_that_was_not_trained_differs() -> None:
@@ -178,7 +186,7 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
         ("tensorrt-llm==1.2", "write tensorrt-llm"),
         ("triton", "engines are vllm, sglang, atom, tensorrt-llm, tokenspeed"),
         ("vllm==0.22.5", "near it: vllm==0.22.1, vllm==0.23.0"),
-        ("vllm>=99", "near it: vllm==0.33.0"),
+        ("vllm>=99", f"near it: vllm=={vllm.releases()[-1]}"),
         ("vllm<0.3", "near it: vllm==0.10.0"),
         ("sglang==0.6.0", "near it: sglang==0.5.23"),
         ("vllm==0.9.*", "near it: vllm==0.10.0"),
@@ -186,9 +194,9 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
         ("\x1b[31mvllm\n==", "vllm"),
         ("", "engines are"),
     ],
-)  # fmt: skip
+)
 def test_an_engine_that_is_not_known_names_the_nearest(text: str, near: str) -> None:
-    with pytest.raises(Usage, match="--engine") as raised:
+    with pytest.raises(UsageError, match="--engine") as raised:
         parse_engine(text)
     assert near in str(raised.value)
 
@@ -196,11 +204,18 @@ def test_an_engine_that_is_not_known_names_the_nearest(text: str, near: str) -> 
 @pytest.mark.parametrize(
     ("release", "target", "taken"),
     [
-        ("0.21.0", "qwen3", ("V1",)), ("0.22.0", "qwen3", ("V2",)), ("0.22.0", "llama", ("V1",)), ("0.23.0", "llama", ("V2",)),
-        ("0.24.0", "deepseek_v2", ("V2",)), ("0.28.0", "gpt_oss", ("V1",)), ("0.28.0", "some_new", ("V1", "V2")), ("0.25.0", None, ("V1", "V2")),
-        ("0.29.0", "gpt_oss", ("V2",)), ("0.33.0", None, ("V2",)),
+        ("0.21.0", "qwen3", ("V1",)),
+        ("0.22.0", "qwen3", ("V2",)),
+        ("0.22.0", "llama", ("V1",)),
+        ("0.23.0", "llama", ("V2",)),
+        ("0.24.0", "deepseek_v2", ("V2",)),
+        ("0.28.0", "gpt_oss", ("V1",)),
+        ("0.28.0", "some_new", ("V1", "V2")),
+        ("0.25.0", None, ("V1", "V2")),
+        ("0.29.0", "gpt_oss", ("V2",)),
+        ("0.33.0", None, ("V2",)),
     ],
-)  # fmt: skip
+)
 def test_the_runner_of_a_release_depends_on_the_target_for_a_while(
     release: str, target: str | None, taken: tuple[str, ...]
 ) -> None:
@@ -217,30 +232,75 @@ SERVED = {(one.engine, one.layout, one.version, one.attention): one.releases for
 @pytest.mark.parametrize(
     ("layout", "version", "attention", "first"),
     [
-        ("vllm", "3", "GQA", "0.10.2"), ("vllm", "3.1", "GQA", "0.22.0"), ("vllm", "3.1-joint", "GQA", "0.22.0"),
-        ("vllm", "3", "MLA", "0.18.0"), ("vllm", "3.1", "MLA", "0.23.0"), ("vllm", "3", "Qwen3", "0.24.0"), ("vllm", "3.1", "Qwen3", "0.24.0"),
-        ("speculators", "3", "GQA", "0.10.1"), ("speculators", "3.1", "GQA", "0.25.0"), ("speculators", "3.1", "Qwen3", "0.25.0"),
+        ("vllm", "3", "GQA", "0.10.2"),
+        ("vllm", "3.1", "GQA", "0.22.0"),
+        ("vllm", "3.1-joint", "GQA", "0.22.0"),
+        ("vllm", "3", "MLA", "0.18.0"),
+        ("vllm", "3.1", "MLA", "0.23.0"),
+        ("vllm", "3", "Qwen3", "0.24.0"),
+        ("vllm", "3.1", "Qwen3", "0.24.0"),
+        ("speculators", "3", "GQA", "0.10.1"),
+        ("speculators", "3.1", "GQA", "0.25.0"),
+        ("speculators", "3.1", "Qwen3", "0.25.0"),
     ],
-)  # fmt: skip
-def test_the_first_release_that_serves_an_ideal_drafter(layout: str, version: str, attention: str, first: str) -> None:
+)
+def test_the_first_release_that_serves_an_ideal_drafter(
+    layout: str, version: str, attention: str, first: str
+) -> None:
     served = SERVED["vllm", layout, version, attention]
     assert served == vllm.releases()[vllm.releases().index(first) :]
 
 
 def test_what_no_release_serves_is_empty_and_not_left_out() -> None:
-    assert SERVED["vllm", "vllm", "3.1-joint", "MLA"] == () and SERVED["sglang", "speculators", "3", "GQA"] == ()
+    assert (
+        SERVED["vllm", "vllm", "3.1-joint", "MLA"] == () and SERVED["sglang", "speculators", "3", "GQA"] == ()
+    )
     assert SERVED["sglang", "sglang", "3.1", "MLA"] == ("0.5.23",)
     assert ("vllm", "speculators", "3", "MLA") not in SERVED  # the layout has no place for it
 
 
 def test_the_table_of_engines_is_printed_and_fits_its_schema() -> None:
     done = call("engines")
-    assert done.code == 0 and "0.22.0 - 0.33.0" in done.out and "eagle3_layers_to_capture" in done.out
+    assert (
+        done.code == 0
+        and f"0.22.0 - {vllm.releases()[-1]}" in done.out
+        and "eagle3_layers_to_capture" in done.out
+    )
     assert "V1 or V2, by the target's architecture in 0.22.0 - 0.28.0" in done.out
     document = call("engines", "--json").document
     jsonschema.validate(document, json.loads((FIXTURES.parent / "schemas/engines.schema.json").read_text()))
     assert {one["engine"] for one in document["engines"]} == {"vllm", "sglang"}
     assert [one["engine"] for one in document["not_followed"]] == ["tensorrt-llm", "tokenspeed", "atom"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "expected"),
+    [
+        ("vllm", "0.21.0", True),
+        ("vllm", "0.22.0", False),
+        ("vllm", "0.33.0", False),
+        ("sglang", "0.5.23", False),
+    ],
+)
+def test_a_switch_in_eagle_config_goes_before_the_one_at_the_top(
+    engine: str, release: str, expected: bool
+) -> None:
+    config = {"norm_before_fc": True, "eagle_config": {"norm_before_fc": False}}
+    view = view_for(engine, ideal("3.1-joint", "GQA"), config, config, ())
+    assert ENGINES[engine].case(view, release).flag("norm_before_fc") is expected
+
+
+RANGES = sorted(
+    {row["range"] for row in vllm.data()["behaviour"]} | {fact.releases for fact in vllm.ENGINE.facts}
+)
+
+
+@pytest.mark.parametrize(
+    "text", [*RANGES, "<0.22", "==0.10", ">0.10.1", "<=0.33.0", "~=0.22.0", "!=0.11.0", "==0.22.*"]
+)
+def test_ranges_are_those_of_pep_508(text: str) -> None:
+    for release in (*vllm.releases(), "0.22", "0.100.0", "1", "0.34.0rc1", "0.22.0.dev3", "0.0"):
+        assert is_within(text, release) == (not text or release in SpecifierSet(text)), release
 
 
 def test_ranges_of_releases_are_told_in_few_words() -> None:

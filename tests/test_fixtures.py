@@ -4,8 +4,10 @@ import pytest
 
 import eaglectl
 from eaglectl.api import Inspection
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.cli import run
-from eaglectl.errors import Unreadable, Usage
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.formats.catalogue import FORMATS
 from tests.cases import CASES, REFUSED, Case
 from tests.conftest import FIXTURES
 
@@ -41,21 +43,26 @@ def test_the_trained_aux_layers_are_what_the_readme_says(case: Case) -> None:
 def test_nothing_in_a_good_fixture_is_unknown(case: Case) -> None:
     drafter = inspected(case).drafter
     assert drafter.unknown == ()
-    assert tuple(note.topic for note in drafter.told("problem")) == case.mends and drafter.told("question") == ()
+    assert (
+        tuple(note.topic for note in drafter.notes_at("problem")) == case.mends
+        and drafter.notes_at("question") == ()
+    )
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.is_pickled and "sidecar" not in case.path], ids=lambda case: case.path
+    "case",
+    [case for case in CASES if case.is_pickled and "sidecar" not in case.path],
+    ids=lambda case: case.path,
 )
 def test_inspect_does_not_open_pickles_and_says_what_to_run(case: Case) -> None:
-    with pytest.raises(Unreadable, match="eaglectl convert"):
+    with pytest.raises(UnreadableError, match="eaglectl convert"):
         inspected(case)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.is_pickled], ids=lambda case: case.path)
 def test_a_pickled_fixture_is_recognised_once_it_is_converted(case: Case) -> None:
     pytest.importorskip("torch")
-    drafter = eaglectl.convert(str(case.folder), dry_run=True).plan.drafter
+    drafter = eaglectl.convert(str(case.folder), options=ConvertOptions(dry_run=True)).plan.drafter
     assert (drafter.producer, drafter.version, drafter.dims.draft_vocab) == (
         case.producer,
         case.version,
@@ -64,32 +71,42 @@ def test_a_pickled_fixture_is_recognised_once_it_is_converted(case: Case) -> Non
 
 
 @pytest.mark.parametrize(("path", "word"), REFUSED.items())
-def test_a_fixture_that_cannot_be_served_is_refused(path: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fixture_that_cannot_be_served_is_refused(
+    path: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     semantics = ["--source-semantics", "specforge=pre-879"] if path.startswith("specforge") else []
     assert run(["convert", str(FIXTURES / "producers" / path), "--dry-run", *semantics]) == 1
     assert word in capsys.readouterr().err
 
 
+def test_every_producer_has_a_fixture() -> None:
+    assert {format.name for format in FORMATS} - {case.producer for case in CASES} == set()
+
+
 def test_every_fixture_folder_is_in_the_table() -> None:
     folders = {
-        f"{path.parent.parent.name}/{path.parent.name}" for path in (FIXTURES / "producers").glob("*/*/config.json")
+        f"{path.parent.parent.name}/{path.parent.name}"
+        for path in (FIXTURES / "producers").glob("*/*/config.json")
     }
     assert folders == {case.path for case in CASES} | set(REFUSED)
 
 
 @pytest.mark.parametrize(
-    "path", ["torchspec/mla", "angelslim/gqa", "specforge/eagle3.1", "sglang/mla-absorbed", "specforge/gqa-ids"]
+    "path",
+    ["torchspec/mla", "angelslim/gqa", "specforge/eagle3.1", "sglang/mla-absorbed", "specforge/gqa-ids"],
 )
 def test_what_the_file_cannot_say_is_asked_and_not_guessed(path: str) -> None:
-    with pytest.raises(Usage, match="pass --"):
-        eaglectl.convert(str(FIXTURES / "producers" / path), dry_run=True)
+    with pytest.raises(UsageError, match="pass --"):
+        eaglectl.convert(str(FIXTURES / "producers" / path), options=ConvertOptions(dry_run=True))
 
 
 def test_specforge_before_879_is_eagle_3_with_aux_norms() -> None:
     from eaglectl.formats.format import Answers
 
     answers = Answers(semantics={"specforge": "pre-879"})
-    done = eaglectl.convert(str(FIXTURES / "producers/specforge/eagle3.1"), dry_run=True, answers=answers)
+    done = eaglectl.convert(
+        str(FIXTURES / "producers/specforge/eagle3.1"), options=ConvertOptions(answers=answers, dry_run=True)
+    )
     assert (done.plan.drafter.version, done.plan.config["norm_output"], done.plan.config["fc_norm"]) == (
         "3",
         False,

@@ -1,4 +1,4 @@
-"""Drafters and targets of the Hub, run: smoke, calibrate and the upgrade get both through the client's cache, and again without a network."""
+"""smoke, calibrate and the upgrade with drafters and targets of the Hub, through the cache and offline."""
 
 import json
 import shutil
@@ -36,7 +36,9 @@ def few(tmp_path: Path) -> Path:
 
 
 def smoke(few: Path, *more: str | Path, pair: tuple[str, ...] = PAIR) -> Outcome:
-    return call(*more, "smoke", *pair, "--engine", "reference", "--prompts", few, "--max-tokens", "12", "--json")
+    return call(
+        *more, "smoke", *pair, "--engine", "reference", "--prompts", few, "--max-tokens", "12", "--json"
+    )
 
 
 def refused(done: Outcome, code: int) -> str:
@@ -47,7 +49,9 @@ def refused(done: Outcome, code: int) -> str:
 
 def downloads(hub: LoopbackHub) -> list[str]:
     """Names of the weights that were sent, whole."""
-    sent = [one.path for one in hub.requests if one.is_elsewhere and one.range is None and one.method == "GET"]
+    sent = [
+        one.path for one in hub.requests if one.is_elsewhere and one.range is None and one.method == "GET"
+    ]
     return sorted(path.removeprefix("/files/").replace("/" + path.split("/")[4], "") for path in sent)
 
 
@@ -55,7 +59,15 @@ def test_a_pair_of_the_hub_measures_what_its_folders_do(hub: LoopbackHub, few: P
     there = smoke(few).document
     folders = (str(TINY / "eagle3"), "--target", str(TARGET), "--device", "cpu")
     here = smoke(few, pair=folders).document
-    same = ("acceptance_length", "interval", "per_position", "drafts", "prompts_digest", "verdict", "lossless")
+    same = (
+        "acceptance_length",
+        "interval",
+        "per_position",
+        "drafts",
+        "prompts_digest",
+        "verdict",
+        "lossless",
+    )
     assert {key: there[key] for key in same} == {key: here[key] for key in same}
     assert there["source"] == "org/drafter" and there["temperature"] == 0.0
     assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
@@ -89,7 +101,9 @@ def test_a_target_in_shards_comes_as_its_index_says(hub: LoopbackHub, few: Path,
     names = sorted(tensors)
     parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
     files: dict[str, bytes | Path] = {
-        file: write_safetensors(tmp_path / file, {name: tensors[name] for name in part}, {"format": "pt"}).read_bytes()
+        file: write_safetensors(
+            tmp_path / file, {name: tensors[name] for name in part}, {"format": "pt"}
+        ).read_bytes()
         for file, part in parts.items()
     }
     index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
@@ -125,30 +139,76 @@ def test_calibrate_and_the_upgrade_run_a_pair_of_the_hub(hub: LoopbackHub, few: 
 def test_the_upgrade_calibrates_on_a_target_of_the_hub_by_itself(hub: LoopbackHub, tmp_path: Path) -> None:
     prompts = tmp_path / "some.jsonl"
     prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:9]))
-    done = call("convert", *PAIR, "--to", "3.1", "--fc-norm", "calibrated", "--prompts", prompts, "--tolerance", "0.1", "-o", tmp_path / "out")  # fmt: skip
+    done = call(
+        "convert",
+        *PAIR,
+        "--to",
+        "3.1",
+        "--fc-norm",
+        "calibrated",
+        "--prompts",
+        prompts,
+        "--tolerance",
+        "0.1",
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 0, done
     assert json.loads((tmp_path / "out/eaglectl.json").read_text())["gate"]["prompts"] == 3
 
 
 def test_a_target_of_the_hub_names_itself(hub: LoopbackHub, tmp_path: Path) -> None:
-    done = call("convert", "org/drafter", "--for", "speculators", "--target", "org/target@main", "-o", tmp_path / "out")
+    done = call(
+        "convert",
+        "org/drafter",
+        "--for",
+        "speculators",
+        "--target",
+        "org/target@main",
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 0, done
     verifier = json.loads((tmp_path / "out/config.json").read_text())["speculators_config"]["verifier"]
     assert verifier["name_or_path"] == "org/target"
-    again = call("convert", tmp_path / "out", "--for", "speculators", "--target", "org/target", "--target-name", "org/other", "-o", tmp_path / "named")  # fmt: skip
+    again = call(
+        "convert",
+        tmp_path / "out",
+        "--for",
+        "speculators",
+        "--target",
+        "org/target",
+        "--target-name",
+        "org/other",
+        "-o",
+        tmp_path / "named",
+    )
     assert again.code == 0, again
     other = json.loads((tmp_path / "named/config.json").read_text())["speculators_config"]["verifier"]
     assert other["name_or_path"] == "org/other"
     hub.add_repo("copies/target", TARGET)
-    kept = call("convert", tmp_path / "out", "--for", "speculators", "--target", "copies/target", "-o", tmp_path / "kept")  # fmt: skip
+    kept = call(
+        "convert",
+        tmp_path / "out",
+        "--for",
+        "speculators",
+        "--target",
+        "copies/target",
+        "-o",
+        tmp_path / "kept",
+    )
     assert kept.code == 0, kept
-    assert json.loads((tmp_path / "kept/config.json").read_text())["speculators_config"]["verifier"] == verifier
+    assert (
+        json.loads((tmp_path / "kept/config.json").read_text())["speculators_config"]["verifier"] == verifier
+    )
 
 
 def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None:
     from eaglectl import api
 
-    plan = api.upload(str(TINY / "eagle3"), "reader/drafter", dry_run=True, target="org/target").plan
+    plan = api.upload(
+        str(TINY / "eagle3"), "reader/drafter", api.UploadOptions(dry_run=True, target="org/target")
+    ).plan
     card = next(bytes(file.content) for file in plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
     assert "base_model: org/target\n" in card and "vllm serve org/target " in card
 
@@ -167,14 +227,22 @@ def test_what_smoke_measured_is_on_the_hub_as_results(hub: LoopbackHub, few: Pat
     assert length.metric_value == measured.document["acceptance_length"]
     assert length.metric_args["interval_95"] == measured.document["interval"]
     assert length.dataset_args["prompts"] == 6 and length.metric_args["temperature"] == 0.0
-    assert [found[f"acceptance_rate_{n}"].metric_value for n in (1, 2, 3)] == [one["value"] for one in measured.document["per_position"]]  # fmt: skip
+    assert [found[f"acceptance_rate_{n}"].metric_value for n in (1, 2, 3)] == [
+        one["value"] for one in measured.document["per_position"]
+    ]
     other = call("upload", TINY / "eagle3.1", "reader/other", "--smoke", tmp_path / "smoke.json")
-    assert other.code == 1 and "what was measured had another" in other.err and "reader/other" not in hub.repos
+    assert (
+        other.code == 1 and "what was measured had another" in other.err and "reader/other" not in hub.repos
+    )
 
 
 COMMANDS = pytest.mark.parametrize(
     "command",
-    [("smoke", "--engine", "reference"), ("calibrate", "-o", "stats"), ("convert", "--to", "3.1", "-o", "out")],
+    [
+        ("smoke", "--engine", "reference"),
+        ("calibrate", "-o", "stats"),
+        ("convert", "--to", "3.1", "-o", "out"),
+    ],
     ids=["smoke", "calibrate", "convert"],
 )
 
@@ -184,10 +252,16 @@ def test_what_is_not_in_the_cache_is_a_sentence_offline(
     hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     message = refused(call("--offline", *command, *PAIR), 3)
-    assert "org/drafter at main is not in the Hub client's cache" in message and "hf download org/drafter" in message
+    assert (
+        "org/drafter at main is not in the Hub client's cache" in message
+        and "hf download org/drafter" in message
+    )
     local = (str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu")
     message = refused(call("--offline", *command, *local), 3)
-    assert "org/target at main is not in the Hub client's cache" in message and "hf download org/target" in message
+    assert (
+        "org/target at main is not in the Hub client's cache" in message
+        and "hf download org/target" in message
+    )
     assert hub.requests == [] and not (tmp_path / "out").exists() and not (tmp_path / "stats").exists()
 
 
@@ -198,12 +272,16 @@ def test_a_target_whose_weights_are_not_in_the_cache_is_a_sentence_offline(
     from huggingface_hub import snapshot_download
 
     snapshot_download("org/target", allow_patterns=["*.json"], endpoint=hub.endpoint)
-    message = refused(call("--offline", *command, str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu"), 3)
+    message = refused(
+        call("--offline", *command, str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu"), 3
+    )
     assert "without all of its weights" in message and "hf download org/target" in message
 
 
 @COMMANDS
-def test_a_target_that_cannot_be_had_is_a_sentence(hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_had_is_a_sentence(
+    hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
+) -> None:
     nowhere = ("org/drafter", "--target", "org/nowhere", "--device", "cpu")
     assert "org/nowhere" in refused(call(*command, *nowhere), 3)
     hub.repos["org/target"].is_gated = True

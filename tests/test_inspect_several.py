@@ -1,4 +1,4 @@
-"""inspect of several sources: side by side, in their order, and one that fails stops no other."""
+"""inspect of several sources: in their order, and a source that fails does not stop the others."""
 
 import json
 import threading
@@ -12,7 +12,9 @@ from eaglectl import api
 from tests.builders import call, drafter_folder, refusal
 from tests.conftest import FIXTURES
 
-SCHEMA = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/inspect.schema.json").read_text()))
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((FIXTURES.parent / "schemas/inspect.schema.json").read_text())
+)
 
 
 @pytest.fixture
@@ -31,9 +33,12 @@ def test_each_is_what_it_is_alone(jobs: int, good: Path, tmp_path: Path) -> None
     done = call("inspect", good, other, "--json", "--jobs", str(jobs))
     SCHEMA.validate(done.document)
     assert (done.code, done.err) == (0, "")
-    for source, found in zip((good, other), done.document["inspections"], strict=True):
+    for source, inspection in zip((good, other), done.document["inspections"], strict=True):
         alone = call("inspect", source, "--json").document
-        assert found == {"path": str(source), **{key: alone[key] for key in alone if key not in ("schema", "version")}}
+        assert inspection == {
+            "path": str(source),
+            **{key: alone[key] for key in alone if key not in ("schema", "version")},
+        }
 
 
 @pytest.mark.parametrize("jobs", [1, 8])
@@ -75,7 +80,9 @@ def test_what_is_wrong_with_the_call_is_said_once(good: Path, broken: Path, tmp_
 
 
 def test_an_answer_that_fits_one_of_them_is_an_error_of_the_other(good: Path, tmp_path: Path) -> None:
-    done = call("inspect", good, FIXTURES / "producers/speculators/four-aux", "--aux-layers", "1,2,3", "--json")
+    done = call(
+        "inspect", good, FIXTURES / "producers/speculators/four-aux", "--aux-layers", "1,2,3", "--json"
+    )
     first, second = done.document["inspections"]
     assert done.code == 2 and first["drafter"]["aux"]["boundaries"] == [1, 2, 3]
     assert second["error"]["kind"] == "usage"
@@ -100,7 +107,9 @@ def test_a_crash_of_our_own_is_70_and_stops_no_other(
     assert done.document["inspections"][1]["drafter"]["eagle"] == "3"
 
 
-def test_several_are_inspected_at_the_same_time(good: Path, broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_are_inspected_at_the_same_time(
+    good: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     together, real = threading.Barrier(2, timeout=10), api.inspect
 
     def meeting(source: str, **options: Any) -> Any:

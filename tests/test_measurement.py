@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglectl.acceptance.measurement import PromptResult, measure, ratio, shortfalls
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
 
 
 def result(drafts: int, *accepted: int) -> PromptResult:
@@ -34,7 +34,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 
 def test_nothing_drafted_is_no_measurement() -> None:
-    with pytest.raises(Unreadable, match="nothing to measure"):
+    with pytest.raises(UnreadableError, match="nothing to measure"):
         measure([result(0, 0, 0)])
 
 
@@ -48,7 +48,7 @@ def test_nothing_drafted_is_no_measurement() -> None:
         ((50, 20), 1.7, 0.5, 0),
         ((50, 20), 1.7, 0.6, 1),
     ],
-)  # fmt: skip
+)
 def test_a_dead_drafter_fails_and_thresholds_are_kept(
     accepted: tuple[int, int], minimum: float | None, first: float | None, said: int
 ) -> None:
@@ -62,6 +62,9 @@ def test_the_ratio_of_a_drafter_to_itself_is_one_without_doubt() -> None:
 
 
 def test_a_paired_ratio_is_surer_than_its_parts() -> None:
-    one, other = [result(100, 10 * n, 0) for n in range(1, 10)], [result(100, 11 * n, 0) for n in range(1, 10)]
+    one, other = (
+        [result(100, 10 * n, 0) for n in range(1, 10)],
+        [result(100, 11 * n, 0) for n in range(1, 10)],
+    )
     found, single = ratio(other, one), measure(one).length
     assert found.low > 1.0 and found.high - found.low < (single.high - single.low) / single.value

@@ -1,4 +1,4 @@
-"""Attention in other forms: what moves and what is computed, byte by byte; what is asked, and what is refused and why."""
+"""Attention in other forms: what moves and what is computed, byte by byte, and what is refused and why."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.conversion.mla import paired
-from eaglectl.conversion.plan import Wish
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.conversion.attention import with_pairing
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.formats.format import Answers
 from tests.builders import call, drafter_folder, read_safetensors, refusal
@@ -38,8 +38,8 @@ from tests.mla import (
 slow = settings(max_examples=12, deadline=None)
 
 
-def converted(source: Path, out: Path, answers: Answers | None = None, **wish: Any) -> Any:
-    return eaglectl.convert(str(source), out, wish=Wish(**wish), answers=answers).plan
+def converted(source: Path, out: Path, answers: Answers | None = None, **options: Any) -> Any:
+    return eaglectl.convert(str(source), out, ConvertOptions(**options, answers=answers or Answers())).plan
 
 
 def told(plan: Any, about: str) -> str:
@@ -70,7 +70,7 @@ def test_rows_paired_by_halves_are_interleaved(sizes: Heads) -> None:
         source = write(Path(folder) / "d", mla_config(sizes, rope_interleave=False), by_halves(plain, sizes))
         plan = converted(source, Path(folder) / "out", rope_style="interleaved")
         assert read_safetensors(Path(folder) / "out" / "model.safetensors") == plain
-        report = eaglectl.validate(str(Path(folder) / "out"), select=["EGL605"])
+        report = eaglectl.validate(str(Path(folder) / "out"), eaglectl.ValidateOptions(select=["EGL605"]))
     assert plan.config["rope_interleave"] is True and not report.findings
     assert {step.action for step in plan.steps} <= {"kept", "reordered"}
 
@@ -80,7 +80,7 @@ def test_rows_paired_by_halves_are_interleaved(sizes: Heads) -> None:
 def test_pairing_there_and_back_is_the_same_drafter(sizes: Heads) -> None:
     with tempfile.TemporaryDirectory() as folder:
         drafter = eaglectl.inspect(str(mla_folder(Path(folder) / "d", sizes))).drafter
-        back = paired(paired(drafter, is_interleaved=False), is_interleaved=True)
+        back = with_pairing(with_pairing(drafter, is_interleaved=False), is_interleaved=True)
     sizes_of = {name: len(one.origin) for name, one in drafter.tensors.items()}
     assert back.rope == drafter.rope
     for name, tensor in back.tensors.items():
@@ -99,7 +99,9 @@ def test_rows_are_the_bytes_of_their_segments(picked: list[int], lengths: list[i
     whole = Tensor("x", "U8", (count, 3), origin)
     every = _bytes(whole)
     places = [row % count for row in picked]
-    assert _bytes(whole.with_rows(places)) == [byte for row in places for byte in every[3 * row : 3 * row + 3]]
+    assert _bytes(whole.with_rows(places)) == [
+        byte for row in places for byte in every[3 * row : 3 * row + 3]
+    ]
     assert whole.with_rows(range(count)).origin == origin
 
 
@@ -136,16 +138,21 @@ class TestPairing:
         assert digests(tmp_path / "out") == digests(source) and "rope_interleave" not in plan.config
 
     @pytest.mark.parametrize(
-        ("style", "code", "words"), [("neox", 1, "no engine and no layout reads"), ("gptj", 2, "neox or interleaved")]
+        ("style", "code", "words"),
+        [("neox", 1, "no engine and no layout reads"), ("gptj", 2, "neox or interleaved")],
     )
-    def test_what_no_engine_rotates_is_refused(self, style: str, code: int, words: str, tmp_path: Path) -> None:
+    def test_what_no_engine_rotates_is_refused(
+        self, style: str, code: int, words: str, tmp_path: Path
+    ) -> None:
         assert words in refusal(
             code, "convert", mla_folder(tmp_path / "d"), "-o", tmp_path / "out", "--rope-style", style
         )
 
     def test_it_means_nothing_without_mla(self, tmp_path: Path) -> None:
         source = drafter_folder(tmp_path)
-        assert "this one is GQA" in refusal(2, "convert", source, "-o", tmp_path / "out", "--rope-style", "interleaved")
+        assert "this one is GQA" in refusal(
+            2, "convert", source, "-o", tmp_path / "out", "--rope-style", "interleaved"
+        )
 
     @pytest.mark.parametrize("value", ["false", 0, [False]])
     def test_a_key_of_another_kind_is_refused(self, value: object, tmp_path: Path) -> None:
@@ -160,22 +167,32 @@ class TestMissingScale:
         source = nemo_folder(tmp_path / "d")
         plan = converted(source, tmp_path / "out")
         before = {
-            name.removeprefix("model."): one for name, one in read_safetensors(source / "model.safetensors").items()
+            name.removeprefix("model."): one
+            for name, one in read_safetensors(source / "model.safetensors").items()
         }
         after = read_safetensors(tmp_path / "out" / "model.safetensors")
         name = f"{AT}q_b_proj.weight"
-        assert values(after[name]) == pytest.approx([value / self.SQUARED for value in values(before[name])], rel=1e-7)
+        assert values(after[name]) == pytest.approx(
+            [value / self.SQUARED for value in values(before[name])], rel=1e-7
+        )
         assert {key: one for key, one in after.items() if key != name} == {
             key: one for key, one in before.items() if key != name
         }
-        assert steps(plan)[name].action == "computed" and "2.00474, YaRN's mscale squared" in str(steps(plan)[name].how)
+        assert steps(plan)[name].action == "computed" and "2.00474, YaRN's mscale squared" in str(
+            steps(plan)[name].how
+        )
         assert "engines multiply by it" in told(plan, "q_b_proj")
 
     def test_the_provenance_names_the_step(self, tmp_path: Path) -> None:
         converted(nemo_folder(tmp_path / "d"), tmp_path / "out")
         record = json.loads((tmp_path / "out" / "eaglectl.json").read_text())
         (step,) = [one for one in record["tensors"] if one["action"] == "computed"]
-        assert step == {"name": f"{AT}q_b_proj.weight", "action": "computed", "from": [f"model.{AT}q_b_proj.weight"], "how": "divided by 2.00474, YaRN's mscale squared"}  # fmt: skip
+        assert step == {
+            "name": f"{AT}q_b_proj.weight",
+            "action": "computed",
+            "from": [f"model.{AT}q_b_proj.weight"],
+            "how": "divided by 2.00474, YaRN's mscale squared",
+        }
 
     def test_a_scale_on_cos_and_sin_is_divided_out_of_the_rotated_rows_alone(self, tmp_path: Path) -> None:
         sizes = Heads()
@@ -195,7 +212,9 @@ class TestMissingScale:
         converted(tmp_path / "one", tmp_path / "two")
         assert digests(tmp_path / "two") == digests(tmp_path / "one")
 
-    @pytest.mark.parametrize("scaling", [None, {**YARN, "factor": 1.0}, {"rope_type": "linear", "factor": 4.0}])
+    @pytest.mark.parametrize(
+        "scaling", [None, {**YARN, "factor": 1.0}, {"rope_type": "linear", "factor": 4.0}]
+    )
     def test_without_yarn_nothing_is_missing(self, scaling: dict[str, Any] | None, tmp_path: Path) -> None:
         plan = converted(nemo_folder(tmp_path / "d", rope_scaling=scaling), tmp_path / "out")
         assert not [step for step in plan.steps if step.action == "computed"]
@@ -207,7 +226,10 @@ class TestMissingScale:
     def test_validate_says_it_of_the_source_and_not_of_the_output(self, tmp_path: Path) -> None:
         source = nemo_folder(tmp_path / "d")
         converted(source, tmp_path / "out")
-        found = [eaglectl.validate(str(folder), select=["EGL117"]).findings for folder in (source, tmp_path / "out")]
+        found = [
+            eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL117"])).findings
+            for folder in (source, tmp_path / "out")
+        ]
         assert [len(one) for one in found] == [1, 0]
 
     def test_it_joins_with_other_steps_and_all_are_named(self, tmp_path: Path) -> None:
@@ -229,7 +251,7 @@ class TestQueryLora:
         assert eaglectl.inspect(source).drafter.dims.q_lora_rank == 0
         assert "q rank none" in call("inspect", source).out
         missing = [one for one in eaglectl.validate(source).findings if one.severity == "error"]
-        assert [(one.rule.name, one.hit.where) for one in missing] == [
+        assert [(one.rule.name, one.match.where) for one in missing] == [
             ("missing-tensor", f"tensor:{AT}q_a_proj.weight")
         ]
 
@@ -239,8 +261,12 @@ class TestQueryLora:
         plan = converted(mla_folder(tmp_path / "d", sizes), tmp_path / "out", has_query_lora=True)
         assert plan.config["q_lora_rank"] == 16 and plan.drafter.dims.q_lora_rank == 16
         after = eaglectl.inspect(str(tmp_path / "out")).drafter
-        assert after.dims.q_lora_rank == 16 and after.told("problem") == ()
-        shapes = {name: tensor.shape for name, tensor in after.tensors.items() if ".q_" in name and name.startswith(AT)}
+        assert after.dims.q_lora_rank == 16 and after.notes_at("problem") == ()
+        shapes = {
+            name: tensor.shape
+            for name, tensor in after.tensors.items()
+            if ".q_" in name and name.startswith(AT)
+        }
         assert shapes == {
             f"{AT}q_a_proj.weight": (16, 16),
             f"{AT}q_a_layernorm.weight": (16,),
@@ -249,7 +275,8 @@ class TestQueryLora:
 
     def test_the_note_bounds_the_error_by_the_embeddings(self, tmp_path: Path) -> None:
         known = told(
-            converted(mla_folder(tmp_path / "d", self.BARE), tmp_path / "one", has_query_lora=True), "q_a_proj"
+            converted(mla_folder(tmp_path / "d", self.BARE), tmp_path / "one", has_query_lora=True),
+            "q_a_proj",
         )
         assert "512 numbers" in known and "for all its embeddings (the smallest has RMS 0.0" in known
         tensors = {name: one for name, one in mla_tensors(self.BARE).items() if name != "embed_tokens.weight"}
@@ -269,7 +296,9 @@ class TestQueryLora:
         ],
         ids=["a norm of zeros", "no floats"],
     )
-    def test_what_it_cannot_undo_is_refused(self, tensors: dict[str, Any], words: str, tmp_path: Path) -> None:
+    def test_what_it_cannot_undo_is_refused(
+        self, tensors: dict[str, Any], words: str, tmp_path: Path
+    ) -> None:
         source = write(tmp_path / "d", mla_config(self.BARE), mla_tensors(self.BARE) | tensors)
         assert words in refusal(1, "convert", source, "-o", tmp_path / "out", "--mla-query-lora")
 
@@ -283,7 +312,9 @@ class TestHeads:
     def test_shared_heads_are_written_out(self, tmp_path: Path) -> None:
         source = FIXTURES / "producers/vllm/native"
         plan = converted(source, tmp_path / "out", attention="mha")
-        before, after = (read_safetensors(folder / "model.safetensors") for folder in (source, tmp_path / "out"))
+        before, after = (
+            read_safetensors(folder / "model.safetensors") for folder in (source, tmp_path / "out")
+        )
         dims = plan.drafter.dims
         assert (plan.config["num_key_value_heads"], dims.kv_heads) == (dims.heads, dims.heads)
         for name in (f"{AT}k_proj.weight", f"{AT}v_proj.weight"):
@@ -293,14 +324,16 @@ class TestHeads:
                 of = head // (dims.heads // kept) * dims.head_dim
                 assert other[head * dims.head_dim :][: dims.head_dim] == one[of:][: dims.head_dim]
             assert steps(plan)[name].action == "repeated"
-        assert {key: one for key, one in after.items() if not key.endswith(("k_proj.weight", "v_proj.weight"))} == {
-            key: one for key, one in before.items() if not key.endswith(("k_proj.weight", "v_proj.weight"))
-        }
-        assert eaglectl.inspect(str(tmp_path / "out"), engines=["vllm"]).asked[0].outcome == "as trained"
+        assert {
+            key: one for key, one in after.items() if not key.endswith(("k_proj.weight", "v_proj.weight"))
+        } == {key: one for key, one in before.items() if not key.endswith(("k_proj.weight", "v_proj.weight"))}
+        assert eaglectl.inspect(str(tmp_path / "out"), engines=["vllm"]).requested[0].outcome == "as trained"
 
     def test_biases_and_one_shared_head_are_repeated_too(self, tmp_path: Path) -> None:
         plan = converted(FIXTURES / "producers/vllm/bias", tmp_path / "bias", attention="mha")
-        assert steps(plan)[f"{AT}k_proj.bias"].shape == (plan.drafter.dims.heads * plan.drafter.dims.head_dim,)
+        assert steps(plan)[f"{AT}k_proj.bias"].shape == (
+            plan.drafter.dims.heads * plan.drafter.dims.head_dim,
+        )
         plan = converted(FIXTURES / "producers/vllm/mqa", tmp_path / "mqa", attention="mha")
         assert plan.drafter.dims.attention == "MHA"
 
@@ -331,7 +364,9 @@ class TestHeads:
     def test_another_attention_is_refused_with_the_reason_and_what_training_would_need(
         self, path: str, wanted: str, words: tuple[str, ...], tmp_path: Path
     ) -> None:
-        message = refusal(1, "convert", FIXTURES / "producers" / path, "-o", tmp_path / "out", "--attention", wanted)
+        message = refusal(
+            1, "convert", FIXTURES / "producers" / path, "-o", tmp_path / "out", "--attention", wanted
+        )
         assert all(word in message for word in words), message
 
     def test_an_unknown_attention_is_named(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The nine checkpoints on which `speculators convert` lost data and reported success (fixtures/nine): right here, or refused."""
+"""The nine checkpoints on which `speculators convert` loses data and reports success (fixtures/nine)."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 import eaglectl
 from eaglectl.api import Conversion
-from eaglectl.errors import Refused, Usage
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from tests.cases import digests
 from tests.conftest import FIXTURES
@@ -19,12 +20,16 @@ NINE = FIXTURES / "nine"
 def target(tmp_path: Path) -> str:
     path = tmp_path / "target" / "config.json"
     path.parent.mkdir()
-    path.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 32, "vocab_size": 256}))
+    path.write_text(
+        json.dumps({"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 32, "vocab_size": 256})
+    )
     return str(path)
 
 
 def convert(name: str, out: Path, target: str | None = None, **semantics: str) -> Conversion:
-    return eaglectl.convert(str(NINE / name), out, target=target, answers=Answers(semantics=semantics))
+    return eaglectl.convert(
+        str(NINE / name), out, ConvertOptions(target=target, answers=Answers(semantics=semantics))
+    )
 
 
 def renamed(folder: Path) -> dict[str, str]:
@@ -44,7 +49,7 @@ def test_fc_norm_tensors_are_kept(tmp_path: Path) -> None:
 
 
 def test_norm_output_of_unknown_meaning_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="specforge=pre-879"):
+    with pytest.raises(UsageError, match="specforge=pre-879"):
         convert("fc-norm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -70,7 +75,7 @@ def test_nested_ids_become_top_level_boundaries(tmp_path: Path, target: str) -> 
 
 
 def test_nested_ids_without_a_target_are_asked(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="--aux-convention"):
+    with pytest.raises(UsageError, match="--aux-convention"):
         convert("nested-ids", tmp_path / "out")
 
 
@@ -82,7 +87,7 @@ def test_four_aux_layers_are_kept_and_counted(tmp_path: Path, target: str) -> No
 
 
 def test_a_misspelt_lm_head_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"lm_head.*misspelt"):
+    with pytest.raises(RefusedError, match=r"lm_head.*misspelt"):
         convert("misspelt-lm-head", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

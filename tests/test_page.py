@@ -1,4 +1,4 @@
-"""Pages of --page: the facts of the screen, sound HTML whatever names hold, and never over anything but a page."""
+"""Pages of --page: the facts of the terminal, sound HTML for any name, never written over other files."""
 
 import dataclasses
 import io
@@ -16,21 +16,22 @@ from rich.console import Console
 import eaglectl
 from eaglectl.acceptance.job import EngineRun
 from eaglectl.acceptance.measurement import PromptResult, measure, ratio
-from eaglectl.acceptance.probe import Drift, Reading
-from eaglectl.acceptance.report import Against, SmokeReport
+from eaglectl.acceptance.probe import DriftCondition, Variant
+from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.api import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
-from eaglectl.errors import printable
-from eaglectl.reports.comparison import print_comparison
-from eaglectl.reports.findings import Failure
-from eaglectl.reports.inspections import print_inspections
-from eaglectl.reports.smoke import print_smoke
-from eaglectl.reports.text import print_inspection
-from eaglectl.reports.validation import print_reports
-from eaglectl.validation.judging import ReleaseVerdict, Report, Suppressed, Unlooked, unopened
+from eaglectl.reports.terminal.diff import print_comparison
+from eaglectl.reports.terminal.inspect import print_inspection, print_inspections
+from eaglectl.reports.terminal.smoke import print_smoke
+from eaglectl.reports.terminal.validate import print_reports
+from eaglectl.results import FailedSource
+from eaglectl.text import printable
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import Finding, Hit, Rule
+from eaglectl.validation.rule import Match, Rule
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
@@ -41,87 +42,142 @@ NATIVE = str(FIXTURES / "producers/vllm/native")
 IDS = str(FIXTURES / "producers/modelopt/hf-ids")
 TARGET = str(FIXTURES / "target")
 NASTY = (
-    "</title><script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "' onmouseover='alert(1)", "<!-- ", "]]>", "&lt;b&gt;", "&amp", "</style><style>@import url(//x)",
-    "javascript:alert(1)", "a\x00b\x1b[31m\u202e\ud800\n\t", "{0} %s $x", "`<b>`", "--<i>", "http://evil/", "\u2028", "x" * 3000,
-)  # fmt: skip
+    "</title><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "<!-- ",
+    "]]>",
+    "&lt;b&gt;",
+    "&amp",
+    "</style><style>@import url(//x)",
+    "javascript:alert(1)",
+    "a\x00b\x1b[31m\u202e\ud800\n\t",
+    "{0} %s $x",
+    "`<b>`",
+    "--<i>",
+    "http://evil/",
+    "\u2028",
+    "x" * 3000,
+)
 texts = st.sampled_from(NASTY) | st.text(min_size=1, max_size=40)
 
 
 def screen(paint: Callable[[Console], None]) -> set[str]:
-    """The words that a terminal shows which is wide enough to break none of them."""
+    """The words on a terminal that is wide enough for every line."""
     stream = io.StringIO()
     paint(Console(file=stream, width=5000, no_color=True, highlight=False, emoji=False, markup=False))
     return {word for word in stream.getvalue().replace("`", "").split() if word != "=="}
 
 
 def rule(number: int, **more: str) -> Rule:
-    said = {"sentence": "what is `so`", "why": "why it is", "fix": "do it"} | more
-    return Rule(f"EGL{number}", f"rule-{number}", "error", **said, check=lambda _: iter(()))
+    texts = {"summary": "what is `so`", "why": "why it is", "fix": "do it"} | more
+    return Rule(f"EGL{number}", f"rule-{number}", "error", **texts, check=lambda _: iter(()))
 
 
 def report(text: str = "x") -> Report:
-    """A report with something in every place, `text` wherever a file or a policy may speak."""
+    """A report with something in every place, `text` wherever it comes from a file or a policy."""
     findings = (
-        Finding(rule(201), "error", Hit(text, f"tensor:{text}", text, ("vllm==0.32.0",))),
-        Finding(rule(110), "warning", Hit(text)),
-        Finding(rule(110), "note", Hit(text, "config.json")),
+        Finding(rule(201), "error", Match(text, f"tensor:{text}", text, ("vllm==0.32.0",))),
+        Finding(rule(110), "warning", Match(text)),
+        Finding(rule(110), "note", Match(text, "config.json")),
     )
     by = Suppression("EGL203", text, None, text)
     return Report(
-        text, text, ("vllm==0.32.0",), "fail", findings, (Unlooked(rule(701), text, True),), (Suppressed(Finding(rule(203), "error", Hit(text)), by),),
-        (Suppression("EGL1", text, None, text),), (rule(301),), text, 0.5, "error", "", (ReleaseVerdict("vllm", "0.32.0", "fail", (), (text,)),),
-        (text,), (Suppression("EGL2", text, None, text),),
-    )  # fmt: skip
+        text,
+        text,
+        ("vllm==0.32.0",),
+        "fail",
+        findings,
+        (Unchecked(rule(701), text, True),),
+        (Suppressed(Finding(rule(203), "error", Match(text)), by),),
+        (Suppression("EGL1", text, None, text),),
+        (rule(301),),
+        text,
+        0.5,
+        "error",
+        "",
+        (ReleaseVerdict("vllm", "0.32.0", "fail", (), (text,)),),
+        (text,),
+        (Suppression("EGL2", text, None, text),),
+    )
 
 
 def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
     """A run with everything beside it: sets, a second drafter, both probes."""
     results = tuple(PromptResult(f"{text}{n % 2}", 10 + n, (8, 5 + n % 3, 2), (1, 2, 3)) for n in range(6))
-    other = tuple(dataclasses.replace(one, accepted=(6, 3, 1)) for one in results)
+    other = tuple(dataclasses.replace(result, accepted=(6, 3, 1)) for result in results)
     run_ = EngineRun(
-        text, text, "cpu", "float32", text, results, ((1, 2, 3),) * 6, 2.0, 1.0, {"class": text, "runner": text}
+        text,
+        text,
+        "cpu",
+        "float32",
+        text,
+        results,
+        ((1, 2, 3),) * 6,
+        2.0,
+        1.0,
+        {"class": text, "runner": text},
     )
-    found, sets = (
-        measure(results),
-        {one.set: measure([each for each in results if each.set == one.set]) for one in results},
-    )
-    reading = Reading(text, text, measure(other), ratio(other, results))
-    drift = Drift(text, found, (1.0, 1.1, 1.2), (0.0, 0.1, 0.2), (0.3, 0.4, 0.5))
+    measured = measure(results)
+    names = dict.fromkeys(result.set for result in results)
+    sets = {name: measure([result for result in results if result.set == name]) for name in names}
+    reading = Variant(text, text, measure(other), ratio(other, results))
+    drift = DriftCondition(text, measured, (1.0, 1.1, 1.2), (0.0, 0.1, 0.2), (0.3, 0.4, 0.5))
     failures = (text,) if verdict == "fail" else ()
     return SmokeReport(
-        text, run_, found, sets, True, failures, (text,), 3, 64, 0, "a" * 64, 0.0, Against(text, measure(other), ratio(results, other)), (reading,), (drift,),
-    )  # fmt: skip
+        text,
+        run_,
+        measured,
+        sets,
+        True,
+        failures,
+        (text,),
+        3,
+        64,
+        0,
+        "a" * 64,
+        0.0,
+        DrafterComparison(text, measure(other), ratio(results, other)),
+        (reading,),
+        (drift,),
+    )
 
 
 def inspection(text: str = "x") -> Any:
-    found = eaglectl.inspect(NATIVE, target=TARGET)
-    (name, tensor), *_ = found.checkpoint.tensors.items()
+    real = eaglectl.inspect(NATIVE, target=TARGET)
+    (name, tensor), *_ = real.checkpoint.tensors.items()
     drafter = dataclasses.replace(
-        found.drafter,
+        real.drafter,
         notes=(Note("warning", "aux layers", text), Note("question", "x", text)),
         evidence=text,
-        target=dataclasses.replace(found.drafter.target, name=text),
+        target=dataclasses.replace(real.drafter.target, name=text),
     )
-    checkpoint = dataclasses.replace(found.checkpoint, tensors={text: tensor, name: tensor})
-    commands = dict.fromkeys(found.commands, text)
-    return dataclasses.replace(found, source=text, drafter=drafter, checkpoint=checkpoint, commands=commands)
+    checkpoint = dataclasses.replace(real.checkpoint, tensors={text: tensor, name: tensor})
+    commands = dict.fromkeys(real.commands, text)
+    return dataclasses.replace(real, source=text, drafter=drafter, checkpoint=checkpoint, commands=commands)
 
 
 def comparison(text: str = "x") -> Any:
-    found = eaglectl.diff(NATIVE, IDS, target=TARGET)
-    facts = tuple(dataclasses.replace(one, a=text, b=[text], why=text) for one in found.facts)
-    tensors = tuple(dataclasses.replace(one, name=text, remark=text) for one in found.tensors)
+    real = eaglectl.diff(NATIVE, IDS, DiffOptions(target=TARGET))
+    facts = tuple(dataclasses.replace(fact, a=text, b=[text], why=text) for fact in real.facts)
+    tensors = tuple(dataclasses.replace(pair, name=text, remark=text) for pair in real.tensors)
     spelling = Spelling(
-        (Remark("files", text, text),), (NamePair(text, (text,), (text, text)),), (KeyPair(text, text, {text: 1}),)
+        (Remark("files", text, text),),
+        (NamePair(text, (text,), (text, text)),),
+        (KeyPair(text, text, {text: 1}),),
     )
-    a = dataclasses.replace(found.a, source=text)
-    return dataclasses.replace(found, a=a, facts=facts, tensors=tensors, spelling=spelling, notes=(text,))
+    a = dataclasses.replace(real.a, source=text)
+    return dataclasses.replace(real, a=a, facts=facts, tensors=tensors, spelling=spelling, notes=(text,))
 
 
 MADE: dict[str, Callable[[str], Any]] = {
-    "report": report, "smoke": smoke_report, "inspection": inspection, "comparison": comparison,
-    "failure": lambda text: Failure(text, "unreadable", 3, text), "unopened": lambda text: unopened(text, text),
-}  # fmt: skip
+    "report": report,
+    "smoke": smoke_report,
+    "inspection": inspection,
+    "comparison": comparison,
+    "failure": lambda text: FailedSource(text, "unreadable", 3, text),
+    "unopened_report": lambda text: unopened_report(text, text),
+}
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -142,38 +198,46 @@ def test_every_word_of_the_screens_is_on_the_pages(case: Case) -> None:
     looked = eaglectl.inspect(str(case.folder), answers=answers)
     shown = screen(lambda console: print_inspection(console, looked, has_tensors=True))
     assert shown <= read_page(eaglectl.render_page(looked, has_tensors=True)).words
-    judged = eaglectl.validate(str(case.folder), answers=answers, target=TARGET, engines=["vllm>=0.30"])
+    judged = eaglectl.validate(
+        str(case.folder), eaglectl.ValidateOptions(answers=answers, target=TARGET, engines=["vllm>=0.30"])
+    )
     shown = screen(lambda console: print_reports(console, [judged]))
     assert shown <= read_page(eaglectl.render_page(judged)).words
-    compared = eaglectl.diff(str(case.folder), NATIVE, answers=answers, target=TARGET)
+    compared = eaglectl.diff(str(case.folder), NATIVE, DiffOptions(answers=answers, target=TARGET))
     shown = screen(lambda console: print_comparison(console, compared, is_whole=True))
     assert shown <= read_page(eaglectl.render_page(compared)).words
 
 
 def test_every_word_of_a_run_is_on_its_page() -> None:
-    for found in (smoke_report(), smoke_report(verdict="pass")):
-        page = read_page(eaglectl.render_page(found))
-        shown = screen(lambda console, found=found: print_smoke(console, found))
+    for report in (smoke_report(), smoke_report(verdict="pass")):
+        page = read_page(eaglectl.render_page(report))
+        shown = screen(lambda console, report=report: print_smoke(console, report))
         assert shown - {"x:"} <= page.words  # the name, in a line with what follows
-        assert page.title.startswith(f"{found.verdict.upper()}: x - eaglectl {eaglectl.__version__} smoke")
+        assert page.title.startswith(f"{report.verdict.upper()}: x - eaglectl {eaglectl.__version__} smoke")
 
 
 def test_every_word_of_a_full_report_is_on_its_page_and_of_several() -> None:
-    several = [report("first"), report("second"), unopened("third", "no such file")]
-    assert screen(lambda console: print_reports(console, several)) <= read_page(eaglectl.render_page(*several)).words
+    several = [report("first"), report("second"), unopened_report("third", "no such file")]
+    assert (
+        screen(lambda console: print_reports(console, several))
+        <= read_page(eaglectl.render_page(*several)).words
+    )
 
 
 def test_several_inspections_share_a_page_with_what_failed() -> None:
-    found = [("a", eaglectl.inspect(NATIVE)), ("b", Failure("b", "unreadable", 3, "b: no such folder"))]
-    page = read_page(eaglectl.render_page(*(one for _, one in found), names=["a", "b"]))
-    shown = screen(lambda console: print_inspections(console, found, has_tensors=False))
+    results = [
+        ("a", eaglectl.inspect(NATIVE)),
+        ("b", FailedSource("b", "unreadable", 3, "b: no such folder")),
+    ]
+    page = read_page(eaglectl.render_page(*(result for _, result in results), names=["a", "b"]))
+    shown = screen(lambda console: print_inspections(console, results, has_tensors=False))
     assert shown - {"inspected:"} <= page.words
     assert page.links == ["#checkpoint-0", "#checkpoint-1"]
 
 
 def test_acceptance_by_position_is_drawn_with_its_intervals() -> None:
-    found = smoke_report()
-    page, first = eaglectl.render_page(found), found.measured.per_position[0]
+    report = smoke_report()
+    page, first = eaglectl.render_page(report), report.measured.per_position[0]
     assert read_page(page).tags.count("svg") == 3
     assert f'<rect class="share" width="{first.value:.2%}" height="18"></rect>' in page
     assert f'<line x1="{first.low:.2%}" x2="{first.high:.2%}" y1="9" y2="9"></line>' in page
@@ -194,7 +258,9 @@ def test_a_finding_leads_to_what_its_rule_is_about() -> None:
         ("docs/rules.md", False),
     ],
 )
-def test_only_an_address_on_the_web_is_linked(url: str, is_linked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_an_address_on_the_web_is_linked(
+    url: str, is_linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EAGLECTL_DOCS_URL", url)
     links = read_page(eaglectl.render_page(report())).links
     assert (f"{url}#egl201-rule-201" in links) is is_linked
@@ -206,10 +272,12 @@ def test_the_same_values_give_the_same_page() -> None:
     assert eaglectl.render_page(eaglectl.inspect(NATIVE)) == eaglectl.render_page(eaglectl.inspect(NATIVE))
 
 
-@pytest.mark.parametrize("found", [[], ["text"], [report(), smoke_report()], [smoke_report(), smoke_report()], [None]])
-def test_what_has_no_page_is_named(found: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "results", [[], ["text"], [report(), smoke_report()], [smoke_report(), smoke_report()], [None]]
+)
+def test_what_has_no_page_is_named(results: list[Any]) -> None:
     with pytest.raises(TypeError, match="a page shows what inspect or validate returned"):
-        eaglectl.render_page(*found)
+        eaglectl.render_page(*results)
 
 
 # --- the command line
@@ -230,7 +298,10 @@ def test_a_page_changes_neither_the_output_nor_the_exit_code(
 ) -> None:
     for more in ([], ["--json"]):
         without = run([*CALLS[name], *more]), capsys.readouterr()
-        assert (run([*CALLS[name], *more, "--page", str(tmp_path / "page.html")]), capsys.readouterr()) == without
+        assert (
+            run([*CALLS[name], *more, "--page", str(tmp_path / "page.html")]),
+            capsys.readouterr(),
+        ) == without
         read_page((tmp_path / "page.html").read_text(encoding="utf-8"))
         assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
@@ -284,9 +355,10 @@ def test_no_file_of_a_checkpoint_is_written_over(
     before, file = file_digests(checkpoint), str(checkpoint / name)
     more = {"diff": [NATIVE], "smoke": ["--target", TARGET]}.get(command, [])
     assert run([command, str(checkpoint), *more, "--page", file]) == 2
-    seen = capsys.readouterr()
-    assert seen.out == "" and seen.err == (
-        f"eaglectl: --page {file}: {file} is there and is no page; it is not written over, give another name\n"
+    streams = capsys.readouterr()
+    assert streams.out == "" and streams.err == (
+        f"eaglectl: --page {file}: {file} is there and is no page; it is not written over,"
+        " give another name\n"
     )
     assert file_digests(checkpoint) == before
 
@@ -300,13 +372,13 @@ def test_a_link_to_weights_is_not_followed(checkpoint: Path, capsys: pytest.Capt
 
 
 def test_a_file_that_came_while_the_work_went_on_stays(tmp_path: Path) -> None:
-    from eaglectl.errors import Usage
+    from eaglectl.errors import UsageError
     from eaglectl.reports.files import parse_page, write_page
 
     page = parse_page(str(tmp_path / "config.json"))
     assert page is not None
     page.write_text("{}")
-    with pytest.raises(Usage, match="is no page"):
+    with pytest.raises(UsageError, match="is no page"):
         write_page(page, "<!DOCTYPE html>")
     assert page.read_text() == "{}"
 
@@ -327,18 +399,18 @@ def test_a_path_that_cannot_be_written_gets_the_sentence_of_output(
 ) -> None:
     file = f"{tmp_path}/{where}"
     assert run(["validate", NATIVE, "--output", f"json={file}"]) == 2
-    said = capsys.readouterr().err.replace(f"--output json={printable(file)}", f"--page {printable(file)}")
+    message = capsys.readouterr().err.replace(f"--output json={printable(file)}", f"--page {printable(file)}")
     for call in CALLS.values():
         assert run([*call, "--page", file]) == 2
-        assert capsys.readouterr() == ("", said)
+        assert capsys.readouterr() == ("", message)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_told_after_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_after_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", NATIVE, "--page", "/dev/full"]) == 3
-    seen = capsys.readouterr()
-    assert "EAGLE-3 drafter" in seen.out
-    assert seen.err == "eaglectl: --page was not written: /dev/full: No space left on device\n"
+    streams = capsys.readouterr()
+    assert "EAGLE-3 drafter" in streams.out
+    assert streams.err == "eaglectl: --page was not written: /dev/full: No space left on device\n"
 
 
 def test_a_page_and_an_output_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -356,31 +428,58 @@ def test_what_cannot_be_looked_at_leaves_no_page(tmp_path: Path, capsys: pytest.
     assert "leave --page out" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
-def test_fix_writes_the_page_of_the_report_that_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fix_writes_the_page_of_the_report_that_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, page = tmp_path / "out", tmp_path / "page.html"
     code = run(
-        ["validate", IDS, "--target", TARGET, "--fix", "-o", str(out), "--engine", "vllm==0.32.0", "--page", str(page)]
+        [
+            "validate",
+            IDS,
+            "--target",
+            TARGET,
+            "--fix",
+            "-o",
+            str(out),
+            "--engine",
+            "vllm==0.32.0",
+            "--page",
+            str(page),
+        ]
     )
-    found = read_page(page.read_text(encoding="utf-8"))
-    assert code == 0 and found.title.startswith("pass: ") and str(out) in found.title
+    read = read_page(page.read_text(encoding="utf-8"))
+    assert code == 0 and read.title.startswith("pass: ") and str(out) in read.title
 
 
 @pytest.mark.skipif(os.name == "nt", reason="such names are not allowed there")
-def test_a_hostile_checkpoint_stays_text_on_every_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_checkpoint_stays_text_on_every_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "<img src=x onerror=alert(1)>\"'& `x` --<b>"
     folder = tmp_path / name
     folder.mkdir()
     config = json.loads((Path(NATIVE) / "config.json").read_text())
-    config |= {"model_type": "<script>alert(1)</script>", "rope_scaling": {"rope_type": "</td><td>"}, "<b>": name}
+    config |= {
+        "model_type": "<script>alert(1)</script>",
+        "rope_scaling": {"rope_type": "</td><td>"},
+        "<b>": name,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     from tests.cases import stored_tensors
 
     tensors = stored_tensors(Path(NATIVE))
     tensors["</table><script>alert(2)</script>"] = tensors["norm.weight"]
     write_safetensors(folder / "model.safetensors", tensors)
-    (folder / "README.md").write_text("---\nbase_model: <svg/onload=alert(3)>\n---\n<script>alert(4)</script>\n")
+    (folder / "README.md").write_text(
+        "---\nbase_model: <svg/onload=alert(3)>\n---\n<script>alert(4)</script>\n"
+    )
     page = tmp_path / "page.html"
-    for call in (["inspect", str(folder), "--tensors"], ["validate", str(folder)], ["diff", str(folder), NATIVE], ["inspect", str(folder), NATIVE]):  # fmt: skip
+    for call in (
+        ["inspect", str(folder), "--tensors"],
+        ["validate", str(folder)],
+        ["diff", str(folder), NATIVE],
+        ["inspect", str(folder), NATIVE],
+    ):
         page.unlink(missing_ok=True)
         run([*call, "--page", str(page)])
         if page.exists():
@@ -389,9 +488,11 @@ def test_a_hostile_checkpoint_stays_text_on_every_page(tmp_path: Path, capsys: p
 
 
 def test_a_command_to_copy_holds_an_odd_name_as_one_word() -> None:
-    found = inspection("a b; $(x)")
-    found = dataclasses.replace(found, verdicts=tuple(dataclasses.replace(one, outcome="differs") for one in found.verdicts))  # fmt: skip
-    assert "eaglectl convert 'a b; $(x)' (answer" in read_page(eaglectl.render_page(found)).text
+    shown = inspection("a b; $(x)")
+    shown = dataclasses.replace(
+        shown, verdicts=tuple(dataclasses.replace(verdict, outcome="differs") for verdict in shown.verdicts)
+    )
+    assert "eaglectl convert 'a b; $(x)' (answer" in read_page(eaglectl.render_page(shown)).text
 
 
 def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,7 +502,7 @@ def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.C
     prompts.write_text("one and two\n17 + 4 =\n")
     more = ["--device", "cpu", "--max-tokens", "6", "--prompts", str(prompts), "--json", "--page", str(page)]
     code = run(["smoke", *pair, *more])
-    document, found = json.loads(capsys.readouterr().out), read_page(page.read_text(encoding="utf-8"))
-    assert found.title.startswith(document["verdict"].upper()) and code == (document["verdict"] == "fail")
-    assert f"{document['acceptance_length']:.3f}" in found.words
-    assert found.tags.count("svg") == 3
+    document, read = json.loads(capsys.readouterr().out), read_page(page.read_text(encoding="utf-8"))
+    assert read.title.startswith(document["verdict"].upper()) and code == (document["verdict"] == "fail")
+    assert f"{document['acceptance_length']:.3f}" in read.words
+    assert read.tags.count("svg") == 3

@@ -29,7 +29,13 @@ torch = pytest.importorskip("torch")
 dcp = pytest.importorskip("torch.distributed.checkpoint")
 
 PRODUCERS = FIXTURES / "producers"
-DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
+DTYPES = {
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -97,10 +103,20 @@ class Trap:
             for name, tensor in tensors.items()
         },
         lambda tensors: {
-            name: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor for name, tensor in tensors.items()
+            name: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor
+            for name, tensor in tensors.items()
         },
     ],
-    ids=["plain", "state_dict", "model", "module", "compiled", "draft_model", "parameters", "transposed views"],
+    ids=[
+        "plain",
+        "state_dict",
+        "model",
+        "module",
+        "compiled",
+        "draft_model",
+        "parameters",
+        "transposed views",
+    ],
 )
 def test_a_state_dict_converts_to_its_own_bytes(tmp_path: Path, wrapped: Callable[[Any], Any]) -> None:
     assert converted(pickled_folder(tmp_path, wrapped(state())), tmp_path / "out") == drafter_tensors()
@@ -344,18 +360,31 @@ ATTACKS: dict[str, Callable[[str], bytes]] = {
     "posix.mkdir": lambda path: named("posix", "mkdir") + text(path) + b"\x85R",
     "old opcode": lambda path: b"cos\nmkdir\n(V" + path.encode() + b"\ntR",
     "eval": lambda path: named("builtins", "eval") + text(f"__import__('os').mkdir({path!r})") + b"\x85R",
-    "getattr": lambda path: named("builtins", "getattr") + named("collections", "OrderedDict") + text("fromkeys") + b"\x86R",
-    "import inside an allowed module": lambda path: named(FILESYSTEM, "os.mkdir") + text(path) + b"\x85R",
-    "import inside a file of that module": lambda path: named("torch.distributed.checkpoint.metadata", "os.mkdir") + text(path) + b"\x85R",
-    "import inside an allowed package": lambda path: named("torch.distributed.tensor._api", "torch.os.mkdir") + text(path) + b"\x85R",
-    "method of an allowed class": lambda path: (
-        named(FILESYSTEM, "FileSystem.mkdir") + named(FILESYSTEM, "FileSystem") + b")R" + named("pathlib", "PosixPath") + text(path) + b"\x85R\x86R"
+    "getattr": lambda path: (
+        named("builtins", "getattr") + named("collections", "OrderedDict") + text("fromkeys") + b"\x86R"
     ),
-    "base of an allowed class": lambda path: named("builtins", "set.__class__") + b"0" + named("torch", "Size.__base__.__subclasses__") + b")R",
+    "import inside an allowed module": lambda path: named(FILESYSTEM, "os.mkdir") + text(path) + b"\x85R",
+    "import inside a file of that module": lambda path: (
+        named("torch.distributed.checkpoint.metadata", "os.mkdir") + text(path) + b"\x85R"
+    ),
+    "import inside an allowed package": lambda path: (
+        named("torch.distributed.tensor._api", "torch.os.mkdir") + text(path) + b"\x85R"
+    ),
+    "method of an allowed class": lambda path: (
+        named(FILESYSTEM, "FileSystem.mkdir")
+        + named(FILESYSTEM, "FileSystem")
+        + b")R"
+        + named("pathlib", "PosixPath")
+        + text(path)
+        + b"\x85R\x86R"
+    ),
+    "base of an allowed class": lambda path: (
+        named("builtins", "set.__class__") + b"0" + named("torch", "Size.__base__.__subclasses__") + b")R"
+    ),
     "module that only begins alike": lambda path: named("torch.distributed.tensorevil", "x") + b")R",
     "torch.load": lambda path: named("torch", "load") + text(path) + b"\x85R",
     "extension": lambda path: b"\x82\x01",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -406,60 +435,55 @@ def first(table: Any) -> Any:
     return next(iter(table.state_dict_metadata.values()))
 
 
-def spoil(what: str, table: Any) -> None:
-    """Change one thing of a good table."""
-    name = next(iter(table.state_dict_metadata))
-    infos = list(table.storage_data.values())
-    match what:
-        case "no names":
-            table.state_dict_metadata = {}
-        case "names None":
-            table.state_dict_metadata = None
-        case "a name that is no text":
-            table.state_dict_metadata = {1: first(table)}
-        case "400 TB":
-            first(table).size = torch.Size([10**14])
-        case "negative size":
-            first(table).size = torch.Size([-1])
-        case "size of text":
-            first(table).size = "x"
-        case "dtype of text":
-            first(table).properties.dtype = "x"
-        case "no properties":
-            first(table).properties = None
-        case "no chunks":
-            first(table).chunks = []
-        case "half the chunks":
-            first(table).chunks[0].sizes = torch.Size([1, *first(table).size[1:]])
-        case "places None":
-            table.storage_data = None
-        case "no places":
-            table.storage_data = {}
-        case "one place missing":
-            table.storage_data = {k: v for k, v in table.storage_data.items() if k.fqn != name}
-        case "place is text":
-            table.storage_data = dict.fromkeys(table.storage_data, "x")
-        case "storage is text":
-            table.storage_meta = "x"
-        case "length past the end":
-            infos[0].length = 10**15
-        case "negative offset":
-            infos[0].offset = -5
-        case "unknown transform":
-            infos[0].transform_descriptors = ["zstd"]
+def first_name(table: Any) -> str:
+    return next(iter(table.state_dict_metadata))
 
 
-SPOILT = (
-    "no names", "names None", "a name that is no text", "400 TB", "negative size", "size of text", "dtype of text", "no properties",
-    "no chunks", "half the chunks", "places None", "no places", "one place missing", "place is text", "storage is text",
-    "length past the end", "negative offset", "unknown transform",
-)  # fmt: skip
+def first_place(table: Any) -> Any:
+    return next(iter(table.storage_data.values()))
+
+
+def without_one_place(table: Any) -> dict[Any, Any]:
+    name = first_name(table)
+    return {index: place for index, place in table.storage_data.items() if index.fqn != name}
+
+
+# the object of a good table, its attribute, and the new value
+SPOILT: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
+    "no names": (lambda table: table, "state_dict_metadata", {}),
+    "names None": (lambda table: table, "state_dict_metadata", None),
+    "a name that is no text": (lambda table: table, "state_dict_metadata", lambda table: {1: first(table)}),
+    "400 TB": (first, "size", torch.Size([10**14])),
+    "negative size": (first, "size", torch.Size([-1])),
+    "size of text": (first, "size", "x"),
+    "dtype of text": (lambda table: first(table).properties, "dtype", "x"),
+    "no properties": (first, "properties", None),
+    "no chunks": (first, "chunks", []),
+    "half the chunks": (
+        lambda table: first(table).chunks[0],
+        "sizes",
+        lambda table: torch.Size([1, *first(table).size[1:]]),
+    ),
+    "places None": (lambda table: table, "storage_data", None),
+    "no places": (lambda table: table, "storage_data", {}),
+    "one place missing": (lambda table: table, "storage_data", without_one_place),
+    "place is text": (
+        lambda table: table,
+        "storage_data",
+        lambda table: dict.fromkeys(table.storage_data, "x"),
+    ),
+    "storage is text": (lambda table: table, "storage_meta", "x"),
+    "length past the end": (first_place, "length", 10**15),
+    "negative offset": (first_place, "offset", -5),
+    "unknown transform": (first_place, "transform_descriptors", ["zstd"]),
+}
 
 
 @pytest.mark.parametrize("what", SPOILT)
 def test_a_table_that_does_not_fit_its_shards_is_no_crash_and_no_output(tmp_path: Path, what: str) -> None:
     table = metadata()
-    spoil(what, table)
+    find, attribute, value = SPOILT[what]
+    setattr(find(table), attribute, value(table) if callable(value) else value)
     unreadable(training_folder(tmp_path, table))
 
 
@@ -570,8 +594,24 @@ def test_a_token_list_keeps_the_trainers_order(tmp_path: Path, file: str, value:
         3,
         {},
     ],
-    ids=["short", "long", "twice", "past the vocabulary", "negative", "halves", "NaN", "1e30", "scalar", "no data", "square", "scalar d2t", "overflow", "number", "empty"],
-)  # fmt: skip
+    ids=[
+        "short",
+        "long",
+        "twice",
+        "past the vocabulary",
+        "negative",
+        "halves",
+        "NaN",
+        "1e30",
+        "scalar",
+        "no data",
+        "square",
+        "scalar d2t",
+        "overflow",
+        "number",
+        "empty",
+    ],
+)
 def test_a_token_list_that_fits_no_head_is_no_crash_and_no_output(tmp_path: Path, value: Any) -> None:
     folder = listed_folder(
         tmp_path, value, "vocab_mapping.pt" if isinstance(value, dict) else "speculative_token_map.pt"

@@ -1,20 +1,23 @@
-"""What is shown while large files are hashed: a bar on a terminal, a line elsewhere, nothing with -q; stdout stays what it is."""
+"""Progress: a bar on a terminal, a line for large amounts elsewhere, nothing with -q."""
 
 import io
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from eaglectl import api, terminal
-from eaglectl.publishing import plan, verification
-from eaglectl.terminal import Bar, Face
+from eaglectl.progress import Progress
+from eaglectl.publishing import files, verification
+from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import call, drafter_folder
 
 
 class Terminal(io.StringIO):
-    """A stderr that people look at."""
+    """A stderr that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -29,42 +32,102 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def download(folder: Path, tmp_path: Path) -> Path:
-    """What `verify` is called on."""
-    found = tmp_path / "download"
-    found.mkdir()
-    for file in api.upload(str(folder), "org/drafter", dry_run=True).plan.files:
-        (found / file.name).write_bytes(bytes(file.content))  # type: ignore[arg-type]
-    return found
+    """The files as `upload` would publish them."""
+    path = tmp_path / "download"
+    path.mkdir()
+    for file in api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True)).plan.files:
+        (path / file.name).write_bytes(bytes(file.content))  # type: ignore[arg-type]
+    return path
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[int, int]], *, is_on: bool = True) -> str:
-    """What a terminal gets while `calls` come."""
+def shown(monkeypatch: pytest.MonkeyPatch, steps: list[Progress], *, is_on: bool = True) -> str:
+    """What a terminal shows for these steps."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    with Bar(Face(no_color=True), is_on=is_on) as bar:
-        for done, total in calls:
-            bar.hashing(done, total)
-        assert bar.bar is None or calls[-1][0] < calls[-1][1]
+    with ProgressBar(OutputSettings(no_color=True), is_on=is_on) as bar:
+        for step in steps:
+            bar(step)
+        assert bar.bar is None or steps[-1].done < (steps[-1].total or 0)
     assert bar.bar is None
     return stream.getvalue()
 
 
+def hashing(done: int, total: int) -> Progress:
+    return Progress("hashing", done, total, "bytes")
+
+
 def test_a_terminal_gets_a_bar_that_goes_when_all_is_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(monkeypatch, [(1, 4), (2, 4), (4, 4)])
+    text = shown(monkeypatch, [hashing(1, 4), hashing(2, 4), hashing(4, 4)])
     assert "hashing" in text and text.endswith("\x1b[2K")
 
 
 def test_a_bar_ends_with_the_call_where_hashing_stops_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "hashing" in shown(monkeypatch, [(1, 4)])
+    assert "hashing" in shown(monkeypatch, [hashing(1, 4)])
 
 
-@pytest.mark.parametrize("calls", [[(4, 4)], [(0, 0)]])
-def test_what_is_hashed_in_one_step_needs_no_bar(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[int, int]]) -> None:
-    assert shown(monkeypatch, calls) == ""
+@pytest.mark.parametrize("step", [hashing(4, 4), hashing(0, 0)])
+def test_what_is_hashed_in_one_step_needs_no_bar(monkeypatch: pytest.MonkeyPatch, step: Progress) -> None:
+    assert shown(monkeypatch, [step]) == ""
+
+
+def test_a_new_stage_replaces_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = Progress("before, k=3", 1, 4, "prompts"), Progress("after, k=3", 1, 5, "prompts")
+    text = shown(monkeypatch, [before, after])
+    assert text.index("before, k=3") < text.index("1/4") < text.index("after, k=3") < text.index("1/5")
+
+
+@pytest.mark.parametrize(("unit", "amount"), [("bytes", "2.0/4.0 MB"), ("prompts", "2000000/4000000")])
+def test_bytes_are_shown_as_sizes_and_all_else_as_counts(
+    monkeypatch: pytest.MonkeyPatch, unit: str, amount: str
+) -> None:
+    assert amount in shown(monkeypatch, [Progress("work", 2_000_000, 4_000_000, unit)])
+
+
+def test_work_of_unknown_length_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar:
+        bar(Progress("loading"))
+        assert bar.bar is not None
+    assert "loading" in stream.getvalue()
+
+
+def test_threads_share_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich refuses a second bar on the same console, and two would leave lines behind."""
+    started: list[str] = []
+    start = ProgressBar._start
+
+    def slow_start(bar: ProgressBar, progress: Progress) -> None:
+        started.append(progress.stage)
+        time.sleep(0.05)
+        start(bar, progress)
+
+    monkeypatch.setattr(ProgressBar, "_start", slow_start)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda done: bar(Progress("checkpoints", done, 9, "checkpoints")), range(1, 5)))
+    assert started == ["checkpoints"]
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        (Progress("hashing", 1, 2_000_000_000, "bytes"), "hashing 2.0 GB\n"),
+        (Progress("hashing", 1, 499_999_999, "bytes"), ""),
+        (Progress("prompts", 1, 2_000_000_000, "prompts"), ""),
+    ],
+)
+def test_without_a_terminal_only_large_bytes_get_a_line(
+    step: Progress, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ProgressBar(OutputSettings(), is_on=True) as bar:
+        bar(step)
+        bar(step)
+    assert capsys.readouterr().err == line
 
 
 def test_a_quiet_call_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, [(1, 4), (4, 4)], is_on=False) == ""
+    assert shown(monkeypatch, [hashing(1, 4), hashing(4, 4)], is_on=False) == ""
 
 
 @pytest.mark.parametrize("command", ["upload", "verify"])
@@ -83,18 +146,24 @@ def test_elsewhere_large_files_get_one_line(
     assert json.document["schema"] == f"eaglectl/{command}/1"
 
 
-def test_a_large_file_is_told_in_pieces(folder: Path, download: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[tuple[int, int]] = []
-    monkeypatch.setattr(plan, "KEPT", 1000)
-    monkeypatch.setattr(plan, "BLOCK", 1000)
+def test_a_large_file_is_told_in_pieces(
+    folder: Path, download: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[Progress] = []
+    monkeypatch.setattr(files, "MAX_KEPT", 1000)
+    monkeypatch.setattr(files, "BLOCK", 1000)
     monkeypatch.setattr(verification, "BLOCK", 1000)
-    for ask in (
-        lambda told: api.upload(str(folder), "org/drafter", dry_run=True, hashed=told),
-        lambda told: api.verify(str(download), told=told),
+    dry = api.UploadOptions(dry_run=True)
+    for call_command in (
+        lambda: api.upload(str(folder), "org/drafter", dry, on_progress=reports.append),
+        lambda: api.verify(str(download), on_progress=reports.append),
     ):
-        heard.clear()
-        ask(lambda done, total: heard.append((done, total)))
-        total = heard[-1][1]
-        assert heard[-1] == (total, total) and len(heard) > 10
+        reports.clear()
+        call_command()
+        counted = [progress for progress in reports if progress.unit == "bytes"]
+        assert {progress.stage for progress in counted} == {"hashing"}
+        total = counted[-1].total
+        assert counted[-1].done == total and len(counted) > 10
+        heard = [(progress.done, progress.total) for progress in counted]
         steps = [after - before for (before, _), (after, _) in pairwise(heard)]
         assert all(0 < step <= 4000 for step in steps)

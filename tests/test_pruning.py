@@ -1,4 +1,4 @@
-"""A draft vocabulary cut down by counts: the rows that move, the map that is written, what is said, and files that count wrongly."""
+"""A smaller draft vocabulary: the rows that move, the map that is written, notes, and faulty count files."""
 
 import json
 import struct
@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.conversion.plan import Pruning, Wish
-from eaglectl.conversion.pruning import chosen
-from eaglectl.errors import EaglectlError, Unreadable, Usage
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.conversion.pruning import most_counted
+from eaglectl.conversion.request import Pruning
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from tests.builders import (
     DRAFT,
     HIDDEN,
@@ -46,14 +47,18 @@ def full(parent: Path, **tensors: Any) -> Path:
 def counted(folder: Path, counts: Mapping[int, int] | str) -> Path:
     path = folder / "counts.json"
     path.write_text(
-        counts if isinstance(counts, str) else json.dumps({str(token): count for token, count in counts.items()})
+        counts
+        if isinstance(counts, str)
+        else json.dumps({str(token): count for token, count in counts.items()})
     )
     return path
 
 
 def pruned(source: Path, counts: Path, size: int, out: Path, **settings: Any) -> Any:
     return eaglectl.convert(
-        str(source), out, wish=Wish(pruning=Pruning(size, counts), **settings.pop("wish", {})), **settings
+        str(source),
+        out,
+        ConvertOptions(pruning=Pruning(size, counts), **settings),
     )
 
 
@@ -142,7 +147,12 @@ def test_the_share_that_stays_is_told_and_kept(tmp_path: Path) -> None:
         "2 of 24 tokens stay; they are 95.00% of the 1,000 counted in counts.json, 99.00% before"
     ]
     record = json.loads((tmp_path / "out" / "eaglectl.json").read_text())["pruning"]
-    assert (record["share"], record["share_before"], record["of"], record["tokens_counted"]) == (0.95, 0.99, 24, 1000)
+    assert (record["share"], record["share_before"], record["of"], record["tokens_counted"]) == (
+        0.95,
+        0.99,
+        24,
+        1000,
+    )
     assert len(record["sha256"]) == 64 and record["always_kept"] == [0]
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((FIXTURES.parent / "schemas/provenance.schema.json").read_text())
@@ -201,19 +211,19 @@ class TestSpecialTokens:
 
     def test_there_must_be_room_for_them(self, tmp_path: Path) -> None:
         known = target(tmp_path / "t", eos_token_id=[60, 61, 62])
-        with pytest.raises(Usage, match="give at least 3"):
+        with pytest.raises(UsageError, match="give at least 3"):
             self.tokens(tmp_path, 2, known)
 
     def test_a_generation_config_that_is_no_json_is_said(self, tmp_path: Path) -> None:
         known = target(tmp_path / "t")
         (tmp_path / "t" / "generation_config.json").write_text("{")
-        with pytest.raises(Unreadable, match=r"generation_config\.json"):
+        with pytest.raises(UnreadableError, match=r"generation_config\.json"):
             self.tokens(tmp_path, 2, known)
 
 
 def test_of_equals_the_lower_id_stays() -> None:
-    assert chosen({1: 5, 2: 5, 3: 5, 4: 9}, range(6), 3) == [1, 2, 4]
-    assert chosen({}, range(6), 3, kept=[5]) == [0, 1, 5]
+    assert most_counted({1: 5, 2: 5, 3: 5, 4: 9}, range(6), 3) == [1, 2, 4]
+    assert most_counted({}, range(6), 3, kept=[5]) == [0, 1, 5]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +252,8 @@ def test_counts_come_in_three_forms(text: str, tmp_path: Path) -> None:
         ('{"3": 0}', "counts nothing"),
         (
             '{"64": 1}',
-            "key '64': token 64 is outside of this drafter's vocabulary of 64; these are counts of another one",
+            "key '64': token 64 is outside of this drafter's vocabulary of 64; these are counts of another"
+            " one",
         ),
         (json.dumps([1] * 65), "entry 64: token 64 is outside"),
         ("3 1\n100000 2", "line 2: token 100000 is outside"),
@@ -273,7 +284,7 @@ def test_counts_come_in_three_forms(text: str, tmp_path: Path) -> None:
     ids=lambda value: str(value)[:30],
 )
 def test_a_file_that_counts_wrongly_is_said_where(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(Usage) as problem:
+    with pytest.raises(UsageError) as problem:
         pruned(full(tmp_path), counted(tmp_path, text), 4, tmp_path / "out")
     assert words in str(problem.value) and "--token-counts" in str(problem.value)
     assert len(str(problem.value)) < 500 and not (tmp_path / "out").exists()
@@ -292,7 +303,9 @@ def test_any_file_is_read_or_answered(raw: bytes) -> None:
         except EaglectlError as problem:
             assert str(problem).isprintable()
         else:
-            assert found.total > 0 and all(0 <= token < 50 and count >= 0 for token, count in found.of.items())
+            assert found.total > 0 and all(
+                0 <= token < 50 and count >= 0 for token, count in found.of.items()
+            )
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe1 2"], ids=["absent", "not text"])
@@ -300,7 +313,7 @@ def test_a_file_that_cannot_be_read_is_said(content: bytes | None, tmp_path: Pat
     path = tmp_path / "counts"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Unreadable, match="--token-counts"):
+    with pytest.raises(UnreadableError, match="--token-counts"):
         pruned(full(tmp_path), path, 4, tmp_path / "out")
 
 
@@ -308,14 +321,16 @@ def test_a_file_that_cannot_be_read_is_said(content: bytes | None, tmp_path: Pat
     ("size", "words"), [(64, "a number below 64"), (65, "no rows to add"), (0, "below 64"), (-3, "below 64")]
 )
 def test_there_are_no_rows_to_add(size: int, words: str, tmp_path: Path) -> None:
-    with pytest.raises(Usage, match=words):
+    with pytest.raises(UsageError, match=words):
         pruned(full(tmp_path), counted(tmp_path, FALLING), size, tmp_path / "out")
 
 
 def test_a_drafter_without_a_head_is_refused(tmp_path: Path) -> None:
     source = full(tmp_path, **{HEAD: None})
     counts = counted(tmp_path, FALLING)
-    message = refusal(1, "convert", source, "-o", tmp_path / "out", "--draft-vocab", "9", "--token-counts", counts)
+    message = refusal(
+        1, "convert", source, "-o", tmp_path / "out", "--draft-vocab", "9", "--token-counts", counts
+    )
     assert "no lm_head of its own" in message
 
 
@@ -337,7 +352,9 @@ def test_a_quantised_head_is_refused(tmp_path: Path) -> None:
     config = {"draft_vocab_size": VOCAB, "quantization_config": {"quant_method": "fp8"}}
     source = drafter_folder(tmp_path, config=config, tensors=FULL | packed)
     counts = counted(tmp_path, FALLING)
-    message = refusal(1, "convert", source, "-o", tmp_path / "out", "--draft-vocab", "9", "--token-counts", counts)
+    message = refusal(
+        1, "convert", source, "-o", tmp_path / "out", "--draft-vocab", "9", "--token-counts", counts
+    )
     assert "lm_head.weight is quantised" in message
 
 
@@ -353,7 +370,8 @@ def test_the_two_options_go_together(options: list[str], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("layout", "has_mask"), [("specforge", True), ("angelslim", True), ("sglang", False), ("torchspec", False)]
+    ("layout", "has_mask"),
+    [("specforge", True), ("angelslim", True), ("sglang", False), ("torchspec", False)],
 )
 def test_every_layout_gets_its_map(layout: str, has_mask: bool, tmp_path: Path) -> None:
     arguments = [
@@ -374,14 +392,18 @@ def test_every_layout_gets_its_map(layout: str, has_mask: bool, tmp_path: Path) 
 
 
 def test_the_output_is_a_drafter_that_validates_and_is_served_as_trained(tmp_path: Path) -> None:
-    pruned(full(tmp_path), counted(tmp_path, {token: token % 7 for token in range(VOCAB)}), 20, tmp_path / "out")
+    pruned(
+        full(tmp_path), counted(tmp_path, {token: token % 7 for token in range(VOCAB)}), 20, tmp_path / "out"
+    )
     found = eaglectl.inspect(str(tmp_path / "out"), engines=["vllm"])
-    assert found.asked[0].outcome == "as trained" and found.drafter.dims.draft_vocab == 20
-    assert not [one for one in eaglectl.validate(str(tmp_path / "out")).findings if one.rule.id.startswith("EGL3")]
+    assert found.requested[0].outcome == "as trained" and found.drafter.dims.draft_vocab == 20
+    assert not [
+        one for one in eaglectl.validate(str(tmp_path / "out")).findings if one.rule.id.startswith("EGL3")
+    ]
 
 
 def test_pruning_joins_with_a_cast(tmp_path: Path) -> None:
-    pruned(full(tmp_path), counted(tmp_path, {3: 2, 9: 1}), 2, tmp_path / "out", wish={"dtype": "F32"})
+    pruned(full(tmp_path), counted(tmp_path, {3: 2, 9: 1}), 2, tmp_path / "out", dtype="F32")
     dtype, shape, raw = read_safetensors(tmp_path / "out" / "model.safetensors")[HEAD]
     source = head_rows(FULL[HEAD])
     wide = b"".join(
@@ -395,7 +417,9 @@ def test_the_logits_of_the_tokens_that_stay_are_the_same(tmp_path: Path) -> None
     from tests.test_mla_forward import EXACT, error, logits, model, opened
 
     source = full(tmp_path)
-    plan = pruned(source, counted(tmp_path, {token: token for token in range(VOCAB)}), 20, tmp_path / "out").plan
+    plan = pruned(
+        source, counted(tmp_path, {token: token for token in range(VOCAB)}), 20, tmp_path / "out"
+    ).plan
     checkpoint, drafter = opened(source)
     before, after = logits(model(checkpoint, drafter)), logits(model(checkpoint, plan.drafter))
     assert error(before[..., VOCAB - 20 :], after) < EXACT
@@ -406,7 +430,15 @@ def test_the_counts_are_never_replaced(tmp_path: Path) -> None:
     old = drafter_folder(tmp_path, "old")
     (old / "counts.json").write_text("[5, 4, 3]")
     made = call(
-        "convert", drafter_folder(tmp_path), "--draft-vocab", "8", "--token-counts", old / "counts.json", "-o", old, "--force"
-    )  # fmt: skip
+        "convert",
+        drafter_folder(tmp_path),
+        "--draft-vocab",
+        "8",
+        "--token-counts",
+        old / "counts.json",
+        "-o",
+        old,
+        "--force",
+    )
     assert made.code == 2 and "lie in one another" in made.err
     assert (old / "counts.json").read_text() == "[5, 4, 3]"

@@ -11,7 +11,12 @@ from tests.conftest import FIXTURES
 
 ROOT = FIXTURES.parent
 BLOCKS = re.findall(r"```\n\$ eaglectl (.*?)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-RUNS_MODELS = ("smoke", "calibrate", "--to")  # their figures differ in the last digits from machine to machine
+RUNS_MODELS = (
+    "smoke",
+    "calibrate",
+    "--to",
+)  # their figures differ in the last digits from machine to machine
+UPGRADE = ("calibrate", "--to 3.1")  # over all prompts of the trained pair
 
 
 def test_the_readme_shows_the_main_commands() -> None:
@@ -21,11 +26,19 @@ def test_the_readme_shows_the_main_commands() -> None:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one block writes, a later one reads."""
+    """The folder that blocks write to and later blocks read."""
     return tmp_path_factory.mktemp("readme")
 
 
-@pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=[command for command, _ in BLOCKS])
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        pytest.param(
+            *block, id=block[0], marks=[pytest.mark.slow] * any(word in block[0] for word in UPGRADE)
+        )
+        for block in BLOCKS
+    ],
+)
 def test_a_readme_block_is_what_the_command_prints(
     command: str, shown: str, out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,13 +51,13 @@ def test_a_readme_block_is_what_the_command_prints(
         + ["--force"] * (words[0] == "convert" and "OUT" in words)
     )
     printed = capsys.readouterr()
-    seen = (printed.out + printed.err).replace(f"{out}/", "")
+    output = (printed.out + printed.err).replace(f"{out}/", "")
     has_figures = any(word in RUNS_MODELS for word in words)
-    assert timeless(seen, has_figures=has_figures) == timeless(shown, has_figures=has_figures)
+    assert timeless(output, has_figures=has_figures) == timeless(shown, has_figures=has_figures)
 
 
 def timeless(text: str, *, has_figures: bool) -> list[str]:
-    """The text without what differs from run to run; without any figure where a model ran, and the spaces that align them."""
+    """The text without times; if a model ran (`has_figures`), without figures and alignment."""
     text = re.sub(r"in \d+\.\d+ s", "in 0.00 s", text)
     text = re.sub(r"\d+ passed", "# passed", text)  # rules are added
     if has_figures:

@@ -14,7 +14,7 @@ import eaglectl  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.rope import _frequencies  # noqa: E402
-from eaglectl.reference.speculation import Generated, Settings, Speculation  # noqa: E402
+from eaglectl.reference.speculation import DecodingSettings, GeneratedSequence, SpeculativeDecoder  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
@@ -43,7 +43,9 @@ def prompts() -> list[list[int]]:
 def drafter(path: str, folder: Path) -> DraftModel:
     plan = eaglectl.convert(str(FIXTURES / "producers" / path), folder / "out").plan
     weights = load_file(folder / "out" / "model.safetensors")
-    weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    weights = {
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in weights.items()
+    }
     made = plan.drafter
     return DraftModel(weights, made.dims, made.norms, made.rope, made.settings["rms_norm_eps"])
 
@@ -62,12 +64,16 @@ def run(
     prompts: list[list[int]],
     boundaries: tuple[int, ...] = (2, 4, 5),
     **settings: Any,
-) -> list[Generated]:
-    return Speculation(TargetModel(model, boundaries), draft, Settings(**({"max_tokens": 20} | settings))).run(prompts)
+) -> list[GeneratedSequence]:
+    return SpeculativeDecoder(
+        TargetModel(model, boundaries), draft, DecodingSettings(**({"max_tokens": 20} | settings))
+    ).run(prompts)
 
 
 def test_plain_decoding_is_transformers_greedy(target: Any, prompts: list[list[int]]) -> None:
-    assert [found.tokens for found in run(target, None, prompts)] == [greedy(target, prompt, 20) for prompt in prompts]
+    assert [found.tokens for found in run(target, None, prompts)] == [
+        greedy(target, prompt, 20) for prompt in prompts
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +87,16 @@ def test_plain_decoding_is_transformers_greedy(target: Any, prompts: list[list[i
         "vllm/bias",
     ],
 )
-def test_drafting_never_changes_the_output(path: str, target: Any, prompts: list[list[int]], tmp_path: Path) -> None:
+def test_drafting_never_changes_the_output(
+    path: str, target: Any, prompts: list[list[int]], tmp_path: Path
+) -> None:
     plain = [found.tokens for found in run(target, None, prompts)]
     assert [found.tokens for found in run(target, drafter(path, tmp_path), prompts)] == plain
 
 
-def test_a_batch_counts_what_its_prompts_count_alone(target: Any, prompts: list[list[int]], tmp_path: Path) -> None:
+def test_a_batch_counts_what_its_prompts_count_alone(
+    target: Any, prompts: list[list[int]], tmp_path: Path
+) -> None:
     draft = drafter("speculators/two-layers", tmp_path)
     together = run(target, draft, prompts[:12])
     assert together == [run(target, draft, [prompt])[0] for prompt in prompts[:12]]
@@ -95,7 +105,7 @@ def test_a_batch_counts_what_its_prompts_count_alone(target: Any, prompts: list[
 def test_a_boundary_is_the_hidden_state_of_its_number(target: Any) -> None:
     tokens = torch.tensor([[5, 9, 200, 41]])
     watched = TargetModel(target, (0, 3, 8))
-    watched.start()
+    watched.reset()
     with torch.no_grad():
         _, aux = watched.forward(tokens, torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool))
         states = target(tokens, output_hidden_states=True).hidden_states
@@ -122,7 +132,9 @@ def oracle(*, shift: int) -> DraftModel:
         "norm.weight": torch.ones(hidden),
         "lm_head.weight": torch.zeros(256, hidden),
     }
-    weights["d2t"] = torch.tensor([7 + shift - i for i in range(256)])  # every draft token is the same target token
+    weights["d2t"] = torch.tensor(
+        [7 + shift - i for i in range(256)]
+    )  # every draft token is the same target token
     dims = Dimensions(hidden, hidden, 3, 256, 256, 32, 1, 1, 1, 32)
     return DraftModel(weights, dims, Norms(False, False, False, False), Rope(10000.0, None, False), 1e-6)
 
@@ -142,7 +154,9 @@ def parrot() -> Any:
 
 
 @pytest.mark.parametrize(("shift", "k", "length"), [(0, 3, 4.0), (0, 7, 8.0), (1, 3, 1.0), (1, 7, 1.0)])
-def test_an_oracle_is_accepted_whole_and_its_opposite_never(shift: int, k: int, length: float, parrot: Any) -> None:
+def test_an_oracle_is_accepted_whole_and_its_opposite_never(
+    shift: int, k: int, length: float, parrot: Any
+) -> None:
     found = run(parrot, oracle(shift=shift), [[1, 2, 3], [4], [5, 6]], k=k, max_tokens=33)
     drafts, accepted = sum(f.drafts for f in found), sum(sum(f.accepted) for f in found)
     assert 1 + accepted / drafts == length
@@ -169,12 +183,25 @@ def test_sampling_follows_the_targets_distribution(target: Any, tmp_path: Path) 
     "scaling",
     [
         {"rope_type": "linear", "factor": 4.0},
-        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
         {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
-        {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 2048, "beta_fast": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+        {
+            "rope_type": "yarn",
+            "factor": 64.0,
+            "original_max_position_embeddings": 2048,
+            "beta_fast": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
     ],
     ids=lambda scaling: scaling["rope_type"],
-)  # fmt: skip
+)
 def test_rope_is_transformers_rope(scaling: dict[str, Any]) -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

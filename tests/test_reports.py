@@ -1,4 +1,4 @@
-"""What people and pipelines are shown: JSON by its schema, text that answers the questions, exit codes by the contract."""
+"""Output of commands: JSON by its schema, text on the terminal, documented exit codes."""
 
 import json
 from pathlib import Path
@@ -26,8 +26,8 @@ def arguments(case: Case) -> list[str]:
 
 def printed(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:
     code = run(list(given))
-    found = capsys.readouterr()
-    return code, found.out, found.err
+    streams = capsys.readouterr()
+    return code, streams.out, streams.err
 
 
 @pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.name)
@@ -47,7 +47,9 @@ def test_convert_json_and_provenance_keep_their_schemas(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out_folder = tmp_path / "out"
-    code, out, _ = printed(capsys, "convert", str(case.folder), "-o", str(out_folder), "--json", *arguments(case))
+    code, out, _ = printed(
+        capsys, "convert", str(case.folder), "-o", str(out_folder), "--json", *arguments(case)
+    )
     assert code == 0
     schema("convert").validate(json.loads(out))
     schema("provenance").validate(json.loads((out_folder / "eaglectl.json").read_text()))
@@ -71,13 +73,17 @@ def test_convert_json_and_provenance_keep_their_schemas(
         (["inspect", str(FIXTURES / "producers/vllm/native"), "--aux-layers", "2,3"], 2),
         (["inspect", str(FIXTURES / "producers/vllm/native"), "--source-semantics", "moon=full"], 2),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_one_sentence_and_one_document(
-    given: list[str], code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: list[str],
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    seen, out, err = printed(capsys, *given, "--json")
-    assert seen == code and err.startswith("eaglectl: ") and err.count("\n") == 1
+    exit_code, out, err = printed(capsys, *given, "--json")
+    assert exit_code == code and err.startswith("eaglectl: ") and err.count("\n") == 1
     document = json.loads(out)
     schema("error").validate(document)
     assert document["exit_code"] == code and document["message"] in err
@@ -101,7 +107,9 @@ def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str
     assert "vllm serve example/tiny-llama --speculative-config" in out
 
 
-def test_a_screen_without_a_terminal_has_no_colours_and_no_padding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_screen_without_a_terminal_has_no_colours_and_no_padding(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _, out, _ = printed(capsys, "inspect", str(FIXTURES / "producers/vllm/native"), "--tensors")
     assert "\x1b" not in out and not any(line.endswith(" ") for line in out.splitlines())
 
@@ -132,11 +140,16 @@ def test_an_existing_out_needs_force(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert printed(capsys, "convert", source, "-o", str(out), "--force")[0] == 0
 
 
-def test_published_files_hold_no_path_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_files_hold_no_path_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     printed(capsys, "convert", str(FIXTURES / "producers/vllm/native"), "-o", str(out))
     for path in out.iterdir():
-        assert str(tmp_path).encode() not in path.read_bytes() and str(FIXTURES).encode() not in path.read_bytes()
+        assert (
+            str(tmp_path).encode() not in path.read_bytes()
+            and str(FIXTURES).encode() not in path.read_bytes()
+        )
 
 
 def test_the_demo_runs_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,5 +160,5 @@ def test_the_demo_runs_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
 def test_python_callers_get_values() -> None:
     import eaglectl
 
-    found: Any = eaglectl.inspect(str(FIXTURES / "producers/vllm/native"))
-    assert found.drafter.version == "3" and found.asked == ()
+    inspection: Any = eaglectl.inspect(str(FIXTURES / "producers/vllm/native"))
+    assert inspection.drafter.version == "3" and inspection.requested == ()

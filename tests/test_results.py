@@ -1,4 +1,6 @@
-"""`upload --eval-results`: acceptance as measured, in the front matter as the Hub's client reads it back; nothing measured, nothing written."""
+"""`upload --eval-results`: acceptance as measured, in the front matter as the Hub's client reads it back;
+nothing measured, nothing written.
+"""
 
 import json
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eaglectl.acceptance.prompts import builtin_prompts, digest
+from eaglectl.acceptance.prompts import builtin_prompts, digest_prompts
 from tests.builders import call, drafter_folder, write_safetensors
 from tests.builders import drafter_tensors as tensors
 from tests.test_card import card, matter, record, smoke_file
@@ -42,11 +44,17 @@ def refused(*arguments: str | Path) -> str:
 def test_the_hubs_client_reads_what_was_measured(folder: Path, tmp_path: Path) -> None:
     text = card(folder, smoke=smoke_file(tmp_path), has_results=True)
     length, first, second = results(text)
-    assert (length.task_type, length.metric_type, length.metric_value) == ("text-generation", "acceptance_length", 2.31)
+    assert (length.task_type, length.metric_type, length.metric_value) == (
+        "text-generation",
+        "acceptance_length",
+        2.31,
+    )
     assert (length.dataset_type, length.dataset_name) == ("custom", f"prompts of digest {'0' * 12}")
     assert length.dataset_args == {"prompts": 20, "digest": "0" * 64, "max_tokens": 64}
     assert length.metric_args["interval_95"] == [2.2, 2.4]
-    assert length.metric_args["definition"].startswith("Acceptance length: tokens that one step of the target gives")
+    assert length.metric_args["definition"].startswith(
+        "Acceptance length: tokens that one step of the target gives"
+    )
     assert length.metric_args["engine"] == "vllm 0.32.0 on cuda in bfloat16"
     assert (length.metric_args["num_speculative_tokens"], length.metric_args["temperature"]) == (3, 0.0)
     assert [(one.metric_type, one.metric_value) for one in (first, second)] == [
@@ -69,8 +77,12 @@ def test_it_is_what_the_hubs_client_would_write(folder: Path, tmp_path: Path) ->
 
 def test_the_built_in_prompts_are_named(folder: Path, tmp_path: Path) -> None:
     path = smoke_file(tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "prompts_digest": digest(builtin_prompts())}))
-    assert results(card(folder, smoke=path, has_results=True))[0].dataset_name == "eaglectl's built-in prompts"
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "prompts_digest": digest_prompts(builtin_prompts())})
+    )
+    assert (
+        results(card(folder, smoke=path, has_results=True))[0].dataset_name == "eaglectl's built-in prompts"
+    )
 
 
 def test_nothing_is_in_the_front_matter_unless_asked_for(folder: Path, tmp_path: Path) -> None:
@@ -162,8 +174,12 @@ def test_a_licence_is_read_as_before_with_results_below_it(folder: Path, tmp_pat
     assert call("upload", folder, "org/drafter", "--dry-run", "--policy", policy).code == 0
 
 
-@pytest.mark.parametrize("change", [{"acceptance_length": "much"}, {"per_position": 3}, {"engine": {}}, {"k": 2.5}])
-def test_a_record_of_a_measurement_that_is_none_is_told(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"acceptance_length": "much"}, {"per_position": 3}, {"engine": {}}, {"k": 2.5}]
+)
+def test_a_record_of_a_measurement_that_is_none_is_told(
+    folder: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
     kept(folder, tmp_path)
     found = json.loads((folder / "eaglectl.json").read_text())
     found["published"]["smoke"] |= change

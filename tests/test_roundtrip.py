@@ -1,4 +1,4 @@
-"""Conversion moves bytes: native -> vLLM -> native gives the same tensors, twice the same, in files that others open."""
+"""Conversion moves bytes: native -> vLLM -> native gives the same tensors, in files that others open."""
 
 import json
 import os
@@ -9,13 +9,15 @@ import pytest
 from safetensors import safe_open
 
 import eaglectl
-from eaglectl.conversion.plan import Wish
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.boundaries import default_boundaries
-from eaglectl.formats.catalogue import WRITABLE
-from eaglectl.formats.spelling import canonical_name
+from eaglectl.formats.catalogue import writable
+from eaglectl.formats.format import Answers
+from eaglectl.formats.names import canonical_name
 from tests.cases import CASES, Case, digests, file_digests
 
-# strays are left behind, fused and absorbed tensors become the named ones, a lost d2t is written, a missing scale folded in
+# strays are left behind, fused and absorbed tensors become the named ones, a lost d2t is written, a missing
+# scale is folded in
 CHANGED_BY_DESIGN = (
     "eagle/bin",
     "vllm/fused",
@@ -30,9 +32,9 @@ CHANGED_BY_DESIGN = (
 def converted(source: Path, out: Path, case: Case, layout: str = "vllm", **options: object) -> Path:
     if case.is_pickled:
         pytest.importorskip("torch")
-    wish = Wish(layout=layout)
-    answers = case.answered() if layout == "vllm" and source == case.folder else None
-    eaglectl.convert(str(source), out, wish=wish, answers=answers, target_name="example/tiny-llama", **options)  # type: ignore[arg-type]
+    answers = case.answered() if layout == "vllm" and source == case.folder else Answers()
+    wanted = ConvertOptions(layout, target_name="example/tiny-llama", answers=answers, **options)  # type: ignore[arg-type]
+    eaglectl.convert(str(source), out, wanted)
     return out
 
 
@@ -40,7 +42,7 @@ def converted(source: Path, out: Path, case: Case, layout: str = "vllm", **optio
 def test_native_to_vllm_and_back_gives_the_same_tensors(case: Case, tmp_path: Path) -> None:
     vllm = converted(case.folder, tmp_path / "vllm", case)
     back = case.back or case.producer
-    assert back in WRITABLE
+    assert back in writable()
     target = tmp_path / "config.json"
     target.write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
     native = converted(
@@ -92,8 +94,8 @@ def test_the_output_is_read_back_as_the_same_drafter(case: Case, tmp_path: Path)
         case.layers,
     )
     assert drafter.aux.boundaries == case.boundaries and drafter.dims.aux == case.aux
-    assert drafter.told("problem") == () and drafter.told("question") == ()
-    assert found.asked[0].outcome == "as trained", found.asked[0].reasons
+    assert drafter.notes_at("problem") == () and drafter.notes_at("question") == ()
+    assert found.requested[0].outcome == "as trained", found.requested[0].reasons
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.is_pickled], ids=lambda case: case.path)
@@ -140,6 +142,8 @@ def test_the_default_of_a_given_target_is_written_out(tmp_path: Path) -> None:
         '{"num_hidden_layers": 8, "model_type": "llama", "hidden_size": 32, "vocab_size": 256}'
     )
     case = next(case for case in CASES if case.path == "specforge/gqa")
-    done = eaglectl.convert(str(case.folder), tmp_path / "out", target=str(tmp_path / "target"))
+    done = eaglectl.convert(
+        str(case.folder), tmp_path / "out", ConvertOptions(target=str(tmp_path / "target"))
+    )
     assert done.plan.config["eagle_aux_hidden_state_layer_ids"] == list(default_boundaries(8)) == [2, 4, 5]
     assert done.plan.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]

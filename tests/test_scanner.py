@@ -1,4 +1,7 @@
-"""The scanner of vLLM's sources: it reproduces the data for real releases, and sees what changes in small synthetic ones."""
+"""The scanner of vLLM's sources.
+
+It reproduces the data for real releases, and sees what changes in small synthetic ones.
+"""
 
 import json
 import subprocess
@@ -9,13 +12,17 @@ from typing import Any
 
 import pytest
 
-from eaglectl.engines import scanner, vllm
+from eaglectl.engines import vllm
+from eaglectl.engines.checks import CHECKS, CLAIMS
 from eaglectl.engines.extraction import extract
-from eaglectl.engines.scanner import CLAIMS, SIGHTS, changes, compare, main
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.scanner import changes, compare
 from eaglectl.engines.wheels import Sources
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
+from tests.builders import call
 
 SCANS = sorted(Path(__file__).parent.glob("scans/*.json"))
+LIKE = "0.33.0"  # the release that TREE mirrors
 
 
 def scan(path: Path) -> dict[str, Any]:
@@ -35,15 +42,26 @@ def test_the_newest_three_releases_are_among_the_scans() -> None:
 
 
 def test_every_sight_is_of_a_fact() -> None:
-    assert set(SIGHTS) <= {fact.id for fact in vllm.ENGINE.facts}
+    assert set(CHECKS) <= {fact.id for fact in vllm.ENGINE.facts}
 
 
 def test_every_sight_and_claim_is_seen_both_ways_or_in_all_releases() -> None:
-    """A sight that can only say what the data expects today would see no change tomorrow."""
-    seen = {name: {sight(scan(path)) for path in SCANS} for name, sight in SIGHTS.items()}
-    always = {name for name, values in seen.items() if len({value for value in values if value is not None}) == 1}
-    expected = {fact.id for fact in vllm.ENGINE.facts if fact.releases in ("", ">=0.10.1", ">=0.11.1", ">=0.18.0")}
-    assert always - expected <= {"multi-layer", "residual-absent", "speculators-unknown", "ids-unsorted", "fc-norm-unstated", "norm-output-unstated"}  # fmt: skip
+    """A check that can only say what the data expects today would see no change tomorrow."""
+    seen = {name: {check(scan(path)) for path in SCANS} for name, check in CHECKS.items()}
+    always = {
+        name for name, values in seen.items() if len({value for value in values if value is not None}) == 1
+    }
+    expected = {
+        fact.id for fact in vllm.ENGINE.facts if fact.releases in ("", ">=0.10.1", ">=0.11.1", ">=0.18.0")
+    }
+    assert always - expected <= {
+        "multi-layer",
+        "residual-absent",
+        "speculators-unknown",
+        "ids-unsorted",
+        "fc-norm-unstated",
+        "norm-output-unstated",
+    }
 
 
 def drafter(*, extra: str = "", outer: str = "") -> str:
@@ -58,7 +76,8 @@ class Model:
     def __init__(self):
         eagle_config = getattr(self.config, "eagle_config", None) or {{}}
         self.use_aux_hidden_state = eagle_config["use_aux_hidden_state"]
-        self.norm_before_fc = eagle_config.get("norm_before_fc", getattr(self.config, "norm_before_fc", False))
+        self.norm_before_fc = \
+            eagle_config.get("norm_before_fc", getattr(self.config, "norm_before_fc", False))
         count = range(self.config.num_hidden_layers)
         n = getattr(self.config, "num_aux_hidden_states", None)
         ids = eagle_config.get("eagle_aux_hidden_state_layer_ids")
@@ -87,23 +106,68 @@ class Outer:
 """
 
 
-MLA = drafter().replace('"norm_before_fc"', '"other"').replace("self.model.input_norm(hidden_states)", "hidden_states").replace("mask_hidden", "other")  # fmt: skip
+MLA = (
+    drafter()
+    .replace('"norm_before_fc"', '"other"')
+    .replace("self.model.input_norm(hidden_states)", "hidden_states")
+    .replace("mask_hidden", "other")
+)
+
+
+def module_of(name: str) -> str:
+    """The module that vLLM registers an architecture with."""
+    for part, module in (("Deepseek", "deepseek_eagle3"), ("Qwen3For", "qwen3_eagle3")):
+        if part in name:
+            return module
+    return "llama_eagle3"
+
+
 TREE = {
     "__init__.py": "raise SystemExit('the scanner must not import this')",
-    "model_executor/models/registry.py": "M = {" + ", ".join(
-        f'"{name}": ("{"deepseek" if "Deepseek" in name else "qwen3" if "Qwen3For" in name else "llama"}_eagle3", "X")'
-        for name in vllm.data()["architectures"] if "Eagle3" in name
-    ) + "}",
+    "model_executor/models/registry.py": "M = {"
+    + ", ".join(
+        f'"{name}": ("{module_of(name)}", "X")' for name in vllm.data()["architectures"] if "Eagle3" in name
+    )
+    + "}",
     "model_executor/models/llama_eagle3.py": drafter(),
     "model_executor/models/deepseek_eagle3.py": MLA,
-    "model_executor/models/qwen3_eagle3.py": drafter(extra='a = getattr(self.config, "eagle_aux_hidden_state_layer_ids"), self.config.layer_types'),
-    "model_executor/models/interfaces.py": "def get_eagle3_default_aux_hidden_state_layers(self):\n    return (2, num_layers // 2, num_layers - 3)\ndef f(): return tuple(sorted(set(layers)))",
-    "model_executor/models/utils.py": "class AutoWeightsLoader:\n    def __init__(self):\n        self.ignore_unexpected_suffixes.append('.bias')",
+    "model_executor/models/qwen3_eagle3.py": drafter(
+        extra='a = getattr(self.config, "eagle_aux_hidden_state_layer_ids"), self.config.layer_types'
+    ),
+    "model_executor/models/interfaces.py": (
+        "def get_eagle3_default_aux_hidden_state_layers(self):\n"
+        "    return (2, num_layers // 2, num_layers - 3)\n"
+        "def f(): return tuple(sorted(set(layers)))"
+    ),
+    "model_executor/models/utils.py": (
+        "class AutoWeightsLoader:\n"
+        "    def __init__(self):\n"
+        "        self.ignore_unexpected_suffixes.append('.bias')"
+    ),
     "model_executor/model_loader/default_loader.py": "track = loaded_weights is not None",
-    "config/vllm.py": "class V:\n    def use_v2_model_runner(self):\n        return True\n    def _get_v2_model_runner_unsupported_features(self):\n        a.append('parallel drafting for EAGLE speculative decoding')",
-    "config/speculative.py": "def hf_config_override(hf_config):\n    return hf_config.model_type in " + str((*vllm.data()["rewritten_model_types"],)) + "\ndef _maybe_override_draft_max_position_embeddings(): pass",
-    "v1/worker/gpu_model_runner.py": "def _get_eagle3_aux_layers_from_config(self):\n    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n    eagle_config = getattr(hf_config, 'eagle_config', None)\n    ids = eagle_config.get('eagle_aux_hidden_state_layer_ids')",
-    "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py": "def get_eagle3_aux_layers_from_config(c):\n    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n    for name in ('dflash_config', 'eagle_config'):\n        inner = getattr(hf_config, name, None)\n        ids = inner.get('layer_ids')",
+    "config/vllm.py": (
+        "class V:\n"
+        "    def use_v2_model_runner(self):\n"
+        "        return True\n"
+        "    def _get_v2_model_runner_unsupported_features(self):\n"
+        "        a.append('parallel drafting for EAGLE speculative decoding')"
+    ),
+    "config/speculative.py": "def hf_config_override(hf_config):\n    return hf_config.model_type in "
+    + str((*vllm.data()["rewritten_model_types"],))
+    + "\ndef _maybe_override_draft_max_position_embeddings(): pass",
+    "v1/worker/gpu_model_runner.py": (
+        "def _get_eagle3_aux_layers_from_config(self):\n"
+        "    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n"
+        "    eagle_config = getattr(hf_config, 'eagle_config', None)\n"
+        "    ids = eagle_config.get('eagle_aux_hidden_state_layer_ids')"
+    ),
+    "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py": (
+        "def get_eagle3_aux_layers_from_config(c):\n"
+        "    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n"
+        "    for name in ('dflash_config', 'eagle_config'):\n"
+        "        inner = getattr(hf_config, name, None)\n"
+        "        ids = inner.get('layer_ids')"
+    ),
     "transformers_utils/configs/speculators/algos.py": """
 @register_speculator("eagle3")
 def update_eagle3(config_dict, pre_trained_config):
@@ -113,7 +177,7 @@ def update_eagle3(config_dict, pre_trained_config):
     pre_trained_config["norm_output"] = config_dict.get("norm_output", False)
     raise ValueError("Unsupported model_type")
 """,
-}  # fmt: skip
+}
 
 
 def tree(parent: Path, **changed: tuple[str, str]) -> Path:
@@ -128,88 +192,203 @@ def tree(parent: Path, **changed: tuple[str, str]) -> Path:
 
 
 def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) -> None:
-    assert compare(extract(Sources(tree(tmp_path))), vllm.releases()[-1]) == []
+    assert compare(extract(Sources(tree(tmp_path))), LIKE) == []
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "differs"),
     [
-        ("llama_eagle3", 'getattr(self.config, "norm_output", False)', "False", {"norm-output-absent", "norm-output-unstated"}),
-        ("llama_eagle3", 'eagle_config.get("norm_before_fc", getattr(self.config, "norm_before_fc", False))', 'getattr(self.config, "norm_before_fc")', {"norm-before-fc-nested"}),
+        (
+            "llama_eagle3",
+            'getattr(self.config, "norm_output", False)',
+            "False",
+            {"norm-output-absent", "norm-output-unstated"},
+        ),
+        (
+            "llama_eagle3",
+            'eagle_config.get("norm_before_fc", getattr(self.config, "norm_before_fc", False))',
+            'getattr(self.config, "norm_before_fc")',
+            {"norm-before-fc-nested"},
+        ),
         ("llama_eagle3", 'getattr(config, "attention_bias", False)', "False", {"attention-bias-absent"}),
         ("llama_eagle3", 'name = "model." + name', "pass", {"prefix"}),
-        ("llama_eagle3", "if ids else 3", "if ids else 4", {"fc takes three aux states where nothing says how many"}),
-        ("llama_eagle3", "loader.load_weights(weights)", "return loader.load_weights(weights)", {"missing tensors are not reported"}),
-        ("llama_eagle3", 'eagle_config.get("eagle_aux_hidden_state_layer_ids")', 'self.config.eagle_aux_hidden_state_layer_ids', {"aux-count-unstated"}),
-        ("llama_eagle3", 'if self.config.draft_vocab_size != target_vocab_size:', "if True:", {"identity-d2t"}),
-        ("deepseek_eagle3", "self.model.fc_norm(hidden_states)", "self.model.fc(hidden_states)", {"fc-norm-not-applied"}),
-        ("deepseek_eagle3", "return AutoWeightsLoader(self).load_weights(weights)", "for name in weights:\n            if name not in params_dict:\n                continue", {"unknown-tensor", "unknown-tensor-dropped"}),
-        ("deepseek_eagle3", '"other", getattr(self.config, "other", False)', '"other", getattr(self.config, "norm_before_fc", False)', {"norm-before-fc-mla"}),
+        (
+            "llama_eagle3",
+            "if ids else 3",
+            "if ids else 4",
+            {"fc takes three aux states where nothing says how many"},
+        ),
+        (
+            "llama_eagle3",
+            "loader.load_weights(weights)",
+            "return loader.load_weights(weights)",
+            {"missing tensors are not reported"},
+        ),
+        (
+            "llama_eagle3",
+            'eagle_config.get("eagle_aux_hidden_state_layer_ids")',
+            "self.config.eagle_aux_hidden_state_layer_ids",
+            {"aux-count-unstated"},
+        ),
+        (
+            "llama_eagle3",
+            "if self.config.draft_vocab_size != target_vocab_size:",
+            "if True:",
+            {"identity-d2t"},
+        ),
+        (
+            "deepseek_eagle3",
+            "self.model.fc_norm(hidden_states)",
+            "self.model.fc(hidden_states)",
+            {"fc-norm-not-applied"},
+        ),
+        (
+            "deepseek_eagle3",
+            "return AutoWeightsLoader(self).load_weights(weights)",
+            "for name in weights:\n            if name not in params_dict:\n                continue",
+            {"unknown-tensor", "unknown-tensor-dropped"},
+        ),
+        (
+            "deepseek_eagle3",
+            '"other", getattr(self.config, "other", False)',
+            '"other", getattr(self.config, "norm_before_fc", False)',
+            {"norm-before-fc-mla"},
+        ),
         ("qwen3_eagle3", ", self.config.layer_types", "", {"sliding-window-qwen3"}),
         ("algos", 'pre_trained_config["norm_output"]', "other", {"speculators-norm-output"}),
-        ("algos", '"norm_before_residual", True', '"norm_before_residual", False', {"speculators configs without norm_before_residual mean true"}),
-        ("algos", 'pre_trained_config["fc_norm"]', 'pre_trained_config["num_aux_hidden_states"]', {"speculators-fc-norm", "the speculators reader drops num_aux_hidden_states"}),
-        ("eagle3_utils", "inner.get('layer_ids')", "inner.get('eagle_aux_hidden_state_layer_ids')", {"ids are read in eagle_config (V2 runner)", "ids are read in eagle_config.layer_ids (V2 runner)"}),
-        ("gpu_model_runner", "eagle_config.get('eagle_aux_hidden_state_layer_ids')", "None", {"ids are read in eagle_config (V1 runner)"}),
+        (
+            "algos",
+            '"norm_before_residual", True',
+            '"norm_before_residual", False',
+            {"speculators configs without norm_before_residual mean true"},
+        ),
+        (
+            "algos",
+            'pre_trained_config["fc_norm"]',
+            'pre_trained_config["num_aux_hidden_states"]',
+            {"speculators-fc-norm", "the speculators reader drops num_aux_hidden_states"},
+        ),
+        (
+            "eagle3_utils",
+            "inner.get('layer_ids')",
+            "inner.get('eagle_aux_hidden_state_layer_ids')",
+            {
+                "ids are read in eagle_config (V2 runner)",
+                "ids are read in eagle_config.layer_ids (V2 runner)",
+            },
+        ),
+        (
+            "gpu_model_runner",
+            "eagle_config.get('eagle_aux_hidden_state_layer_ids')",
+            "None",
+            {"ids are read in eagle_config (V1 runner)"},
+        ),
         ("interfaces", "num_layers - 3", "num_layers - 1", {"without ids the layers are (2, n // 2, n - 3)"}),
         ("utils", ".bias", ".scale", {"bias-unstated"}),
         ("vllm", "return True", "return False", {"the V2 runner is the default for every target"}),
         ("speculative", "'deepseek_v3', ", "", {"model_type deepseek_v3 is rewritten"}),
-        ("registry", '"LlamaForCausalLMEagle3"', '"Eagle4LlamaForCausalLM"', {"architecture LlamaForCausalLMEagle3", "architecture Eagle4LlamaForCausalLM"}),
+        (
+            "registry",
+            '"LlamaForCausalLMEagle3"',
+            '"Eagle4LlamaForCausalLM"',
+            {"architecture LlamaForCausalLMEagle3", "architecture Eagle4LlamaForCausalLM"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_change_in_the_sources_is_seen_as_that_change(
     file: str, old: str, new: str, differs: set[str], tmp_path: Path
 ) -> None:
     found = extract(Sources(tree(tmp_path, **{file: (old, new)})))
-    assert {one.what for one in compare(found, vllm.releases()[-1])} == differs
+    assert {one.what for one in compare(found, LIKE)} == differs
 
 
 def test_a_class_that_is_gone_is_seen(tmp_path: Path) -> None:
     (tree(tmp_path) / "vllm/model_executor/models/qwen3_eagle3.py").unlink()
-    found = {one.what for one in compare(extract(Sources(tmp_path)), vllm.releases()[-1])}
+    found = {one.what for one in compare(extract(Sources(tmp_path)), LIKE)}
     assert found == {"no-class-qwen3"}
 
 
 def test_two_scans_are_compared_value_by_value() -> None:
-    before, after = scan(SCANS[-2]), scan(SCANS[-1])
+    before, after = (scan(SCANS[0].with_name(f"vllm-{release}.json")) for release in ("0.32.0", "0.33.0"))
     assert changes(before, before) == []
     assert "rewritten_model_types: step5" in {one.what for one in changes(before, after)}
 
 
-def test_a_wheel_is_read_without_its_other_members(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wheel_is_read_without_its_other_members(tmp_path: Path) -> None:
     wheel = tmp_path / "vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         for path, text in TREE.items():
             file.writestr(f"vllm/{path}", text)
         file.writestr("vllm/_C.abi3.so", b"not python")
-    assert main([str(wheel)]) == 0
-    assert "nothing changed" in capsys.readouterr().out
-    assert main([str(wheel), "--against", "0.24.0"]) == 1
-    assert "identity-d2t: does not hold before, holds in these sources" in capsys.readouterr().out
-    assert main([str(wheel), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["release"] == "0.33.0"
+    done = call("engines", "scan", str(wheel))
+    assert done.code == 0 and "nothing changed" in done.out and "add to" not in done.out
+    done = call("engines", "scan", str(wheel), "--against", "0.24.0")
+    assert done.code == 1
+    assert "identity-d2t: does not hold before, holds in these sources" in done.out
+    done = call("engines", "scan", str(wheel), "--json")
+    assert done.code == 0 and done.document["release"] == "0.33.0"
 
 
-def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_bytes(b"PK\x03\x04 not a wheel")
     (tmp_path / "empty").mkdir()
     broken = tree(tmp_path / "broken")
     (broken / "vllm/config/vllm.py").write_text("def (")
     for path in (tmp_path / "a.whl", tmp_path / "empty", tmp_path / "gone", broken):
-        assert main([str(path)]) == 3
-    assert main([str(tree(tmp_path / "good")), "--against", "9.9.9"]) == 2
-    assert main([str(tmp_path / "good"), "--against", str(tmp_path / "gone.json")]) == 3
-    assert "Traceback" not in capsys.readouterr().err
-    with pytest.raises(Unreadable):
+        assert call("engines", "scan", str(path)).code == 3
+    good = str(tree(tmp_path / "good"))
+    assert call("engines", "scan", good, "--against", "9.9.9").code == 2
+    for text in (None, "not json", "[]"):
+        if text:
+            (tmp_path / "gone.json").write_text(text)
+        done = call("engines", "scan", good, "--against", str(tmp_path / "gone.json"))
+        assert done.code == 3 and "Traceback" not in done.err and "gone.json" in done.err
+    with pytest.raises(UnreadableError):
         Sources(tmp_path / "empty")
 
 
-def test_it_runs_as_a_module_and_loads_nothing_heavy(tmp_path: Path) -> None:
-    code = f"import sys; from eaglectl.engines.scanner import main; main([{str(tree(tmp_path))!r}]); print(*sys.modules, file=sys.stderr)"
+def test_a_wheel_of_sglang_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    wheel = tmp_path / "sglang-0.5.24-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("sglang/__init__.py", "")
+    done = call("engines", "scan", str(wheel))
+    assert done.code == 3 and "cannot be scanned yet" in done.err
+
+
+def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from eaglectl.engines.scanner import scan;"
+        f"scan(Path({str(tree(tmp_path))!r})); print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "vllm", "rich"} & set(done.stderr.split())
-    assert scanner.__doc__ and "python -m eaglectl.engines.scanner" in scanner.__doc__
+
+
+@pytest.mark.parametrize("path", SCANS, ids=lambda path: path.stem)
+def test_switches_are_stated_where_the_classes_read_them(path: Path) -> None:
+    found = scan(path)
+    flags = vllm.ENGINE.behaviour(found["release"]).flags
+    for name in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
+        stated = (
+            {"eagle_config" if "." in key else "top" for key in flags[name].paths} if name in flags else set()
+        )
+        assert stated == set(found["classes"]["llama"]["reads"].get(name, [])), name
+
+
+@pytest.mark.parametrize("path", SCANS, ids=lambda path: path.stem)
+def test_aux_states_are_counted_by_the_keys_that_the_classes_read(path: Path) -> None:
+    found = scan(path)
+    keys = ("num_aux_layers", "num_aux_hidden_states", IDS, f"eagle_config.{IDS}")
+    for kind, drafter in found["classes"].items():
+        read = {
+            key for key in keys if drafter and _place(key) in drafter["reads"].get(key.split(".")[-1], ())
+        }
+        if drafter:
+            assert set(vllm.ENGINE.behaviour(found["release"]).aux_count[kind].paths) == read, kind
+
+
+def _place(key: str) -> str:
+    return "eagle_config" if "." in key else "top"
 
 
 def test_claims_say_releases_that_are_known_or_none() -> None:

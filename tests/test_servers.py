@@ -1,4 +1,6 @@
-"""smoke on servers that answer as SGLang 0.5.23 and a vLLM in development mode do (read in their sources), on loopback."""
+"""smoke on servers that answer as SGLang 0.5.23 and a vLLM in development mode do (read in their sources), on
+loopback.
+"""
 
 import http.server
 import json
@@ -12,16 +14,19 @@ import pytest
 
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.errors import Refused, Unreadable
+from eaglectl.errors import RefusedError, UnreadableError
 from tests.builders import drafter_folder
 
 pytest.importorskip("torch")
 
 MODELS = {"data": [{"id": "m"}]}
 INFO = {
-    "speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 1, "version": "0.5.23",
+    "speculative_algorithm": "EAGLE3",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "version": "0.5.23",
     "speculative_draft_model_path": "org/drafter",
-}  # fmt: skip
+}
 DETAILS = {"spec_verify_ct": 10, "spec_correct_drafts_histogram": [4, 3, 2, 1]}
 ANSWER = {"usage": {"completion_tokens": 20}, "sglext": {"spec_tokens_details": DETAILS}}
 SGLANG = {"/v1/models": MODELS, "/server_info": INFO, "/v1/completions": ANSWER}
@@ -59,9 +64,8 @@ def smoke(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any] | None = Non
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     with server(pages, [] if seen is None else seen) as url:
-        return api.smoke(
-            str(folder), str(tmp_path / "target"), engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20
-        )
+        options = api.SmokeOptions(engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
+        return api.smoke(str(folder), str(tmp_path / "target"), options)
 
 
 def test_sglang_says_of_each_request_what_its_rounds_accepted(tmp_path: Path) -> None:
@@ -76,7 +80,10 @@ def test_sglang_says_of_each_request_what_its_rounds_accepted(tmp_path: Path) ->
 
 
 def test_rounds_that_never_reach_the_last_position_still_count_it(tmp_path: Path) -> None:
-    short = {**ANSWER, "sglext": {"spec_tokens_details": {**DETAILS, "spec_correct_drafts_histogram": [5, 5]}}}
+    short = {
+        **ANSWER,
+        "sglext": {"spec_tokens_details": {**DETAILS, "spec_correct_drafts_histogram": [5, 5]}},
+    }
     report = smoke(tmp_path, {**SGLANG, "/v1/completions": short})
     assert [position.value for position in report.measured.per_position] == [0.5, 0.0, 0.0]
 
@@ -84,9 +91,9 @@ def test_rounds_that_never_reach_the_last_position_still_count_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "error", "word"),
     [
-        ({"speculative_algorithm": None}, Unreadable, "runs no speculative decoding"),
-        ({"speculative_algorithm": "EAGLE"}, Refused, "accepts nothing"),
-        ({"speculative_num_steps": None}, Unreadable, "how many steps"),
+        ({"speculative_algorithm": None}, UnreadableError, "runs no speculative decoding"),
+        ({"speculative_algorithm": "EAGLE"}, RefusedError, "accepts nothing"),
+        ({"speculative_num_steps": None}, UnreadableError, "how many steps"),
     ],
 )
 def test_an_sglang_server_that_does_not_draft_with_eagle3_is_no_measurement(
@@ -97,10 +104,11 @@ def test_an_sglang_server_that_does_not_draft_with_eagle3_is_no_measurement(
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"sglext": {}}, {"sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": [-1]}}}]
+    "answer",
+    [{}, {"sglext": {}}, {"sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": [-1]}}}],
 )
 def test_an_sglang_that_does_not_count_is_unreadable(answer: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="spec_tokens_details"):
+    with pytest.raises(UnreadableError, match="spec_tokens_details"):
         smoke(tmp_path, {**SGLANG, "/v1/completions": {"usage": {"completion_tokens": 20}, **answer}})
 
 
@@ -127,5 +135,5 @@ def test_invented_acceptance_on_a_vllm_server_is_refused(tmp_path: Path) -> None
         "/server_info?config_format=json": info,
         "/v1/completions": ANSWER,
     }
-    with pytest.raises(Refused, match="invents acceptance"):
+    with pytest.raises(RefusedError, match="invents acceptance"):
         smoke(tmp_path, pages)

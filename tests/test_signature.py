@@ -10,17 +10,21 @@ import jsonschema
 import pytest
 
 from eaglectl import api
-from eaglectl.publishing import plan
+from eaglectl.publishing import files
 from tests.builders import Outcome, call, drafter_folder
 from tests.conftest import FIXTURES
 
-SCHEMA = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/verify.schema.json").read_text()))
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((FIXTURES.parent / "schemas/verify.schema.json").read_text())
+)
 
 
 @pytest.fixture
 def package() -> Any:
     return pytest.importorskip(
-        "model_signing.verifying", exc_type=ImportError, reason="the sign extra (model-signing) is not installed"
+        "model_signing.verifying",
+        exc_type=ImportError,
+        reason="the sign extra (model-signing) is not installed",
     )
 
 
@@ -43,8 +47,10 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mine: tuple[Path, Pa
     """What a download of a signed drafter holds; its weights were too large to be kept in memory."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan, "KEPT", 4000)
-    done = api.upload(str(drafter_folder(tmp_path)), "org/drafter", dry_run=True, signer=str(mine[0]))
+    monkeypatch.setattr(files, "MAX_KEPT", 4000)
+    done = api.upload(
+        str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True, signer=str(mine[0]))
+    )
     folder = tmp_path / "download"
     folder.mkdir()
     for file in done.plan.files:
@@ -61,7 +67,9 @@ def unsigned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "download"
     folder.mkdir()
-    for file in api.upload(str(drafter_folder(tmp_path)), "org/drafter", dry_run=True).plan.files:
+    for file in api.upload(
+        str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True)
+    ).plan.files:
         assert isinstance(file.content, bytes)
         (folder / file.name).write_bytes(file.content)
     (folder / "model.sig").write_text("{}")
@@ -86,8 +94,9 @@ def test_the_right_key_verifies(signed: Path, mine: tuple[Path, Path]) -> None:
 
 
 def test_model_signing_itself_verifies_it(signed: Path, mine: tuple[Path, Path], package: Any) -> None:
-    (signed / ".cache").mkdir()
-    (signed / ".cache/x").write_text("what a download keeps")
+    kept = signed / ".cache/huggingface/download/x.metadata"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("what a download keeps")
     package.Config().use_elliptic_key_verifier(public_key=mine[1]).verify(signed, signed / "model.sig")
 
 
@@ -157,7 +166,12 @@ def lose(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda folder: rewritten(folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-1] + b"!"), "model.safetensors is another file"),
+        (
+            lambda folder: rewritten(
+                folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-1] + b"!"
+            ),
+            "model.safetensors is another file",
+        ),
         (lambda folder: rewritten(folder, "README.md", b"# other\n"), "README.md is another file"),
         (add_weights, "model-2.safetensors was not signed"),
         (lose, "config.json is not there"),
@@ -166,7 +180,7 @@ def lose(folder: Path) -> None:
         (lambda folder: (folder / "model.sig").unlink(), "there is no model.sig"),
     ],
     ids=["weights", "card", "more weights", "lost", "no bundle", "no text", "no signature"],
-)  # fmt: skip
+)
 def test_what_was_not_signed_fails(
     signed: Path, mine: tuple[Path, Path], change: Callable[[Path], object], says: str
 ) -> None:
@@ -185,8 +199,8 @@ def test_a_signature_that_was_changed_fails(signed: Path, mine: tuple[Path, Path
     assert "it is not by" in checked(call("verify", signed, "--public-key", mine[1], "--json"), 1, "failed")
 
 
-def test_files_that_nobody_reads_need_no_signature(signed: Path, mine: tuple[Path, Path]) -> None:
-    (signed / "notes.txt").write_text("mine")
+def test_files_of_the_hubs_client_need_no_signature(signed: Path, mine: tuple[Path, Path]) -> None:
+    (signed / ".gitattributes").write_text("*.safetensors filter=lfs")
     checked(call("verify", signed, "--public-key", mine[1], "--json"), 0, "verified")
 
 
@@ -213,7 +227,9 @@ def test_an_identity_cannot_be_looked_up_offline(signed: Path) -> None:
     assert "offline" in checked(call("verify", signed, *named, "--json"), 3, "not-looked")
 
 
-def test_a_network_that_is_closed_is_no_failed_signature(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_is_closed_is_no_failed_signature(
+    signed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     named = ("--identity", "me@example.com", "--identity-provider", "https://example.com")
     assert "list of trust" in checked(call("verify", signed, *named, "--json"), 3, "not-looked")
@@ -234,7 +250,11 @@ def test_without_the_package_nothing_passes(
     (unsigned / "SHA256SUMS").unlink()
     (unsigned / "eaglectl.json").unlink()
     done = call("verify", unsigned, "--public-key", mine[1])
-    assert done.code == 3 and "nothing to compare with" in done.err and "model-signing is not installed" in done.err
+    assert (
+        done.code == 3
+        and "nothing to compare with" in done.err
+        and "model-signing is not installed" in done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,20 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import eaglectl  # noqa: E402
+from eaglectl.acceptance import reference_engine  # noqa: E402
 from eaglectl.acceptance.prompts import builtin_prompts, read_prompts  # noqa: E402
+from eaglectl.acceptance.vllm import run as vllm_run  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
-from eaglectl.errors import Usage  # noqa: E402
+from eaglectl.errors import UsageError  # noqa: E402
+from eaglectl.progress import Progress  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
 DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
-SCHEMA = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/smoke.schema.json").read_text()))
+SCHEMA, LOAD_SCHEMA = (
+    jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / f"schemas/{name}.schema.json").read_text()))
+    for name in ("smoke", "load")
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +115,16 @@ def test_the_drift_probe_measures_four_conditions_to_depth_7(
     _, report, _ = smoke(capsys, target, prompts, "--probe", "drift")
     SCHEMA.validate(report)
     drift = report["probes"]["drift"]
-    assert [one["name"] for one in drift] == ["as given", "another template", "foreign system prompt", "long context"]
+    assert [one["name"] for one in drift] == [
+        "as given",
+        "another template",
+        "foreign system prompt",
+        "long context",
+    ]
     assert all(len(one["state_growth"]) == 7 and one["state_growth"][0] == 1.0 for one in drift)
-    assert all(0 <= share <= 1 for one in drift for share in (*one["attention_on_first"], *one["attention_on_own"]))
+    assert all(
+        0 <= share <= 1 for one in drift for share in (*one["attention_on_first"], *one["attention_on_own"])
+    )
 
 
 def test_a_drafter_against_itself_has_ratio_one(
@@ -120,7 +134,9 @@ def test_a_drafter_against_itself_has_ratio_one(
     assert report["against"]["ratio"] == {"value": 1.0, "interval": [1.0, 1.0]}
 
 
-def test_the_screen_says_the_verdict_first(target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_screen_says_the_verdict_first(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [
         "smoke",
         DRAFTER,
@@ -148,9 +164,14 @@ def test_the_screen_says_the_verdict_first(target: Path, prompts: Path, capsys: 
         (("--engine", "http://127.0.0.1:9"), 3, "no answer"),
         (("--prompts", "nowhere.jsonl"), 3, "nowhere.jsonl"),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_is_a_sentence(
-    more: tuple[str, ...], code: int, word: str, target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...],
+    code: int,
+    word: str,
+    target: Path,
+    prompts: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     seen, document, err = smoke(capsys, target, prompts, *more)
     assert seen == code and word in document["message"] and err.count("\n") == 1
@@ -165,7 +186,9 @@ def test_a_gpu_that_is_not_there_is_never_a_pass(
     assert code == 3 and "no GPU" in document["message"]
 
 
-def test_the_target_is_no_drafter_of_itself(target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_target_is_no_drafter_of_itself(
+    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, document, _ = smoke(capsys, target, prompts, drafter=str(target))
     assert code == 1 and "the target itself" in document["message"]
 
@@ -193,11 +216,16 @@ def test_a_prompt_may_hold_any_character_and_a_file_a_mark_at_its_head(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [(r'{"prompt": "\ud800"}', "lone surrogate"), ('{"prompt": "x", "chat": "true"}', "true or false"), ('{"prompt": ' + "[" * 100000, "line 2 is not JSON")]
-)  # fmt: skip
+    ("line", "words"),
+    [
+        (r'{"prompt": "\ud800"}', "lone surrogate"),
+        ('{"prompt": "x", "chat": "true"}', "true or false"),
+        ('{"prompt": ' + "[" * 100000, "line 2 is not JSON"),
+    ],
+)
 def test_a_prompt_that_cannot_be_read_is_named_by_its_line(line: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text(f"first\n{line}\n")
-    with pytest.raises(Usage, match=words):
+    with pytest.raises(UsageError, match=words):
         read_prompts(tmp_path / "prompts.jsonl")
 
 
@@ -206,8 +234,89 @@ def test_plain_lines_and_json_lines_may_be_mixed(prompts: Path) -> None:
 
 
 def test_the_python_api_may_be_called_more_than_once(target: Path, prompts: Path) -> None:
-    import eaglectl
-
     for _ in range(2):
-        report = eaglectl.smoke(DRAFTER, str(target), engine="reference", prompts=prompts, max_tokens=2)
+        options = eaglectl.SmokeOptions(engine="reference", prompts=prompts, max_tokens=2)
+        report = eaglectl.smoke(DRAFTER, str(target), options)
         assert report.verdict == "fail"
+
+
+def test_progress_counts_the_prompts_of_a_run(target: Path, prompts: Path) -> None:
+    progress: list[Progress] = []
+    options = eaglectl.SmokeOptions(engine="reference", prompts=prompts, max_tokens=2)
+    eaglectl.smoke(DRAFTER, str(target), options, on_progress=progress.append)
+    assert progress == [Progress("measuring", 3, 3, "prompts")]
+
+
+def test_an_unknown_probe_is_refused_before_anything_runs(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_engine, "run_reference", lambda job: pytest.fail("it ran"))
+    with pytest.raises(UsageError, match="--probe luck: sensitivity or drift was expected"):
+        eaglectl.smoke(DRAFTER, str(target), eaglectl.SmokeOptions(engine="reference", probe="luck"))
+
+
+# what the child process answers to "load" with vLLM 0.32.0
+LOADED = {
+    "version": "0.32.0",
+    "unfilled": [],
+    "resolved": {
+        "class": "Eagle3LlamaForCausalLM",
+        "layers": 1,
+        "fc_norm": True,
+        "norm_output": True,
+        "norm_before_fc": False,
+        "norm_before_residual": False,
+        "fc": [32, 96],
+        "own_embed_tokens": True,
+        "own_lm_head": True,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("unfilled", "code", "words"),
+    [([], 0, "does not fill: none"), (["lm_head.weight"], 1, "does not fill: lm_head.weight")],
+)
+def test_load_only_lists_what_the_file_does_not_fill(
+    unfilled: list[str],
+    code: int,
+    words: str,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = {**LOADED, "unfilled": unfilled}
+    monkeypatch.setattr(vllm_run, "require_vllm", lambda alternative: None)
+    monkeypatch.setattr(vllm_run, "_run_child", lambda job, mode, texts: answer)
+    call = ["smoke", str(FIXTURES / "producers/vllm/native"), "--target", str(target), "--load-only"]
+    assert run([*call, "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    LOAD_SCHEMA.validate(document)
+    assert document == {"schema": "eaglectl/load/1", **answer}
+    assert run(call) == code
+    assert words in capsys.readouterr().out
+
+
+def test_vllm_runs_the_target_alone_first_and_differences_fail(
+    target: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modes: list[str] = []
+    result = {"tokens": [1, 2, 3, 4], "drafts": 2, "accepted": [2, 1, 0]}
+
+    def answer(job: object, mode: str, texts: list[list[int]]) -> dict[str, Any]:
+        modes.append(mode)
+        common = {"version": "0.32.0", "device": "cpu", "dtype": "float32", "seconds": 1.0}
+        resolved = {"norm_output": True, "aux_layers": [2, 4, 5]} if mode == "generate" else {}
+        return {**common, "results": [result] * len(texts), "resolved": resolved}
+
+    monkeypatch.setattr(vllm_run, "require_vllm", lambda alternative: None)
+    monkeypatch.setattr(vllm_run, "_run_child", answer)
+    folder = str(FIXTURES / "producers/vllm/native")
+    more = ("--engine", "vllm", "--aux-layers", "2,4,5")
+    code, report, _ = smoke(capsys, target, prompts, *more, drafter=folder)
+    SCHEMA.validate(report)
+    assert modes == ["plain", "generate"]
+    assert (code, report["lossless"], report["drafts"]) == (1, True, 6)
+    difference = "norm_output: vLLM uses True, the checkpoint means False"
+    assert report["engine"]["differences"] == [difference]
+    assert report["failures"] == [f"not as the checkpoint means: {difference}"]

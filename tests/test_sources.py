@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: what is missing, disagrees, points elsewhere or is not what its name says is told, and read by nobody."""
+"""Opening a source: what is missing, disagrees, points elsewhere or is not what its name says is an error."""
 
 import json
 import os
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, open_source
-from eaglectl.errors import Unreadable
+from eaglectl.checkpoint.opening import open_source
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.errors import UnreadableError
 from tests.builders import (
     ABSENT,
     call,
@@ -109,7 +110,7 @@ def test_the_bytes_of_all_tensors_are_counted(tmp_path: Path) -> None:
 
 def test_reading_past_the_end_is_told_and_not_shortened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    with pytest.raises(Unreadable, match="file ended at byte 5; 9 were expected: the file is truncated"):
+    with pytest.raises(UnreadableError, match="file ended at byte 5; 9 were expected: the file is truncated"):
         FolderSource(tmp_path).read("file", 2, 9)
 
 
@@ -272,7 +273,14 @@ def test_a_tensor_in_two_shards_is_named_with_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": null}', '{"weight_map": {"a": 1}}'],
+    [
+        "[]",
+        "{}",
+        '{"weight_map": []}',
+        '{"weight_map": {}}',
+        '{"weight_map": null}',
+        '{"weight_map": {"a": 1}}',
+    ],
 )
 def test_an_index_without_a_map_is_refused(tmp_path: Path, content: str) -> None:
     assert f'{INDEX} needs a "weight_map" object' in unreadable_index(tmp_path, content)
@@ -333,7 +341,9 @@ def test_a_link_out_of_the_folder_is_not_copied_along(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (tmp_path / "secret").write_text("secret")
     (folder / "README.md").symlink_to(tmp_path / "secret")
-    assert "README.md is a symbolic link that leaves drafter" in refusal(3, "convert", folder, "-o", tmp_path / "out")
+    assert "README.md is a symbolic link that leaves drafter" in refusal(
+        3, "convert", folder, "-o", tmp_path / "out"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -433,7 +443,9 @@ def test_a_snapshot_linked_from_the_hub_cache_shares_the_blob_and_not_the_link(t
     assert written.samefile(snapshot / "model.safetensors")
 
 
-@pytest.mark.parametrize("target", ["../../../other--repository/blobs/x", "../../../secret", "../other/config.json"])
+@pytest.mark.parametrize(
+    "target", ["../../../other--repository/blobs/x", "../../../secret", "../other/config.json"]
+)
 def test_a_snapshot_cannot_point_beyond_its_own_blobs(tmp_path: Path, target: str) -> None:
     snapshot = hub_cache(tmp_path)
     place = snapshot / target
@@ -485,7 +497,9 @@ def test_a_target_without_depth_is_named(tmp_path: Path) -> None:
     assert "no num_hidden_layers" in message
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"num_hidden_layers": 8, "num_hidden_layers": 9}', POINTER.decode()])
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"num_hidden_layers": 8, "num_hidden_layers": 9}', POINTER.decode()]
+)
 def test_a_target_config_that_cannot_be_read_is_told(tmp_path: Path, content: str) -> None:
     target = tmp_path / "target"
     target.mkdir()

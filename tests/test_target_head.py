@@ -1,14 +1,16 @@
-"""A drafter without an lm_head gets its target's: the same bytes, the same function, and then 3.1 by absorption."""
+"""A drafter without an lm_head gets its target's: the same bytes and function, and 3.1 by absorption."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eaglectl import api
-from eaglectl.conversion.plan import Pruning, Wish
-from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.conversion.request import Pruning
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from tests.builders import (
     HIDDEN,
     VOCAB,
@@ -21,14 +23,21 @@ from tests.builders import (
 )
 
 BARE: dict[str, Any] = {
-    "config": {"draft_vocab_size": VOCAB}, "tensors": {"lm_head.weight": None, "d2t": None},
-}  # fmt: skip
+    "config": {"draft_vocab_size": VOCAB},
+    "tensors": {"lm_head.weight": None, "d2t": None},
+}
 HEAD = floats("the target's head", VOCAB, HIDDEN)
 
 
 def target(folder: Path, tensors: dict[str, Stored] | None = None, **config: Any) -> str:
     folder.mkdir()
-    whole = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB, **config}
+    whole = {
+        "model_type": "llama",
+        "num_hidden_layers": 8,
+        "hidden_size": HIDDEN,
+        "vocab_size": VOCAB,
+        **config,
+    }
     (folder / "config.json").write_text(json.dumps(whole))
     if tensors is None:
         tensors = {"lm_head.weight": HEAD}
@@ -36,7 +45,7 @@ def target(folder: Path, tensors: dict[str, Stored] | None = None, **config: Any
     return str(folder)
 
 
-WISH = Wish(has_target_head=True)
+OWN_HEAD = ConvertOptions(has_target_head=True)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +59,7 @@ WISH = Wish(has_target_head=True)
 )
 def test_the_targets_head_comes_over_byte_for_byte(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target", {name: HEAD}, **config)
-    done = api.convert(str(source), tmp_path / "out", wish=WISH, target=whole)
+    done = api.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=whole))
     found = read_safetensors(tmp_path / "out/model.safetensors")
     assert found.pop("lm_head.weight") == HEAD
     assert found == read_safetensors(source / "model.safetensors")
@@ -62,24 +71,42 @@ def test_the_targets_head_comes_over_byte_for_byte(name: str, config: dict[str, 
 def test_its_rows_may_be_pruned_at_once(tmp_path: Path) -> None:
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
     (tmp_path / "counts.json").write_text(json.dumps({"3": 5, "9": 4, "60": 9}))
-    wish = Wish(has_target_head=True, pruning=Pruning(3, tmp_path / "counts.json"))
-    api.convert(str(source), tmp_path / "out", wish=wish, target=whole)
+    options = ConvertOptions(has_target_head=True, pruning=Pruning(3, tmp_path / "counts.json"))
+    api.convert(str(source), tmp_path / "out", replace(options, target=whole))
     found, width = read_safetensors(tmp_path / "out/model.safetensors"), 2 * HIDDEN
     rows = [HEAD[2][token * width : (token + 1) * width] for token in (3, 9, 60)]
     assert found["lm_head.weight"] == ("BF16", (3, HIDDEN), b"".join(rows))
 
 
 REFUSED: dict[str, tuple[type[EaglectlError], str, dict[str, Any], dict[str, Any] | None]] = {
-    "no target": (Usage, "pass --target", BARE, None),
-    "a target without weights": (Unreadable, "no tensors", BARE, {"tensors": {}}),
-    "a head of its own": (Usage, "leave the option out", {}, {}),
-    "another width": (Refused, "this drafter needs", BARE, {"tensors": {"lm_head.weight": floats("h", VOCAB, 8)}}),
-    "a padded head": (Refused, "this drafter needs", BARE, {"tensors": {"lm_head.weight": floats("h", 80, HIDDEN)}}),
-    "an untied embedding alone": (
-        Refused, "no lm_head", BARE, {"tensors": {"model.embed_tokens.weight": HEAD}, "tie_word_embeddings": False},
+    "no target": (UsageError, "pass --target", BARE, None),
+    "a target without weights": (UnreadableError, "no tensors", BARE, {"tensors": {}}),
+    "a head of its own": (UsageError, "leave the option out", {}, {}),
+    "another width": (
+        RefusedError,
+        "this drafter needs",
+        BARE,
+        {"tensors": {"lm_head.weight": floats("h", VOCAB, 8)}},
     ),
-    "a packed head": (Refused, "unquantised", BARE, {"tensors": {"lm_head.weight": ("U8", (VOCAB, HIDDEN), bytes(VOCAB * HIDDEN))}}),
-}  # fmt: skip
+    "a padded head": (
+        RefusedError,
+        "this drafter needs",
+        BARE,
+        {"tensors": {"lm_head.weight": floats("h", 80, HIDDEN)}},
+    ),
+    "an untied embedding alone": (
+        RefusedError,
+        "no lm_head",
+        BARE,
+        {"tensors": {"model.embed_tokens.weight": HEAD}, "tie_word_embeddings": False},
+    ),
+    "a packed head": (
+        RefusedError,
+        "unquantised",
+        BARE,
+        {"tensors": {"lm_head.weight": ("U8", (VOCAB, HIDDEN), bytes(VOCAB * HIDDEN))}},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -88,7 +115,7 @@ def test_what_has_no_head_to_give_stops(name: str, tmp_path: Path) -> None:
     source = drafter_folder(tmp_path, **given)
     where = None if made is None else target(tmp_path / "target", **made)
     with pytest.raises(kind, match=words):
-        api.convert(str(source), tmp_path / "out", wish=WISH, target=where)
+        api.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=where))
     assert not (tmp_path / "out").exists()
 
 
@@ -103,13 +130,15 @@ def test_the_option_reaches_the_conversion(tmp_path: Path) -> None:
 
 def test_absorption_takes_the_head_that_came_over(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from eaglectl.conversion.recipe import Recipe
+    from eaglectl.conversion.request import UpgradeRecipe
     from tests.test_upgrade import statistics
 
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
-    known = statistics(api.convert(str(source), dry_run=True, target=whole).plan.drafter)
-    wish = Wish(version="3.1", recipe=Recipe("off", True, known), has_target_head=True)
-    done = api.convert(str(source), tmp_path / "out", wish=wish, target=whole)
+    known = statistics(
+        api.convert(str(source), options=ConvertOptions(target=whole, dry_run=True)).plan.drafter
+    )
+    options = ConvertOptions(version="3.1", recipe=UpgradeRecipe("off", True, known), has_target_head=True)
+    done = api.convert(str(source), tmp_path / "out", replace(options, target=whole))
     assert done.plan.record["upgrade"]["norm_output"] == "absorbed"
     step = next(step for step in done.plan.steps if step.name == "lm_head.weight")
     assert step.how == "the target's lm_head.weight; columns times norm.weight / sigma"

@@ -1,4 +1,4 @@
-"""The upgrade on a trained pair: flags alone lose much, the default keeps what was learned, and what is broken is refused."""
+"""The upgrade of a trained pair: flags alone lose much, the default keeps acceptance, faults are refused."""
 
 import json
 import shlex
@@ -16,14 +16,15 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import Gate, hold  # noqa: E402
-from eaglectl.acceptance.job import Job  # noqa: E402
+from eaglectl.acceptance.gate import Gate, run_gate  # noqa: E402
+from eaglectl.acceptance.job import EngineJob  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
-from eaglectl.api.upgrading import Upgrade  # noqa: E402
+from eaglectl.api.converting import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.calibration import read_statistics  # noqa: E402
-from eaglectl.conversion.plan import Wish  # noqa: E402
-from eaglectl.conversion.recipe import Recipe  # noqa: E402
-from eaglectl.errors import EaglectlError, Refused, Usage  # noqa: E402
+from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
+from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
+from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.builders import Stored, call, read_safetensors  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
@@ -34,49 +35,112 @@ ARGUMENTS: dict[str, Any] = {"target": str(TARGET)}
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Statistics, and the drafter in vLLM's layout."""
+    """Statistics of some prompts, and the drafter in vLLM's layout."""
     folder = tmp_path_factory.mktemp("upgrade")
-    api.calibrate(EAGLE3, str(TARGET), folder / "stats", prompts=TINY / "calibration.jsonl", device="cpu")
-    api.convert(EAGLE3, folder / "good", **ARGUMENTS)
+    some = some_lines("calibration.jsonl", 24, folder)
+    options = api.CalibrateOptions(prompts=some, device="cpu")
+    api.calibrate(EAGLE3, str(TARGET), folder / "stats", options)
+    api.convert(EAGLE3, folder / "good", ConvertOptions(**ARGUMENTS))
     return folder
 
 
-def asked(root: Path, **more: Any) -> Upgrade:
+@pytest.fixture(scope="module")
+def statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Statistics of all prompts for calibration."""
+    folder = tmp_path_factory.mktemp("all") / "stats"
+    options = api.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
+    api.calibrate(EAGLE3, str(TARGET), folder, options)
+    return folder
+
+
+def some_lines(name: str, count: int, folder: Path) -> Path:
+    """A file of the first prompts of the pair's file `name`."""
+    path = folder / name
+    path.write_text("".join((TINY / name).read_text().splitlines(keepends=True)[:count]))
+    return path
+
+
+def asked(root: Path, **more: Any) -> UpgradeOptions:
     known = {"statistics": root / "stats", "prompts": TINY / "gate.jsonl", "device": "cpu", "max_tokens": 48}
-    return Upgrade(**{**known, **more})
+    return UpgradeOptions(**{**known, **more})
 
 
-def test_the_document_of_calibrate_keeps_its_schema(tmp_path: Path) -> None:
-    schema = json.loads((TINY.parents[1] / "schemas/calibrate.schema.json").read_text())
-    (tmp_path / "few.jsonl").write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6]))
+def schema(name: str) -> Any:
+    return json.loads((TINY.parents[1] / f"schemas/{name}.schema.json").read_text())
+
+
+def test_the_documents_of_calibrate_keep_their_schemas(tmp_path: Path) -> None:
+    (tmp_path / "few.jsonl").write_text(
+        "".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6])
+    )
     made = call(
-        "calibrate", EAGLE3, "--target", TARGET, "--prompts", tmp_path / "few.jsonl", "--answer-tokens", "8", "--device", "cpu", "--json",
-        "-o", tmp_path / "stats",
-    )  # fmt: skip
+        "calibrate",
+        EAGLE3,
+        "--target",
+        TARGET,
+        "--prompts",
+        tmp_path / "few.jsonl",
+        "--answer-tokens",
+        "8",
+        "--device",
+        "cpu",
+        "--json",
+        "-o",
+        tmp_path / "stats",
+    )
     assert made.code == 0, made.err
-    jsonschema.validate(made.document, schema)
+    jsonschema.validate(made.document, schema("calibrate"))
+    stored = json.loads((tmp_path / "stats/statistics.json").read_text())
+    jsonschema.validate(stored, schema("statistics"))
+    assert len(stored["prompts"]) == 6
     assert made.document["sigma"] == read_statistics(tmp_path / "stats").sigma
 
 
-def measured(root: Path, tmp_path: Path, recipe: Recipe, prompts: int) -> Gate:
+def test_calibrate_counts_three_passes_over_each_prompt(tmp_path: Path) -> None:
+    progress: list[Progress] = []
+    options = api.CalibrateOptions(
+        prompts=some_lines("gate.jsonl", 3, tmp_path), answer_tokens=4, device="cpu"
+    )
+    api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
+    assert progress == [Progress("calibrating", done, 9, "prompts") for done in range(1, 10)]
+
+
+def measured(root: Path, tmp_path: Path, recipe: UpgradeRecipe, prompts: int) -> Gate:
     """The gate's figures for a recipe, whatever they are."""
-    done = api.convert(EAGLE3, tmp_path / "after", wish=Wish(version="3.1", recipe=recipe), **ARGUMENTS)
-    before = api.convert(EAGLE3, tmp_path / "before", **ARGUMENTS)
+    done = api.convert(EAGLE3, tmp_path / "after", ConvertOptions(version="3.1", recipe=recipe, **ARGUMENTS))
+    before = api.convert(EAGLE3, tmp_path / "before", ConvertOptions(**ARGUMENTS))
     chosen = read_prompts(TINY / "gate.jsonl")[:prompts]
     jobs = [
-        Job(tmp_path / name, plan.drafter, TARGET, chosen, max_tokens=48, device="cpu")
+        EngineJob(tmp_path / name, plan.drafter, TARGET, chosen, max_tokens=48, device="cpu")
         for name, plan in (("before", before.plan), ("after", done.plan))
     ]
-    return hold(jobs[0], jobs[1], 0.97, lambda done, total: None)
+    return run_gate(jobs[0], jobs[1], 0.97)
 
 
-def test_flags_alone_lose_more_than_a_tenth(root: Path, tmp_path: Path) -> None:
-    gate = measured(root, tmp_path, Recipe("ones", True, None, is_start=True), 24)
+@pytest.mark.parametrize("prompts", [8, pytest.param(24, marks=pytest.mark.slow)])
+def test_flags_alone_lose_more_than_a_tenth(prompts: int, root: Path, tmp_path: Path) -> None:
+    gate = measured(root, tmp_path, UpgradeRecipe("ones", True, None, is_start=True), prompts)
     assert all(row.ratio.high < 0.9 for row in gate.rows)
 
 
-def test_the_default_keeps_acceptance_on_120_prompts(root: Path, tmp_path: Path) -> None:
-    done = api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root), **ARGUMENTS)
+def test_the_default_keeps_acceptance(root: Path, tmp_path: Path) -> None:
+    few = some_lines("gate.jsonl", 8, tmp_path)
+    done = api.upgrade(
+        EAGLE3,
+        tmp_path / "out",
+        asked(root, prompts=few, tolerance=0.9),
+        conversion=ConvertOptions(**ARGUMENTS),
+    )
+    assert done.gate is not None
+    assert done.gate.is_passed and all(row.ratio.value >= 0.97 for row in done.gate.rows), done.gate.rows
+    assert (tmp_path / "out/config.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_default_keeps_acceptance_on_120_prompts(root: Path, statistics: Path, tmp_path: Path) -> None:
+    done = api.upgrade(
+        EAGLE3, tmp_path / "out", asked(root, statistics=statistics), conversion=ConvertOptions(**ARGUMENTS)
+    )
     assert done.gate is not None
     assert done.gate.prompts == 120
     assert done.gate.is_passed, [(row.k, row.ratio) for row in done.gate.rows]
@@ -86,53 +150,98 @@ def test_the_default_keeps_acceptance_on_120_prompts(root: Path, tmp_path: Path)
 def test_a_gate_that_is_missed_writes_nothing_and_shows_its_table(root: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.jsonl"
     few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:8]))
-    done = api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=few, tolerance=1.5), **ARGUMENTS)
+    done = api.upgrade(
+        EAGLE3,
+        tmp_path / "out",
+        asked(root, prompts=few, tolerance=1.5),
+        conversion=ConvertOptions(**ARGUMENTS),
+    )
     assert done.gate is not None and not done.gate.is_passed and len(done.gate.rows) == 2
     assert not (tmp_path / "out").exists()
 
 
-def test_both_cards_show_what_the_gate_measured(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_cards_show_what_the_gate_measured(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     few = tmp_path / "few.jsonl"
     few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6]))
     done = api.upgrade(
-        EAGLE3, tmp_path / "out", asked=asked(root, prompts=few, tolerance=0.5, max_tokens=24), **ARGUMENTS
+        EAGLE3,
+        tmp_path / "out",
+        asked(root, prompts=few, tolerance=0.5, max_tokens=24),
+        conversion=ConvertOptions(**ARGUMENTS),
     )
     assert done.gate is not None and done.gate.is_passed
     first = done.gate.rows[0]
-    row = f"| {first.k} | {first.before.length.value:.3f} | {first.after.length.value:.3f} | {first.ratio.value:.3f} [{first.ratio.low:.3f}, {first.ratio.high:.3f}] |"
+    before, after, ratio = first.before.length.value, first.after.length.value, first.ratio
+    row = (
+        f"| {first.k} | {before:.3f} | {after:.3f} | {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] |"
+    )
     written = (tmp_path / "out/README.md").read_text()
-    planned = api.upload(str(tmp_path / "out"), "org/drafter", dry_run=True, target=str(TARGET)).plan
-    published = next(bytes(file.content) for file in planned.files if file.name == "README.md").decode()  # type: ignore[arg-type]
+    planned = api.upload(
+        str(tmp_path / "out"), "org/drafter", api.UploadOptions(dry_run=True, target=str(TARGET))
+    ).plan
+    card = next(file for file in planned.files if file.name == "README.md")
+    published = bytes(card.content).decode()  # type: ignore[arg-type]
     for text in (written, published):
-        assert row in text and f"same 6 prompts, none of them calibrated on ({done.gate.engine}, cpu, float32)" in text
+        assert (
+            row in text
+            and f"same 6 prompts, none of them calibrated on ({done.gate.engine}, cpu, float32)" in text
+        )
         assert f"| calibrated on | {read_statistics(root / 'stats').tokens:,} tokens" in text
 
 
 def test_prompts_that_were_calibrated_on_leave_none_for_the_gate(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="calibrated on"):
-        api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=TINY / "calibration.jsonl"), **ARGUMENTS)
+    with pytest.raises(UsageError, match="calibrated on"):
+        api.upgrade(
+            EAGLE3,
+            tmp_path / "out",
+            asked(root, prompts=root / "calibration.jsonl"),
+            conversion=ConvertOptions(**ARGUMENTS),
+        )
 
 
 @pytest.mark.parametrize("count", [1, 6, 20])
 def test_a_gate_on_hardly_any_prompts_is_not_held(count: int, root: Path, tmp_path: Path) -> None:
     lines = [*dict.fromkeys((TINY / "gate.jsonl").read_text().splitlines())][: min(count, 6)]
-    (tmp_path / "few.jsonl").write_text("\n".join(lines * 4 if count == 20 else lines))  # repeated ones are one
-    with pytest.raises(Usage, match="7 different ones are the least"):
+    (tmp_path / "few.jsonl").write_text(
+        "\n".join(lines * 4 if count == 20 else lines)
+    )  # repeated ones are one
+    with pytest.raises(UsageError, match="7 different ones are the least"):
         api.upgrade(
-            EAGLE3, tmp_path / "out", asked=asked(root, statistics=None, prompts=tmp_path / "few.jsonl"), **ARGUMENTS
+            EAGLE3,
+            tmp_path / "out",
+            asked(root, statistics=None, prompts=tmp_path / "few.jsonl"),
+            conversion=ConvertOptions(**ARGUMENTS),
         )
     (tmp_path / "two.jsonl").write_text("\n".join(lines[:2]))
-    with pytest.raises(Usage, match="the gate needs 3"):
-        api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root, prompts=tmp_path / "two.jsonl"), **ARGUMENTS)
+    with pytest.raises(UsageError, match="the gate needs 3"):
+        api.upgrade(
+            EAGLE3,
+            tmp_path / "out",
+            asked(root, prompts=tmp_path / "two.jsonl"),
+            conversion=ConvertOptions(**ARGUMENTS),
+        )
     assert not (tmp_path / "out").exists()
 
 
-def test_built_in_prompts_serve_both_commands_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_prompts_serve_both_commands_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a target").symlink_to(TARGET)
     monkeypatch.chdir(tmp_path)
     first = call(
-        "calibrate", EAGLE3, "--target", "a target", "-o", "some stats", "--answer-tokens", "8", "--device", "cpu"
+        "calibrate",
+        EAGLE3,
+        "--target",
+        "a target",
+        "-o",
+        "some stats",
+        "--answer-tokens",
+        "8",
+        "--device",
+        "cpu",
     )
     command = shlex.split(first.out.splitlines()[-1].partition(" eaglectl ")[2])
     second = call(*command, "--device", "cpu", "--tolerance", "0.1", "-o", "out")
@@ -141,11 +250,24 @@ def test_built_in_prompts_serve_both_commands_in_turn(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("tokens", "words"), [("1", "more --answer-tokens"), ("511", "fewer new tokens")])
-def test_prompts_too_short_or_too_long_to_calibrate_on_are_told(tokens: str, words: str, tmp_path: Path) -> None:
+def test_prompts_too_short_or_too_long_to_calibrate_on_are_told(
+    tokens: str, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "short.txt").write_text("a\nb\n")
     made = call(
-        "calibrate", EAGLE3, "--target", TARGET, "--prompts", tmp_path / "short.txt", "--answer-tokens", tokens, "--device", "cpu", "-o", tmp_path / "stats",
-    )  # fmt: skip
+        "calibrate",
+        EAGLE3,
+        "--target",
+        TARGET,
+        "--prompts",
+        tmp_path / "short.txt",
+        "--answer-tokens",
+        tokens,
+        "--device",
+        "cpu",
+        "-o",
+        tmp_path / "stats",
+    )
     assert made.code == 2 and words in made.err
     assert not (tmp_path / "stats").exists()
 
@@ -164,17 +286,27 @@ def times(factor: float) -> Callable[[Stored], Stored]:
 WRITERS = ("fc.weight", "layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_proj.weight")
 
 
-@pytest.mark.parametrize("factor", [8.0, 0.125])
+@pytest.mark.parametrize(
+    ("factor", "prompts"),
+    [
+        (8.0, 12),
+        pytest.param(8.0, 48, marks=pytest.mark.slow),
+        pytest.param(0.125, 48, marks=pytest.mark.slow),
+    ],
+)
 def test_the_same_drafter_scaled_inside_converts_to_the_same_acceptance(
-    factor: float, root: Path, tmp_path: Path
+    factor: float, prompts: int, root: Path, tmp_path: Path
 ) -> None:
-    same = Fault("scaled", "", tensors=dict.fromkeys(WRITERS, times(factor))).apply(root / "good", tmp_path / "same")
-    lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "some.jsonl").write_text("".join(lines[:48]))
+    same = Fault("scaled", "", tensors=dict.fromkeys(WRITERS, times(factor))).apply(
+        root / "good", tmp_path / "same"
+    )
+    some = some_lines("calibration.jsonl", prompts, tmp_path)
     gates = []
     for source in (root / "good", same):
-        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", tolerance=0.01)
-        done = api.upgrade(str(source), tmp_path / f"out{len(gates)}", asked=wish, **ARGUMENTS)
+        options = asked(root, statistics=None, prompts=some, tolerance=0.01)
+        done = api.upgrade(
+            str(source), tmp_path / f"out{len(gates)}", options, conversion=ConvertOptions(**ARGUMENTS)
+        )
         assert done.gate is not None
         gates.append(done.gate)
     for one, other in zip(gates[0].rows, gates[1].rows, strict=True):
@@ -194,9 +326,15 @@ BROKEN = {
 def test_a_drafter_that_is_broken_is_refused(name: str, root: Path, tmp_path: Path) -> None:
     fault, word = BROKEN[name]
     broken = fault.apply(root / "good", tmp_path / "broken")
-    statistics = None if name != "the wrong layers" else root / "stats"
+    known = None if name != "the wrong layers" else root / "stats"
+    few = some_lines("gate.jsonl", 12, tmp_path)
     with pytest.raises(EaglectlError, match=word):
-        api.upgrade(str(broken), tmp_path / "out", asked=asked(root, statistics=statistics, max_tokens=16), **ARGUMENTS)
+        api.upgrade(
+            str(broken),
+            tmp_path / "out",
+            asked(root, statistics=known, prompts=few, max_tokens=16),
+            conversion=ConvertOptions(**ARGUMENTS),
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -208,13 +346,14 @@ def test_statistics_of_another_target_are_refused(root: Path, tmp_path: Path) ->
     with (other / "model.safetensors").open("r+b") as file:
         file.seek(-2, 2)
         file.write(b"\0\0")
-    with pytest.raises(Refused, match="another target"):
-        api.upgrade(EAGLE3, tmp_path / "out", asked=asked(root), target=str(other))
+    with pytest.raises(RefusedError, match="another target"):
+        api.upgrade(EAGLE3, tmp_path / "out", asked(root), conversion=ConvertOptions(target=str(other)))
     assert read_statistics(root / "stats").tokens > 4 * 3 * 128
 
 
+@pytest.mark.parametrize("prompts", [12, pytest.param(48, marks=pytest.mark.slow)])
 def test_layers_of_other_sizes_convert_to_the_same_acceptance(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prompts: int, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factors = torch.tensor((0.1, 1.0, 10.0)).repeat_interleave(128)
 
@@ -223,10 +362,9 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
         values = torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape) / factors
         return dtype, shape, values.numpy().tobytes()
 
-    api.convert(EAGLE3, tmp_path / "wide", wish=Wish(dtype="F32"), **ARGUMENTS)
+    api.convert(EAGLE3, tmp_path / "wide", ConvertOptions(dtype="F32", **ARGUMENTS))
     same = Fault("scaled", "", tensors={"fc.weight": undone}).apply(tmp_path / "wide", tmp_path / "same")
-    lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "some.jsonl").write_text("".join(lines[:48]))
+    some = some_lines("calibration.jsonl", prompts, tmp_path)
     plain = TargetModel.forward
 
     def larger(self: TargetModel, *given: Any, **more: Any) -> Any:
@@ -236,8 +374,10 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     gates = []
     for source, forward in ((tmp_path / "wide", plain), (same, larger)):
         monkeypatch.setattr(TargetModel, "forward", forward)
-        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", tolerance=0.01)
-        done = api.upgrade(str(source), tmp_path / f"out{len(gates)}", asked=wish, **ARGUMENTS)
+        options = asked(root, statistics=None, prompts=some, tolerance=0.01)
+        done = api.upgrade(
+            str(source), tmp_path / f"out{len(gates)}", options, conversion=ConvertOptions(**ARGUMENTS)
+        )
         assert done.gate is not None
         gates.append(done.gate)
     for one, other in zip(gates[0].rows, gates[1].rows, strict=True):
@@ -251,11 +391,18 @@ def test_a_specforge_flag_of_two_meanings_is_asked_for_with_figures(root: Path, 
     config = json.loads((TINY / "eagle3/config.json").read_text()) | {"norm_output": True}
     (source / "config.json").write_text(json.dumps(config))
     (source / "model.safetensors").write_bytes((TINY / "eagle3/model.safetensors").read_bytes())
-    wish = asked(root, statistics=None)
-    with pytest.raises(Usage, match=r"3\.\d\d with specforge=pre-879 .*: specforge=pre-879 fits what it learned$"):
-        api.upgrade(str(source), tmp_path / "out", asked=wish, **ARGUMENTS)
-    with pytest.raises(Usage, match=r"pre-879 or post-879$"):
-        api.upgrade(str(source), tmp_path / "out", asked=replace(wish, has_gate=False), **ARGUMENTS)
+    options = asked(root, statistics=None, prompts=some_lines("gate.jsonl", 8, tmp_path))
+    with pytest.raises(
+        UsageError, match=r"3\.\d\d with specforge=pre-879 .*: specforge=pre-879 fits what it learned$"
+    ):
+        api.upgrade(str(source), tmp_path / "out", options, conversion=ConvertOptions(**ARGUMENTS))
+    with pytest.raises(UsageError, match=r"pre-879 or post-879$"):
+        api.upgrade(
+            str(source),
+            tmp_path / "out",
+            replace(options, has_gate=False),
+            conversion=ConvertOptions(**ARGUMENTS),
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -269,13 +416,14 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
     for source in (str(pickled), EAGLE3):
         out = tmp_path / Path(source).name
         gate = {"tolerance": 0.1} if source != EAGLE3 else {"has_gate": False}
-        wish = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", **gate)
-        done = api.upgrade(source, out.with_suffix(".out"), asked=wish, **ARGUMENTS)
+        options = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", **gate)
+        done = api.upgrade(source, out.with_suffix(".out"), options, conversion=ConvertOptions(**ARGUMENTS))
         assert done.pickles == (("pytorch_model.bin",) if source != EAGLE3 else ())
     record = json.loads((tmp_path / "pickled.out/eaglectl.json").read_text())
     assert (record["source"]["name"], list(record["source"]["files"])) == ("pickled", ["pytorch_model.bin"])
     assert record["gate"]["prompts"] == 4
     found = [read_safetensors(tmp_path / f"{name}.out/model.safetensors") for name in ("pickled", "eagle3")]
     assert found[0] == found[1]
-    stats = api.calibrate(str(pickled), str(TARGET), prompts=tmp_path / "some.jsonl", device="cpu")
+    options = api.CalibrateOptions(prompts=tmp_path / "some.jsonl", device="cpu")
+    stats = api.calibrate(str(pickled), str(TARGET), options=options)
     assert stats.digests["drafter"] == read_statistics(root / "stats").digests["drafter"]

@@ -1,4 +1,4 @@
-"""EAGLE-3 to 3.1: what is exact is exact in float64, what is not changes no more than it must, what is forbidden stops."""
+"""EAGLE-3 to 3.1: exact steps are exact in float64, others change little, forbidden ones are refused."""
 
 import json
 from collections.abc import Mapping
@@ -12,9 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from eaglectl import api  # noqa: E402
-from eaglectl.api.upgrading import Upgrade  # noqa: E402
-from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
-from eaglectl.checkpoint.source import FolderSource  # noqa: E402
+from eaglectl.api import converting  # noqa: E402
+from eaglectl.api.converting import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
+from eaglectl.checkpoint.source import FolderSource, Source  # noqa: E402
 from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
 from eaglectl.conversion.calibration import (  # noqa: E402
     Matrices,
@@ -23,14 +25,14 @@ from eaglectl.conversion.calibration import (  # noqa: E402
     read_statistics,
     write_statistics,
 )
-from eaglectl.conversion.plan import Wish  # noqa: E402
-from eaglectl.conversion.recipe import Recipe  # noqa: E402
+from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
 from eaglectl.conversion.upgrade import downgrade, upgrade  # noqa: E402
 from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
 from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
-from eaglectl.errors import EaglectlError, Refused, Unreadable, Usage  # noqa: E402
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
-from eaglectl.formats.reading import read_drafter  # noqa: E402
+from eaglectl.formats.reader import read_drafter  # noqa: E402
+from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
@@ -83,15 +85,23 @@ def chain(drafter: Drafter, aux: Any) -> list[Any]:
     embeddings = torch.randn(
         1, TIME + STEPS, drafter.dims.hidden, generator=torch.Generator().manual_seed(7), dtype=torch.float64
     )
-    caches, head = one.cache(), one.weights["lm_head.weight"]
+    caches, head = one.new_caches(), one.weights["lm_head.weight"]
     stream = one.forward(
-        embeddings[:, :TIME], one.fuse(aux), torch.arange(TIME)[None], caches, torch.ones(1, TIME, TIME).tril().bool()
+        embeddings[:, :TIME],
+        one.combine_hidden_states(aux),
+        torch.arange(TIME)[None],
+        caches,
+        torch.ones(1, TIME, TIME).tril().bool(),
     )
     found = [one.logits(stream[:, -1:], head)]
     for step in range(1, STEPS):
         state, place = one.feedback(stream[:, -1:]), TIME + step - 1
         stream = one.forward(
-            embeddings[:, place : place + 1], state, torch.tensor([[place]]), caches, torch.ones(1, 1, place + 1).bool()
+            embeddings[:, place : place + 1],
+            state,
+            torch.tensor([[place]]),
+            caches,
+            torch.ones(1, 1, place + 1).bool(),
         )
         found.append(one.logits(stream, head))
     return found
@@ -125,13 +135,17 @@ def scaled(drafter: Drafter, factors: Mapping[str, Any]) -> Drafter:
     """The drafter with some tensors multiplied."""
     tensors = dict(drafter.tensors)
     for name, factor in factors.items():
-        tensors[name] = replace(tensors[name], origin=Computed("", (), kept(evaluate(tensors[name], NOWHERE) * factor)))
+        tensors[name] = replace(
+            tensors[name], origin=Computed("", (), kept(evaluate(tensors[name], NOWHERE) * factor))
+        )
     return replace(drafter, tensors=tensors)
 
 
 def writers(drafter: Drafter) -> list[str]:
     return [
-        name for name in drafter.tensors if name == "fc.weight" or name.endswith(("o_proj.weight", "down_proj.weight"))
+        name
+        for name in drafter.tensors
+        if name == "fc.weight" or name.endswith(("o_proj.weight", "down_proj.weight"))
     ]
 
 
@@ -148,9 +162,9 @@ def test_scales_are_exact_where_the_states_have_one_size_each(path: str) -> None
     drafter = made(path)
     known = statistics(drafter)
     aux = aux_states(drafter, torch.tensor(known.rms).expand(TIME, -1))
-    changed = upgrade(NOWHERE, drafter, Recipe("calibrated", False, known)).drafter
+    changed = upgrade(NOWHERE, drafter, UpgradeRecipe("calibrated", False, known)).drafter
     assert max(error(chain(changed, aux), chain(drafter, aux))) < 1e-12
-    naive = upgrade(NOWHERE, drafter, Recipe("ones", False, None, is_start=True)).drafter
+    naive = upgrade(NOWHERE, drafter, UpgradeRecipe("ones", False, None, is_start=True)).drafter
     assert max(error(chain(naive, aux), chain(drafter, aux))) > 0.05
 
 
@@ -160,10 +174,10 @@ def test_scales_are_exact_for_constant_ratios_where_the_residual_is_normed(path:
     known = statistics(drafter)
     sizes = torch.tensor(known.rms) * torch.tensor([1.0, 7.0, 0.2, 3.0, 1.5, 0.6])[:, None]
     aux = aux_states(drafter, sizes)
-    changed = upgrade(NOWHERE, drafter, Recipe("calibrated", False, known)).drafter
+    changed = upgrade(NOWHERE, drafter, UpgradeRecipe("calibrated", False, known)).drafter
     assert max(error(chain(changed, aux), chain(drafter, aux))) < 1e-12
     plain = replace(drafter, norms=replace(drafter.norms, norm_before_residual=False))
-    changed = upgrade(NOWHERE, plain, Recipe("calibrated", False, known)).drafter
+    changed = upgrade(NOWHERE, plain, UpgradeRecipe("calibrated", False, known)).drafter
     assert max(error(chain(changed, aux), chain(plain, aux))) > 1e-3
 
 
@@ -171,7 +185,7 @@ def test_scales_are_exact_for_constant_ratios_where_the_residual_is_normed(path:
 def test_norm_output_is_exact_without_data_where_the_residual_is_normed(path: str) -> None:
     drafter = made(path, is_residual_normed=True)
     aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
-    changed = upgrade(NOWHERE, drafter, Recipe("off", True, None)).drafter
+    changed = upgrade(NOWHERE, drafter, UpgradeRecipe("off", True, None)).drafter
     assert changed.norms.norm_output
     assert max(error(chain(changed, aux), chain(drafter, aux))) < 1e-12
     flag = replace(drafter, norms=replace(drafter.norms, norm_output=True))
@@ -182,10 +196,12 @@ def test_norm_output_is_exact_without_data_where_the_residual_is_normed(path: st
 def test_norm_output_keeps_the_first_token_and_depends_on_no_inner_scale(path: str) -> None:
     drafter = made(path)
     aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
-    changed = chain(upgrade(NOWHERE, drafter, Recipe("off", True, statistics(drafter))).drafter, aux)
+    changed = chain(upgrade(NOWHERE, drafter, UpgradeRecipe("off", True, statistics(drafter))).drafter, aux)
     assert error(changed, chain(drafter, aux))[0] < 1e-12
     other = scaled(drafter, dict.fromkeys(writers(drafter), 8.0))
-    again = chain(upgrade(NOWHERE, other, Recipe("off", True, statistics(drafter, sigma=16.0))).drafter, aux)
+    again = chain(
+        upgrade(NOWHERE, other, UpgradeRecipe("off", True, statistics(drafter, sigma=16.0))).drafter, aux
+    )
     assert max(error(again, changed)) < 1e-12
 
 
@@ -193,7 +209,7 @@ def test_a_trained_norm_output_stays_as_it_is() -> None:
     plain = made("vllm/native")
     drafter = replace(plain, norms=replace(plain.norms, norm_output=True))
     aux = aux_states(drafter, torch.tensor((0.5, 1.0, 4.0)).double().expand(TIME, -1))
-    done = upgrade(NOWHERE, drafter, Recipe("calibrated", True, statistics(drafter)))
+    done = upgrade(NOWHERE, drafter, UpgradeRecipe("calibrated", True, statistics(drafter)))
     assert done.record["upgrade"]["norm_output"] == "as trained"
     assert done.drafter.version == "3.1"
     assert {name for name, t in done.drafter.tensors.items() if t is not drafter.tensors.get(name)} == {
@@ -205,15 +221,21 @@ def test_a_trained_norm_output_stays_as_it_is() -> None:
 def test_without_a_head_the_residual_is_scaled_and_the_first_token_stays() -> None:
     drafter = made("vllm/native")
     head = evaluate(drafter.tensors["lm_head.weight"], NOWHERE)
-    bare = replace(drafter, tensors={name: t for name, t in drafter.tensors.items() if name != "lm_head.weight"})
-    changed = upgrade(NOWHERE, bare, Recipe("off", True, statistics(drafter)))
+    bare = replace(
+        drafter, tensors={name: t for name, t in drafter.tensors.items() if name != "lm_head.weight"}
+    )
+    changed = upgrade(NOWHERE, bare, UpgradeRecipe("off", True, statistics(drafter)))
     assert changed.record["upgrade"]["norm_output"] == "residual scaled"
     back = Tensor("lm_head.weight", "F64", head.shape, Computed("", (), kept(head)))
     whole = replace(changed.drafter, tensors={**changed.drafter.tensors, "lm_head.weight": back})
     aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
     assert error(chain(whole, aux), chain(drafter, aux))[0] < 1e-12
-    with pytest.raises(Refused, match="no own lm_head"):
-        upgrade(NOWHERE, replace(bare, norms=replace(bare.norms, norm_before_residual=True)), Recipe("off", True, None))
+    with pytest.raises(RefusedError, match="no own lm_head"):
+        upgrade(
+            NOWHERE,
+            replace(bare, norms=replace(bare.norms, norm_before_residual=True)),
+            UpgradeRecipe("off", True, None),
+        )
 
 
 def test_the_ridge_keeps_what_the_data_do_not_speak_against() -> None:
@@ -233,7 +255,7 @@ def test_sums_by_blocks_are_the_sums(columns: int, monkeypatch: pytest.MonkeyPat
     drafter = made("vllm/native")
     one, width = model(drafter), drafter.dims.aux * drafter.dims.target_hidden
     states = aux_states(drafter, torch.rand(TIME, drafter.dims.aux, dtype=torch.float64) + 0.5)[0].float()
-    ((plain, normed),) = collecting.chunks(states, one)
+    ((plain, normed),) = collecting.normed_chunks(states, one)
     monkeypatch.setattr(collecting, "COLUMNS", columns)
     gram = torch.zeros(width, width, dtype=torch.float64)
     cross = torch.zeros(drafter.dims.hidden, width, dtype=torch.float64)
@@ -241,9 +263,11 @@ def test_sums_by_blocks_are_the_sums(columns: int, monkeypatch: pytest.MonkeyPat
         collecting.add_moments(gram, cross, plain, normed, one, (1.0,) * drafter.dims.aux)
     fused = states.double() @ torch.from_numpy(evaluate(drafter.tensors["fc.weight"], NOWHERE)).T
     share = fused.pow(2).sum(-1)
-    sums = (collecting.mirrored(gram), cross)
+    sums = (collecting.mirror_upper(gram), cross)
     meant = [2 * (part / share[:, None]).T @ normed.double() for part in (normed.double(), fused)]
-    assert max(float((one - other).norm() / other.norm()) for one, other in zip(sums, meant, strict=True)) < 1e-6
+    assert (
+        max(float((one - other).norm() / other.norm()) for one, other in zip(sums, meant, strict=True)) < 1e-6
+    )
 
 
 @pytest.mark.parametrize("is_residual_normed", [False, True])
@@ -258,7 +282,9 @@ def test_a_refit_does_not_see_a_layers_scale_that_fc_undoes(is_residual_normed: 
     other = scaled(drafter, {"fc.weight": 1 / np.repeat(scales, width)})
     rms = (0.5, 1.0, 4.0)
     found = [
-        upgrade(NOWHERE, one, Recipe("refit", False, statistics(one, sizes, matrices=matrices))).drafter
+        upgrade(
+            NOWHERE, one, UpgradeRecipe("refit", False, statistics(one, sizes, matrices=matrices))
+        ).drafter
         for one, sizes in ((drafter, rms), (other, tuple(scales * rms)))
     ]
     first, second = (evaluate(one.tensors["fc.weight"], NOWHERE) for one in found)
@@ -270,11 +296,17 @@ def test_sets_of_prompts_that_want_another_sigma_are_told() -> None:
     drafter = made("vllm/native")
     near, far = {"code": 2.2, "prose": 1.8}, {"code": 2.2, "prose": 1.6, "maths": 2.4}
     notes = [
-        [note.text for note in upgrade(NOWHERE, one, Recipe("off", True, statistics(one, sigmas=sets))).notes if note.level == "warning"]
+        [
+            note.text
+            for note in upgrade(NOWHERE, one, UpgradeRecipe("off", True, statistics(one, sigmas=sets))).notes
+            if note.level == "warning"
+        ]
         for one, sets in (
-            (drafter, near), (drafter, far), (replace(drafter, norms=replace(drafter.norms, norm_before_residual=True)), far),
+            (drafter, near),
+            (drafter, far),
+            (replace(drafter, norms=replace(drafter.norms, norm_before_residual=True)), far),
         )
-    ]  # fmt: skip
+    ]
     assert notes[0] == notes[2] == []
     assert "(maths 2.4, prose 1.6; all 2)" in notes[1][0]
 
@@ -284,20 +316,25 @@ def test_back_to_eagle_3_only_where_nothing_changes(is_uniform: bool) -> None:
     drafter = made("vllm/native", is_residual_normed=True)
     drafter = replace(drafter, norms=replace(drafter.norms, norm_output=True))
     if not is_uniform:
-        with pytest.raises(Refused, match="whose channels differ"):
+        with pytest.raises(RefusedError, match="whose channels differ"):
             downgrade(NOWHERE, drafter)
         return
     even = kept(torch.full((drafter.dims.hidden,), 0.7, dtype=torch.float64).numpy())
-    tensors = {**drafter.tensors, "norm.weight": replace(drafter.tensors["norm.weight"], origin=Computed("", (), even))}
+    tensors = {
+        **drafter.tensors,
+        "norm.weight": replace(drafter.tensors["norm.weight"], origin=Computed("", (), even)),
+    }
     drafter = replace(drafter, tensors=tensors)
     aux = aux_states(drafter, torch.ones(TIME, drafter.dims.aux))
     assert max(error(chain(downgrade(NOWHERE, drafter).drafter, aux), chain(drafter, aux))) < 1e-12
 
 
-@pytest.mark.parametrize("change", [{"fc_norm": True}, {"norm_before_fc": True}, {"norm_before_residual": False}])
+@pytest.mark.parametrize(
+    "change", [{"fc_norm": True}, {"norm_before_fc": True}, {"norm_before_residual": False}]
+)
 def test_back_to_eagle_3_is_refused_with_the_reason(change: dict[str, bool]) -> None:
     drafter = made("vllm/native", is_residual_normed=True)
-    with pytest.raises(Refused, match="leave --to out"):
+    with pytest.raises(RefusedError, match="leave --to out"):
         downgrade(NOWHERE, replace(drafter, norms=replace(drafter.norms, norm_output=True, **change)))
 
 
@@ -313,21 +350,28 @@ def known(tmp_path: Path) -> tuple[Path, Path]:
     gram = torch.eye(48, dtype=torch.float64).numpy() * 1000
     cross = evaluate(drafter.tensors["fc.weight"], checkpoint) @ gram
     found = statistics(drafter, matrices=Matrices(gram, cross), tokens=1000)
-    found = replace(found, digests={"drafter": drafter_digest(checkpoint, drafter), "target": "", "prompts": ""})
+    found = replace(
+        found, digests={"drafter": drafter_digest(checkpoint, drafter), "target": "", "prompts": ""}
+    )
     write_statistics(found, tmp_path / "stats", force=False)
     return folder, tmp_path / "stats"
 
 
-def asked(stats: Path | None, **more: Any) -> Upgrade:
-    return Upgrade(statistics=stats, **{"has_gate": False, **more})
+def asked(stats: Path | None, **more: Any) -> UpgradeOptions:
+    return UpgradeOptions(statistics=stats, **{"has_gate": False, **more})
 
 
 def test_only_what_the_plan_names_changes_a_byte(known: tuple[Path, Path], tmp_path: Path) -> None:
     folder, stats = known
-    done = api.upgrade(str(folder), tmp_path / "out", asked=asked(stats))
+    done = api.upgrade(str(folder), tmp_path / "out", asked(stats))
     before, after = digests(folder), digests(tmp_path / "out")
     computed = {step.name for step in done.plan.steps if step.action == "computed"}
-    assert computed == {*(f"fc_norm.{i}.weight" for i in range(3)), "fc.weight", "norm.weight", "lm_head.weight"}
+    assert computed == {
+        *(f"fc_norm.{i}.weight" for i in range(3)),
+        "fc.weight",
+        "norm.weight",
+        "lm_head.weight",
+    }
     assert {name: before[name] for name in before if name not in computed} == {
         name: after[name] for name in after if name not in computed
     }
@@ -343,20 +387,20 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
     drafter = read_drafter(read_checkpoint(FolderSource(source)), Answers(), Target())
     write_statistics(statistics(drafter), tmp_path / "stats", force=False)
     scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
-    done = api.upgrade(str(source), tmp_path / "out", asked=asked(tmp_path / "stats", **scales))
+    done = api.upgrade(str(source), tmp_path / "out", asked(tmp_path / "stats", **scales))
     assert {step.name for step in done.plan.steps if step.action == "computed"} == {
         f"fc_norm.{i}.weight" for i in range(3)
     }
     before, after = digests(source), digests(tmp_path / "out")
     assert before.items() <= after.items() and done.plan.drafter.quantisation
-    for kind, words, wish in (
-        (Refused, "another drafter", asked(tmp_path / "stats")),
-        (Refused, "another drafter", asked(tmp_path / "stats", fc_norm="calibrated")),
-        (Usage, "--engine vllm --against", asked(tmp_path / "stats", has_gate=True, **scales)),
-        (Refused, "is quantised; convert the unquantised one", asked(None)),
+    for kind, words, options in (
+        (RefusedError, "another drafter", asked(tmp_path / "stats")),
+        (RefusedError, "another drafter", asked(tmp_path / "stats", fc_norm="calibrated")),
+        (UsageError, "--engine vllm --against", asked(tmp_path / "stats", has_gate=True, **scales)),
+        (RefusedError, "is quantised; convert the unquantised one", asked(None)),
     ):
         with pytest.raises(kind, match=words):
-            api.upgrade(str(source), tmp_path / "other", asked=wish)
+            api.upgrade(str(source), tmp_path / "other", options)
     assert not (tmp_path / "other").exists()
 
 
@@ -367,11 +411,21 @@ def test_scales_of_layers_that_nobody_knows_are_not_taken(tmp_path: Path) -> Non
     assert drafter.aux.boundaries is None
     write_statistics(statistics(drafter), tmp_path / "stats", force=False)
     scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
-    with pytest.raises(Usage, match="pass --target or --aux-layers"):
-        api.upgrade(str(folder), tmp_path / "out", asked=asked(tmp_path / "stats", **scales))
-    api.upgrade(str(folder), tmp_path / "out", asked=asked(tmp_path / "stats", **scales), answers=Answers((2, 4, 5)))
-    with pytest.raises(Refused, match=r"boundaries \[2, 4, 5\]"):
-        api.upgrade(str(folder), tmp_path / "no", asked=asked(tmp_path / "stats", **scales), answers=Answers((1, 4, 5)))
+    with pytest.raises(UsageError, match="pass --target or --aux-layers"):
+        api.upgrade(str(folder), tmp_path / "out", asked(tmp_path / "stats", **scales))
+    api.upgrade(
+        str(folder),
+        tmp_path / "out",
+        asked(tmp_path / "stats", **scales),
+        conversion=ConvertOptions(answers=Answers((2, 4, 5))),
+    )
+    with pytest.raises(RefusedError, match=r"boundaries \[2, 4, 5\]"):
+        api.upgrade(
+            str(folder),
+            tmp_path / "no",
+            asked(tmp_path / "stats", **scales),
+            conversion=ConvertOptions(answers=Answers((1, 4, 5))),
+        )
 
 
 def test_statistics_come_back_as_they_were_written(known: tuple[Path, Path], tmp_path: Path) -> None:
@@ -380,31 +434,35 @@ def test_statistics_come_back_as_they_were_written(known: tuple[Path, Path], tmp
     again = read_statistics(tmp_path / "again")
     assert found.described() == again.described()
     assert found.matrices is not None and again.matrices is not None
-    assert (found.matrices.gram == again.matrices.gram).all() and (found.matrices.cross == again.matrices.cross).all()
+    assert (found.matrices.gram == again.matrices.gram).all() and (
+        found.matrices.cross == again.matrices.cross
+    ).all()
 
 
 def test_too_few_tokens_set_the_scales_alone_and_say_so(known: tuple[Path, Path], tmp_path: Path) -> None:
     folder, stats = known
     document = json.loads((stats / "statistics.json").read_text())
     (stats / "statistics.json").write_text(json.dumps(document | {"tokens": 100}))
-    done = api.upgrade(str(folder), tmp_path / "out", asked=asked(stats))
+    done = api.upgrade(str(folder), tmp_path / "out", asked(stats))
     assert any("too few to refit" in note.text for note in done.plan.notes if note.level == "warning")
     assert digests(folder)["fc.weight"] == digests(tmp_path / "out")["fc.weight"]
 
 
 def test_a_trainers_start_is_marked(known: tuple[Path, Path], tmp_path: Path) -> None:
-    done = api.upgrade(str(known[0]), tmp_path / "out", asked=asked(None, is_start=True))
+    done = api.upgrade(str(known[0]), tmp_path / "out", asked(None, is_start=True))
     assert any(note.about == "init_only" for note in done.plan.notes)
     assert json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]["needs_finetune"] is True
     assert "> **Not trained, and not to be served.**" in (tmp_path / "out/README.md").read_text()
     api.convert(
-        str(tmp_path / "out"), tmp_path / "other", wish=Wish(layout="speculators"), target_name="example/target"
+        str(tmp_path / "out"),
+        tmp_path / "other",
+        ConvertOptions(layout="speculators", target_name="example/target"),
     )
     assert any(hit.rule.id == "EGL906" for hit in api.validate(str(tmp_path / "other")).findings)
 
 
 def test_a_card_says_that_nothing_was_compared(known: tuple[Path, Path], tmp_path: Path) -> None:
-    api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1]))
+    api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
     text = (tmp_path / "out/README.md").read_text()
     tokens = json.loads((known[1] / "statistics.json").read_text())["tokens"]
     assert "| acceptance | not compared with that of before (`--no-gate`) |" in text
@@ -412,13 +470,31 @@ def test_a_card_says_that_nothing_was_compared(known: tuple[Path, Path], tmp_pat
 
 
 REFUSED: dict[str, tuple[type[EaglectlError], str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "no data": (Usage, "pass --target", {}, {}, {"statistics": None}),
-    "ones": (Usage, "--init-only", {}, {}, {"fc_norm": "ones"}),
-    "a word that is no mode": (Usage, "refit, calibrated", {}, {}, {"fc_norm": "soft"}),
-    "norm_before_fc": (Refused, "two norms in a row", {"norm_before_fc": True}, {"input_norm.weight": floats("i", 48)}, {}),
-    "a parallel drafter": (Refused, "mask_hidden", {"mask_token_id": 1}, {"mask_hidden": floats("m", 1, 1, 48)}, {}),
-    "ids out of order": (Refused, "ascending", {"eagle_aux_hidden_state_layer_ids": [5, 4, 2], "eagle_config": None}, {}, {}),
-}  # fmt: skip
+    "no data": (UsageError, "pass --target", {}, {}, {"statistics": None}),
+    "ones": (UsageError, "--init-only", {}, {}, {"fc_norm": "ones"}),
+    "a word that is no mode": (UsageError, "refit, calibrated", {}, {}, {"fc_norm": "soft"}),
+    "norm_before_fc": (
+        RefusedError,
+        "two norms in a row",
+        {"norm_before_fc": True},
+        {"input_norm.weight": floats("i", 48)},
+        {},
+    ),
+    "a parallel drafter": (
+        RefusedError,
+        "mask_hidden",
+        {"mask_token_id": 1},
+        {"mask_hidden": floats("m", 1, 1, 48)},
+        {},
+    ),
+    "ids out of order": (
+        RefusedError,
+        "ascending",
+        {"eagle_aux_hidden_state_layer_ids": [5, 4, 2], "eagle_config": None},
+        {},
+        {},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -430,28 +506,30 @@ def test_what_cannot_become_3_1_stops(name: str, known: tuple[Path, Path], tmp_p
         if given["statistics"] is not None and (config or tensors):
             checkpoint = read_checkpoint(FolderSource(folder))
             drafter = read_drafter(checkpoint, Answers(), Target())
-            upgrade(checkpoint, drafter, Recipe(statistics=read_statistics(known[1])))
+            upgrade(checkpoint, drafter, UpgradeRecipe(statistics=read_statistics(known[1])))
         else:
-            api.upgrade(str(folder), tmp_path / "out", asked=asked(given.pop("statistics"), **given))
+            api.upgrade(str(folder), tmp_path / "out", asked(given.pop("statistics"), **given))
     assert not (tmp_path / "out").exists()
 
 
 def test_statistics_of_another_drafter_are_refused(known: tuple[Path, Path], tmp_path: Path) -> None:
     other = drafter_folder(tmp_path, "other", tensors={"fc.weight": floats("another", 16, 48)})
-    with pytest.raises(Refused, match="another drafter"):
-        api.upgrade(str(other), tmp_path / "out", asked=asked(known[1]))
+    with pytest.raises(RefusedError, match="another drafter"):
+        api.upgrade(str(other), tmp_path / "out", asked(known[1]))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "eaglectl/statistics/1"}', '{"schema": "other"}'])
 def test_statistics_that_are_none_are_unreadable(text: str, known: tuple[Path, Path], tmp_path: Path) -> None:
     (known[1] / "statistics.json").write_text(text)
-    with pytest.raises(Unreadable, match="calibrat"):
-        api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1]))
+    with pytest.raises(UnreadableError, match="calibrat"):
+        api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
 @pytest.mark.parametrize("place", ["drafter", "target", "drafter/inside", "stats", "texts"])
-def test_calibrate_never_writes_over_what_it_reads(place: str, force: tuple[str, ...], tmp_path: Path) -> None:
+def test_calibrate_never_writes_over_what_it_reads(
+    place: str, force: tuple[str, ...], tmp_path: Path
+) -> None:
     folder, target = drafter_folder(tmp_path), drafter_folder(tmp_path, "target")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/statistics.json").write_text("def f")
@@ -459,8 +537,16 @@ def test_calibrate_never_writes_over_what_it_reads(place: str, force: tuple[str,
     (tmp_path / "stats/config.json").write_text("{}")  # a checkpoint, which is no folder of statistics
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     made = call(
-        "calibrate", folder, "--target", target, "--prompts", tmp_path / "texts/statistics.json", "-o", tmp_path / place, *force
-    )  # fmt: skip
+        "calibrate",
+        folder,
+        "--target",
+        target,
+        "--prompts",
+        tmp_path / "texts/statistics.json",
+        "-o",
+        tmp_path / place,
+        *force,
+    )
     assert made.code == 2 and "give another -o" in made.err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -473,8 +559,8 @@ def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, P
     if kind == "prompts":
         given = {"prompts": out / "prompts.txt", "has_gate": True}
         given["prompts"].write_text("def f\n")
-    with pytest.raises(Usage, match="lie in one another"):
-        api.upgrade(str(folder), out, asked=asked(stats, **given), force=True)
+    with pytest.raises(UsageError, match="lie in one another"):
+        api.upgrade(str(folder), out, asked(stats, **given), conversion=ConvertOptions(force=True))
     assert (out / ("prompts.txt" if kind == "prompts" else "statistics.json")).is_file()
 
 
@@ -491,10 +577,12 @@ SENSELESS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SENSELESS)
-def test_an_upgrade_passes_no_option_over_in_silence(name: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_upgrade_passes_no_option_over_in_silence(
+    name: str, known: tuple[Path, Path], tmp_path: Path
+) -> None:
     words, more = SENSELESS[name]
-    with pytest.raises(Usage, match=words):
-        api.upgrade(str(known[0]), tmp_path / "out", asked=asked(known[1], **more))
+    with pytest.raises(UsageError, match=words):
+        api.upgrade(str(known[0]), tmp_path / "out", asked(known[1], **more))
     assert not (tmp_path / "out").exists()
 
 
@@ -503,8 +591,8 @@ def test_a_default_place_that_is_taken_is_told_before_anything_is_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / f"{known[0].name}-eagle3.1").mkdir()
-    with pytest.raises(Usage, match="there already"):
-        api.upgrade(str(known[0]), asked=asked(tmp_path / "none"))
+    with pytest.raises(UsageError, match="there already"):
+        api.upgrade(str(known[0]), options=asked(tmp_path / "none"))
 
 
 def test_what_no_recipe_makes_3_1_is_not_calibrated(tmp_path: Path) -> None:
@@ -513,13 +601,17 @@ def test_what_no_recipe_makes_3_1_is_not_calibrated(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=tensors)
     (target := tmp_path / "target").mkdir()
     (target / "config.json").write_text('{"num_hidden_layers": 8, "hidden_size": 16, "model_type": "llama"}')
-    made = call("calibrate", folder, "--target", target, "--prompts", tmp_path / "one.txt", "-o", tmp_path / "stats")
+    made = call(
+        "calibrate", folder, "--target", target, "--prompts", tmp_path / "one.txt", "-o", tmp_path / "stats"
+    )
     assert made.code == 1 and "fc_norm already" in made.err
 
 
 def test_sizes_are_what_the_written_dtype_holds(tmp_path: Path) -> None:
     tensors = {
-        name: floats(name, *shape, dtype="F32") for name, (_, shape, _) in drafter_tensors().items() if name != "d2t"
+        name: floats(name, *shape, dtype="F32")
+        for name, (_, shape, _) in drafter_tensors().items()
+        if name != "d2t"
     }
     folder = drafter_folder(tmp_path, config={"torch_dtype": "float32"}, tensors=tensors)
     checkpoint = read_checkpoint(FolderSource(folder))
@@ -528,7 +620,10 @@ def test_sizes_are_what_the_written_dtype_holds(tmp_path: Path) -> None:
     found = replace(found, digests={"drafter": drafter_digest(checkpoint, drafter)})
     write_statistics(found, tmp_path / "stats", force=False)
     api.upgrade(
-        str(folder), tmp_path / "out", wish=Wish(dtype="BF16"), asked=asked(tmp_path / "stats", fc_norm="calibrated")
+        str(folder),
+        tmp_path / "out",
+        asked(tmp_path / "stats", fc_norm="calibrated"),
+        conversion=ConvertOptions(dtype="BF16"),
     )
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]
     written = read_safetensors(tmp_path / "out/model.safetensors")
@@ -540,9 +635,11 @@ def test_sizes_are_what_the_written_dtype_holds(tmp_path: Path) -> None:
 
 
 def test_link_is_heard_by_an_upgrade(known: tuple[Path, Path], tmp_path: Path) -> None:
-    api.convert(str(known[0]), tmp_path / "whole", wish=Wish(), max_shard_size=4000)
+    api.convert(str(known[0]), tmp_path / "whole", ConvertOptions(max_shard_size=4000))
     source = tmp_path / "whole"
-    made = call("convert", source, "--to", "3.1", "--init-only", "--fc-norm", "off", "-o", tmp_path / "out", "--link")
+    made = call(
+        "convert", source, "--to", "3.1", "--init-only", "--fc-norm", "off", "-o", tmp_path / "out", "--link"
+    )
     assert made.code == 0, made.err
     linked = [path for path in (tmp_path / "out").glob("*.safetensors") if path.stat().st_nlink == 2]
     assert linked and len(linked) == len([*source.glob("*.safetensors")])
@@ -565,10 +662,14 @@ SPOILT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_statistics_that_were_spoilt_are_unreadable(name: str, known: tuple[Path, Path], tmp_path: Path) -> None:
+def test_statistics_that_were_spoilt_are_unreadable(
+    name: str, known: tuple[Path, Path], tmp_path: Path
+) -> None:
     document = json.loads((known[1] / "statistics.json").read_text())
     (known[1] / "statistics.json").write_text(json.dumps(document | SPOILT[name]))
-    made = call("convert", known[0], "--to", "3.1", "--calibration", known[1], "--no-gate", "-o", tmp_path / "out")
+    made = call(
+        "convert", known[0], "--to", "3.1", "--calibration", known[1], "--no-gate", "-o", tmp_path / "out"
+    )
     assert made.code == 3 and "calibrate again" in made.err
     assert not (tmp_path / "out").exists()
 
@@ -580,7 +681,7 @@ def test_matrices_that_are_gone_or_cut_are_unreadable(size: int | None, known: t
     path.unlink()
     if size is not None:
         path.write_bytes(raw[:size])
-    with pytest.raises(Unreadable, match=r"statistics\.safetensors"):
+    with pytest.raises(UnreadableError, match=r"statistics\.safetensors"):
         read_statistics(known[1])
 
 
@@ -589,8 +690,8 @@ def test_statistics_of_another_reading_of_the_drafter_are_refused(
     key: str, value: Any, known: tuple[Path, Path], tmp_path: Path
 ) -> None:
     other = drafter_folder(tmp_path, "other", config={key: value})
-    with pytest.raises(Refused, match=key):
-        api.upgrade(str(other), tmp_path / "out", asked=asked(known[1]))
+    with pytest.raises(RefusedError, match=key):
+        api.upgrade(str(other), tmp_path / "out", asked(known[1]))
 
 
 def test_an_old_folder_of_statistics_is_replaced_by_force(known: tuple[Path, Path], tmp_path: Path) -> None:
@@ -616,6 +717,29 @@ def test_options_of_the_upgrade_say_nothing_elsewhere(tmp_path: Path) -> None:
     assert "belong to --to 3.1" in message
 
 
-def test_wish_for_3_1_without_anything_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(Usage, match="--calibration"):
-        api.convert(str(drafter_folder(tmp_path)), tmp_path / "out", wish=Wish(version="3.1"))
+def test_a_request_for_3_1_without_anything_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--calibration"):
+        api.convert(str(drafter_folder(tmp_path)), tmp_path / "out", ConvertOptions(version="3.1"))
+
+
+def test_an_upgrade_reads_the_headers_of_its_source_once(
+    known: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: list[str] = []
+
+    def counted(source: Source) -> Checkpoint:
+        labels.append(source.label)
+        return read_checkpoint(source)
+
+    monkeypatch.setattr(converting, "read_checkpoint", counted)
+    api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
+    assert labels == [known[0].name]
+
+
+def test_progress_of_an_upgrade_ends_with_the_bytes_it_writes(
+    known: tuple[Path, Path], tmp_path: Path
+) -> None:
+    reports: list[Progress] = []
+    api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]), on_progress=reports.append)
+    assert reports[-1].stage == "writing"
+    assert reports[-1].done == reports[-1].total == (tmp_path / "out/model.safetensors").stat().st_size

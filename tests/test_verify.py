@@ -11,8 +11,12 @@ from eaglectl import api
 from tests.builders import call, contents, drafter_folder
 from tests.conftest import FIXTURES
 
-SCHEMA = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/verify.schema.json").read_text()))
-RECORD = jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / "schemas/provenance.schema.json").read_text()))
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((FIXTURES.parent / "schemas/verify.schema.json").read_text())
+)
+RECORD = jsonschema.Draft202012Validator(
+    json.loads((FIXTURES.parent / "schemas/provenance.schema.json").read_text())
+)
 
 
 @pytest.fixture
@@ -20,7 +24,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a download of a published drafter holds."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    done = api.upload(str(drafter_folder(tmp_path)), "org/drafter", dry_run=True)
+    done = api.upload(str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True))
     folder = tmp_path / "download"
     folder.mkdir()
     for file in done.plan.files:
@@ -63,9 +67,14 @@ def cut(folder: Path) -> None:
             lambda folder: (folder / "model-2.safetensors").write_bytes(b"x"),
             "model-2.safetensors",
             "unlisted",
-            "in no list",
+            "not in SHA256SUMS",
         ),
-        (lambda folder: (folder / "modeling.py").write_bytes(b"x"), "modeling.py", "unlisted", "in no list"),
+        (
+            lambda folder: (folder / "modeling.py").write_bytes(b"x"),
+            "modeling.py",
+            "unlisted",
+            "not in SHA256SUMS",
+        ),
     ],
 )
 def test_each_difference_is_named(
@@ -76,7 +85,9 @@ def test_each_difference_is_named(
     assert done.code == 1
     SCHEMA.validate(done.document)
     wrong = [one for one in done.document["files"] if one["judgement"] != "same"]
-    assert [(one["name"], one["judgement"]) for one in wrong] == [(name, judgement)] and says in wrong[0]["how"]
+    assert [(one["name"], one["judgement"]) for one in wrong] == [(name, judgement)] and says in wrong[0][
+        "how"
+    ]
     assert name in call("verify", published).out
 
 
@@ -97,16 +108,23 @@ def test_one_list_is_enough(published: Path, name: str) -> None:
     if name == "eaglectl.json":
         sums = published / "SHA256SUMS"
         sums.write_text(
-            "".join(line for line in sums.read_text().splitlines(keepends=True) if "eaglectl.json" not in line)
+            "".join(
+                line for line in sums.read_text().splitlines(keepends=True) if "eaglectl.json" not in line
+            )
         )
     assert call("verify", published).code == 0
 
 
-def test_other_files_are_told_and_are_no_difference(published: Path) -> None:
-    (published / "notes.txt").write_text("mine")
-    (published / ".cache").mkdir()
+def test_what_the_hubs_client_keeps_is_no_difference(published: Path) -> None:
+    (published / ".gitattributes").write_text("*.safetensors filter=lfs")
+    kept = published / ".cache/huggingface/download/config.json.metadata"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("0" * 40)
     done = call("verify", published, "--json")
-    assert (done.code, done.document["others"]) == (0, ["notes.txt"])
+    assert (done.code, done.document["others"]) == (
+        0,
+        [".cache/huggingface/download/config.json.metadata", ".gitattributes"],
+    )
 
 
 def test_without_a_list_nothing_is_compared(tmp_path: Path) -> None:

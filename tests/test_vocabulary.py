@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglectl.drafter.vocabulary import from_tokens, identity, read_vocabulary, repeated_offsets, row_copies
-from eaglectl.errors import Refused, Usage
+from eaglectl.errors import RefusedError, UsageError
 
 VOCAB = 50
 token_sets = st.sets(st.integers(0, VOCAB - 1), min_size=2, max_size=VOCAB - 1).map(sorted)
@@ -24,7 +24,9 @@ def mask(tokens: list[int]) -> np.ndarray:  # type: ignore[type-arg]
 
 @given(token_sets)
 def test_offsets_with_t2d_are_offsets(tokens: list[int]) -> None:
-    vocabulary = read_vocabulary(array([t - i for i, t in enumerate(tokens)]), mask(tokens), len(tokens), VOCAB)
+    vocabulary = read_vocabulary(
+        array([t - i for i, t in enumerate(tokens)]), mask(tokens), len(tokens), VOCAB
+    )
     assert vocabulary.targets.tolist() == tokens
 
 
@@ -45,7 +47,7 @@ def test_offsets_alone_are_read_or_asked_and_never_misread(tokens: list[int]) ->
     d2t = array([t - i for i, t in enumerate(tokens)])
     try:
         assert read_vocabulary(d2t, None, len(tokens), VOCAB).targets.tolist() == tokens
-    except Usage as question:
+    except UsageError as question:
         assert "--source-semantics d2t=offset" in str(question)
         assert read_vocabulary(d2t, None, len(tokens), VOCAB, "offset").targets.tolist() == tokens
 
@@ -70,14 +72,14 @@ def test_rows_in_another_order_keep_their_order(tokens: list[int], random: objec
         (None, None, "d2t is missing"),
         (None, [1, 2], "marks 2 target tokens"),
     ],
-)  # fmt: skip
+)
 def test_a_map_that_cannot_be_is_refused(d2t: list[int] | None, t2d: list[int] | None, word: str) -> None:
-    with pytest.raises(Refused, match=word):
+    with pytest.raises(RefusedError, match=word):
         read_vocabulary(None if d2t is None else array(d2t), None if t2d is None else mask(t2d), 3, VOCAB)
 
 
 def test_a_map_that_fits_both_ways_is_asked() -> None:
-    with pytest.raises(Usage, match="d2t=absolute"):
+    with pytest.raises(UsageError, match="d2t=absolute"):
         read_vocabulary(array([1, 3, 5]), None, 3, VOCAB)
 
 

@@ -1,4 +1,4 @@
-"""Writing all or nothing: a fault at any point leaves the old state or the new one, nothing beside it, and the source as it was."""
+"""Writing all or nothing: a fault at any point leaves the old or the new state, and the source as it was."""
 
 import errno
 import os
@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.checkpoint import writer
 from eaglectl.checkpoint.writer import Copy, Folder, check_apart
-from eaglectl.conversion.plan import Wish
-from eaglectl.errors import Unreadable, Usage
+from eaglectl.errors import UnreadableError, UsageError
 from tests.builders import (
     HIDDEN,
     call,
@@ -51,8 +51,9 @@ def names(folder: Path) -> list[str]:
 def failing(
     monkeypatch: pytest.MonkeyPatch, function: str, error: BaseException, at: int = 0, times: int = 1000
 ) -> Iterator[None]:
-    """os.`function` raises `error` at its call number `at` and the `times - 1` after it."""
-    real, calls = getattr(os, function), 0
+    """os.`function`, or the writer's `rename_new`, raises `error` from call `at` on, `times` times."""
+    owner = writer if function == "rename_new" else os
+    real, calls = getattr(owner, function), 0
 
     def fail(*arguments: object, **named: object) -> object:
         nonlocal calls
@@ -62,7 +63,7 @@ def failing(
         return real(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, function, fail)
+        patch.setattr(owner, function, fail)
         yield
 
 
@@ -102,7 +103,9 @@ def test_a_system_without_copy_file_range_gets_the_same_bytes(
     source = big_drafter(tmp_path)
     with failing(monkeypatch, "copy_file_range", OSError(number, os.strerror(number))):
         assert call("convert", source, "-o", tmp_path / "out").code == 0
-    assert read_safetensors(tmp_path / "out/model.safetensors") == read_safetensors(source / "model.safetensors")
+    assert read_safetensors(tmp_path / "out/model.safetensors") == read_safetensors(
+        source / "model.safetensors"
+    )
 
 
 def test_a_short_copy_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +113,9 @@ def test_a_short_copy_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyte
     real: Callable[..., int] = os.copy_file_range
     monkeypatch.setattr(os, "copy_file_range", lambda s, t, size, at: real(s, t, min(size, 777), at))
     assert call("convert", source, "-o", tmp_path / "out").code == 0
-    assert read_safetensors(tmp_path / "out/model.safetensors") == read_safetensors(source / "model.safetensors")
+    assert read_safetensors(tmp_path / "out/model.safetensors") == read_safetensors(
+        source / "model.safetensors"
+    )
 
 
 def test_a_short_write_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +125,9 @@ def test_a_short_write_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
     with Folder(tmp_path / "out", force=False) as folder:
         folder.write("f", [Copy(source / "model.safetensors", 3, 1003), b"0123456789"])
         folder.publish()
-    assert (tmp_path / "out/f").read_bytes() == (source / "model.safetensors").read_bytes()[3:1003] + b"0123456789"
+    assert (tmp_path / "out/f").read_bytes() == (source / "model.safetensors").read_bytes()[
+        3:1003
+    ] + b"0123456789"
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
@@ -140,7 +147,7 @@ def test_modes_follow_the_umask(tmp_path: Path, mask: int, layout: str) -> None:
 def test_a_folder_left_without_publishing_leaves_nothing(tmp_path: Path) -> None:
     with Folder(tmp_path / "out", force=False) as folder:
         folder.write("f", [b"x"])
-        assert names(tmp_path) == [folder.work.name]
+        assert names(tmp_path) == [folder.work.parent.name]
     assert names(tmp_path) == []
 
 
@@ -148,6 +155,33 @@ def test_a_linked_file_is_the_same_file(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path)
     assert call("convert", source, "-o", tmp_path / "out", "--link").code == 0
     assert (tmp_path / "out/model.safetensors").samefile(source / "model.safetensors")
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--json", "-v", "--no-color"])
+def test_a_link_is_said_to_be_the_source(tmp_path: Path, option: str) -> None:
+    source = drafter_folder(tmp_path)
+    outcome = call("convert", source, "-o", tmp_path / "out", "--link", option)
+    assert outcome.code == 0
+    text = "--link: model.safetensors (the source's model.safetensors) is one file under two names"
+    if option == "--json":
+        notes = [note for note in outcome.document["plan"]["notes"] if note["about"] == "link"]
+        assert [note["level"] for note in notes] == ["warning"]
+        assert text in notes[0]["text"]
+    else:
+        assert text in " ".join(outcome.out.split())
+
+
+def test_nothing_is_said_of_links_where_none_is_made(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    for out, options in {"copy": (), "other": ("--link", "--max-shard-size", "5KB")}.items():
+        assert "--link" not in call("convert", source, "-o", tmp_path / out, *options).out
+
+
+def test_linked_files_keep_their_permissions(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    mode = (source / "model.safetensors").stat().st_mode
+    assert call("convert", source, "-o", tmp_path / "out", "--link").code == 0
+    assert (source / "model.safetensors").stat().st_mode == mode
 
 
 def test_a_system_without_links_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,19 +228,23 @@ def test_force_replaces_what_convert_wrote_before(tmp_path: Path) -> None:
     assert contents(out) == first
 
 
-def test_force_works_where_the_system_cannot_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_force_works_where_the_system_cannot_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = drafter_folder(tmp_path, "old")
-    monkeypatch.setattr(writer, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(writer, "exchange", lambda one, other: False)
     assert call("convert", drafter_folder(tmp_path), "-o", out, "--force").code == 0
     assert names(out) == WRITTEN
     assert names(tmp_path) == ["drafter", "old"]
 
 
-def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_fails_puts_the_old_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = drafter_folder(tmp_path, "old")
     before = contents(out)
-    monkeypatch.setattr(writer, "_exchange", lambda one, other: False)
-    with failing(monkeypatch, "rename", OSError(errno.EIO, "Input/output error"), at=1, times=1):
+    monkeypatch.setattr(writer, "exchange", lambda one, other: False)
+    with failing(monkeypatch, "rename_new", OSError(errno.EIO, "Input/output error"), at=2, times=1):
         assert call("convert", drafter_folder(tmp_path), "-o", out, "--force").code == 3
     assert contents(out) == before
     assert names(tmp_path) == ["drafter", "old"]
@@ -365,7 +403,7 @@ def test_a_real_limit_on_file_size_is_told_in_a_line(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("function", ["write", "fsync", "copy_file_range", "mkdir", "rename"])
+@pytest.mark.parametrize("function", ["write", "fsync", "copy_file_range", "mkdir", "rename_new"])
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ESTALE])
 def test_a_failing_disk_leaves_nothing_and_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int
@@ -403,7 +441,7 @@ def test_a_fault_at_any_sync_leaves_the_old_folder_or_the_new(
     assert contents(source) == original
 
 
-@pytest.mark.parametrize("function", ["write", "fsync", "copy_file_range", "mkdir", "rename"])
+@pytest.mark.parametrize("function", ["write", "fsync", "copy_file_range", "mkdir", "rename_new"])
 def test_an_interruption_leaves_nothing_and_ends_with_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -427,7 +465,11 @@ def test_a_fault_leaves_no_new_parent_folders(tmp_path: Path, monkeypatch: pytes
 def test_a_killed_process_leaves_the_old_folder_as_it_was(tmp_path: Path) -> None:
     source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out", config={"rope_theta": 7.0})
     before, original = contents(out), contents(source)
-    code = "import os, sys, eaglectl; eaglectl.convert(sys.argv[1], sys.argv[2], force=True, told=lambda size: os._exit(9))"
+    code = (
+        "import os, sys, eaglectl; from eaglectl.api.converting import ConvertOptions;"
+        " eaglectl.convert(sys.argv[1], sys.argv[2], ConvertOptions(force=True), on_progress=lambda progress:"
+        " os._exit(9))"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(source), str(out)], timeout=60)
     assert done.returncode == 9
     assert contents(out) == before
@@ -437,20 +479,22 @@ def test_a_killed_process_leaves_the_old_folder_as_it_was(tmp_path: Path) -> Non
 @pytest.mark.parametrize("layout", ["vllm", "torchspec"])
 def test_a_source_that_shrinks_while_it_is_read_gives_no_output(tmp_path: Path, layout: str) -> None:
     source = drafter_folder(tmp_path)
-    with pytest.raises(Unreadable, match=r"model\.safetensors became shorter"):
+    with pytest.raises(UnreadableError, match=r"model\.safetensors changed while it was read"):
         eaglectl.convert(
             str(source),
             tmp_path / "out",
-            wish=Wish(layout),
-            planned=lambda plan: os.truncate(source / "model.safetensors", 6000),
+            ConvertOptions(layout),
+            on_plan=lambda plan: os.truncate(source / "model.safetensors", 6000),
         )
     assert names(tmp_path) == ["drafter"]
 
 
 def test_a_source_that_vanishes_while_it_is_read_is_told(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path)
-    with pytest.raises(Unreadable, match=r"model\.safetensors"):
-        eaglectl.convert(str(source), tmp_path / "out", planned=lambda plan: (source / "model.safetensors").unlink())
+    with pytest.raises(UnreadableError, match=r"model\.safetensors"):
+        eaglectl.convert(
+            str(source), tmp_path / "out", on_plan=lambda plan: (source / "model.safetensors").unlink()
+        )
     assert names(tmp_path) == ["drafter"]
 
 
@@ -461,8 +505,8 @@ def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None
         out.mkdir(exist_ok=True)
         (out / "mine").write_text("work of another process")
 
-    with pytest.raises(Usage, match="is there already"):
-        eaglectl.convert(str(source), out, told=appear)
+    with pytest.raises(UsageError, match="is there already"):
+        eaglectl.convert(str(source), out, on_progress=appear)
     assert (out / "mine").read_text() == "work of another process"
     assert names(tmp_path) == ["drafter", "out"]
 

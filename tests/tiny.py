@@ -20,8 +20,8 @@ PROMPTS = TINY / "prompts.jsonl"
 class Fault:
     """A change to a good drafter in vLLM's layout. `base`: eagle3 or eagle3.1.
 
-    `seen`: "reading" (before anything runs), "dead" (smoke fails by itself), "probe: NAME" (that other reading drafts better),
-    "against" (worse than the good drafter beyond doubt), or "not: WHY".
+    `seen`: "reading" (before anything runs), "dead" (smoke fails by itself), "probe: NAME" (that other
+    reading drafts better), "against" (worse than the good drafter beyond doubt), or "not: WHY".
     """
 
     name: str
@@ -54,7 +54,11 @@ def absolute(stored: Stored) -> Stored:
     """d2t with target ids in place of offsets."""
     dtype, shape, data = stored
     offsets = struct.unpack(f"<{shape[0]}q", data)
-    return dtype, shape, struct.pack(f"<{shape[0]}q", *(draft + offset for draft, offset in enumerate(offsets)))
+    return (
+        dtype,
+        shape,
+        struct.pack(f"<{shape[0]}q", *(draft + offset for draft, offset in enumerate(offsets))),
+    )
 
 
 def not_a_number(stored: Stored) -> Stored:
@@ -74,7 +78,9 @@ FAULTS = (
     Fault("aux layers one late", "probe: aux boundaries -1", config=ids(3, 5, 6)),
     Fault("aux layers elsewhere", "against", config=ids(1, 3, 5)),
     Fault("norm_output on", "probe: norm_output false", config={"norm_output": True}),
-    Fault("norm_before_residual on", "probe: norm_before_residual false", config={"norm_before_residual": True}),
+    Fault(
+        "norm_before_residual on", "probe: norm_before_residual false", config={"norm_before_residual": True}
+    ),
     Fault("rope base lost", "against", config={"rope_theta": 10000.0, "rope_parameters": None}),
     Fault("fc_norm on without its tensors", "reading", config={"fc_norm": True}),
     Fault("d2t missing", "reading", tensors={"d2t": None, "t2d": None}),
@@ -86,4 +92,4 @@ FAULTS = (
     Fault("norm_output off", "probe: norm_output true", "eagle3.1", {"norm_output": False}),
     Fault("fc_norm off", "reading", "eagle3.1", {"fc_norm": False}),
     Fault("an fc_norm tensor missing", "reading", "eagle3.1", tensors={"fc_norm.1.weight": None}),
-)  # fmt: skip
+)

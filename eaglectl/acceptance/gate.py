@@ -5,23 +5,25 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from eaglectl.acceptance.job import Job
+from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
-from eaglectl.acceptance.prompts import alike
+from eaglectl.acceptance.prompts import batches_by_length
+from eaglectl.progress import OnProgress, Progress
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.target import TargetModel
 
+# values of k (num_speculative_tokens) at which the gate measures
 DEPTHS = (3, 7)
 BATCH = 40
-# a drafter that accepts less than this before the conversion is at fault itself (eagle3-to-3.1.md, 4.3)
-LEAST_BEFORE = 1.3
+# a drafter with a smaller acceptance length before the conversion is at fault itself (eagle3-to-3.1.md, 4.3)
+MIN_BASELINE_LENGTH = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One depth: acceptance before and after, and after over before with its paired 95 % interval."""
+class GateRow:
+    """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval."""
 
     k: int
     before: Measurement
@@ -31,9 +33,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What the gate measured, on which prompts and with what, and what it asks for."""
+    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[GateRow, ...]
     prompts: int
     tolerance: float
     engine: str
@@ -47,41 +49,59 @@ class Gate:
 
     @property
     def is_baseline_alive(self) -> bool:
-        """Whether the drafter drafted before it was converted."""
-        return self.rows[0].before.length.value >= LEAST_BEFORE
+        """Whether the drafter was accepted often enough before it was converted."""
+        return self.rows[0].before.length.value >= MIN_BASELINE_LENGTH
 
 
-def hold(before: Job, after: Job, tolerance: float, told: Callable[[int, int], None]) -> Gate:
-    """Run both drafters over the prompts of `before` at every depth, greedily, on one load of the target."""
-    from eaglectl.acceptance.reference_engine import tokenise
-    from eaglectl.reference import target as targets
+def run_gate(
+    before: EngineJob, after: EngineJob, tolerance: float, on_progress: OnProgress | None = None
+) -> Gate:
+    """Run both drafters on the prompts of `before` at every k, greedily; the target is loaded once."""
+    from eaglectl.acceptance.tokens import tokenise
     from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.target import choose_device, drafter_device, load_target, version_text
 
-    device, dtype = targets.choose_device(before.device)
-    placed = "cuda" if device == "auto" else device
-    target = targets.load_target(before.target, before.drafter.aux.boundaries or (), dtype=dtype, device=device)
-    models = [load_drafter(job.folder, job.drafter, dtype=dtype, device=placed) for job in (before, after)]
-    texts = tokenise(replace(before, k=max(DEPTHS)), target.model.config)
-    done, seed, rows = count(1), before.seed, []
-    total = len(texts) * len(models) * len(DEPTHS)
+    device, dtype = choose_device(before.device)
+    boundaries, trust = before.drafter.aux.boundaries or (), before.trust_remote_code
+    target = load_target(before.target, boundaries, dtype=dtype, device=device, trust_remote_code=trust)
+    models = [
+        load_drafter(job.folder, job.drafter, dtype=dtype, device=drafter_device(device))
+        for job in (before, after)
+    ]
+    texts = tokenise(replace(before, k=max(DEPTHS)), target.context_length)
+    total, prompt_numbers = len(texts) * len(models) * len(DEPTHS), count(1)
+
+    def on_prompt() -> None:
+        if on_progress:
+            on_progress(Progress("measuring", next(prompt_numbers), total, "prompts"))
+
+    rows, seed = [], before.seed
     for k in DEPTHS:
-        sides = [
-            drafted(target, model, texts, k, before.max_tokens, lambda: told(next(done), total)) for model in models
-        ]
-        rows.append(Row(k, measure(sides[0], seed), measure(sides[1], seed), ratio(sides[1], sides[0], seed)))
-    return Gate(tuple(rows), len(texts), tolerance, targets.versions(), device, dtype)
+        old, new = (decode_prompts(target, model, texts, k, before.max_tokens, on_prompt) for model in models)
+        rows.append(GateRow(k, measure(old, seed), measure(new, seed), ratio(new, old, seed)))
+    return Gate(tuple(rows), len(texts), tolerance, version_text(), device, dtype)
 
 
-def drafted(
-    target: "TargetModel", drafter: "DraftModel", texts: Sequence[Sequence[int]], k: int, max_tokens: int, told: Callable[[], None] = lambda: None
-) -> list[PromptResult]:  # fmt: skip
-    """Greedy decoding of every text with `k` drafted tokens a pass, in the texts' order; `told` is called for each that is done."""
-    from eaglectl.reference.speculation import Settings, Speculation
+def decode_prompts(
+    target: "TargetModel",
+    drafter: "DraftModel",
+    texts: Sequence[Sequence[int]],
+    k: int,
+    max_tokens: int,
+    on_prompt: Callable[[], None] | None = None,
+) -> list[PromptResult]:
+    """Decode every tokenised prompt greedily with `k` draft tokens a round; results in the order of `texts`.
 
-    found: dict[int, PromptResult] = {}
-    for indices in alike(texts, BATCH):
-        made = Speculation(target, drafter, Settings(k, max_tokens)).run([texts[index] for index in indices])
-        for index, one in zip(indices, made, strict=True):
-            found[index] = PromptResult("gate", one.drafts, one.accepted, one.tokens)
-            told()
-    return [found[index] for index in range(len(texts))]
+    `on_prompt` is called after each prompt.
+    """
+    from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder
+
+    decoder = SpeculativeDecoder(target, drafter, DecodingSettings(k, max_tokens))
+    results: dict[int, PromptResult] = {}
+    for indices in batches_by_length(texts, BATCH):
+        sequences = decoder.run([texts[index] for index in indices])
+        for index, sequence in zip(indices, sequences, strict=True):
+            results[index] = PromptResult("gate", sequence.drafts, sequence.accepted, sequence.tokens)
+            if on_prompt:
+                on_prompt()
+    return [results[index] for index in range(len(texts))]

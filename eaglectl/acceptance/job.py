@@ -1,6 +1,6 @@
-"""What an engine is given to run, and what it gives back."""
+"""What an engine is given to run, and what it returns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,16 @@ from typing import Any
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.progress import OnProgress, Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A drafter (a folder in vLLM's layout), its target, prompts and settings. `told` gets (done, total) prompts."""
+class EngineJob:
+    """A drafter (a folder in vLLM's layout) to run on its target, with prompts and settings.
+
+    `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
+    tokens for each prompt, `timeout` is in seconds. `trust_remote_code` lets the target's own code run.
+    """
 
     folder: Path
     drafter: Drafter
@@ -24,14 +29,22 @@ class Job:
     seed: int = 0
     device: str = "auto"
     timeout: float = 600.0
-    told: Callable[[int, int], None] = lambda done, total: None
+    trust_remote_code: bool = False
+    on_progress: OnProgress | None = None
+
+    def report_progress(self, done: int) -> None:
+        """Call `on_progress` with the number of prompts that are done."""
+        if self.on_progress:
+            self.on_progress(Progress("measuring", done, len(self.prompts), "prompts"))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """What an engine did: per prompt with the drafter, the plain tokens, seconds of both, and what it resolved.
+    """What an engine did: a result for each prompt with the drafter, and the tokens of plain decoding.
 
-    `resolved` holds what the engine says it used; `differences` say where that is not what the checkpoint means.
+    `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` holds
+    the settings that the engine reports, `differences` where they are not those of the checkpoint. `proves`
+    states what a run of this engine is evidence of.
     """
 
     engine: str
@@ -47,6 +60,21 @@ class EngineRun:
     differences: tuple[str, ...] = ()
 
     @property
-    def equal(self) -> int:
-        """Prompts whose output with the drafter is the plain one."""
+    def equal_outputs(self) -> int | None:
+        """Number of prompts whose output with the drafter equals plain decoding; None if that was not run."""
+        if not self.plain:
+            return None
         return sum(result.tokens == plain for result, plain in zip(self.results, self.plain, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What vLLM's drafter class and loader make of a checkpoint.
+
+    `version` is vLLM's release, `unfilled` the parameters that the files do not fill, `resolved` the settings
+    that the class reads.
+    """
+
+    version: str
+    unfilled: tuple[str, ...]
+    resolved: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Prompts: the built-in ones, or a file of one JSON object (or one plain text) a line."""
+"""Prompts: the built-in ones, or a file with one JSON object or one plain text on each line."""
 
 import hashlib
 import json
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from eaglectl.errors import Unreadable, Usage
+from eaglectl.checkpoint.files import MIB, read_small_text
+from eaglectl.errors import UsageError
+
+MAX_PROMPTS = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's text, the set it belongs to, and whether it is a user's turn to be put in the chat template."""
+    """A prompt's text, the set it belongs to, and whether it is a user message for the chat template."""
 
     text: str
     set: str = "prompts"
@@ -26,43 +29,55 @@ def builtin_prompts() -> tuple[Prompt, ...]:
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """Prompts from a file: JSON lines with "prompt" (and "set", "chat"), or plain text, one a line."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unreadable(f"--prompts {path}: {error}") from None
-    lines = text.split("\n")  # JSON may hold the other characters that end a line elsewhere
-    found = tuple(_prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip())
-    if not found:
-        raise Usage(f"--prompts {path} holds no prompts")
-    return found
+    """Prompts from a file: JSON lines with "prompt" (and "set", "chat"), or plain text, one on each line.
+
+    Raises UnreadableError for a file that cannot be read, UsageError for a wrong line or no prompts.
+    """
+    text = read_small_text(path, MAX_PROMPTS, "--prompts")
+    lines = text.split("\n")  # not splitlines: JSON strings may hold U+2028 and the like
+    prompts = tuple(_prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip())
+    if not prompts:
+        raise UsageError(f"--prompts {path} holds no prompts")
+    return prompts
 
 
-def alike(texts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
-    """Indices of tokenised texts in batches of at most `size`, those of like lengths together: they pad little."""
+def prompts_or_builtin(path: str | Path | None) -> tuple[Prompt, ...]:
+    """The prompts of a file, or the built-in ones where there is none."""
+    return builtin_prompts() if path is None else read_prompts(Path(path))
+
+
+def batches_by_length(texts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
+    """Indices of texts in batches of at most `size`; texts of similar length together, for little padding."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def digest(prompts: Sequence[Prompt]) -> str:
-    """SHA-256 over the prompts, so that two reports can be known to be of the same ones."""
+def digest_prompts(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over all prompts, which shows whether two reports are of the same prompts."""
     value = json.dumps([[prompt.set, prompt.text, prompt.is_chat] for prompt in prompts])
     return hashlib.sha256(value.encode()).hexdigest()
 
 
-def _prompt(where: str, number: int, line: str) -> Prompt:
+def prompt_digest(prompt: Prompt) -> str:
+    """Short SHA-256 of one prompt's text; a gate leaves out the prompts that were calibrated on."""
+    return hashlib.sha256(prompt.text.encode()).hexdigest()[:16]
+
+
+def _prompt(file: str, number: int, line: str) -> Prompt:
     if not line.lstrip().startswith("{"):
         return Prompt(line)
     try:
         value = json.loads(line)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Usage(f"{where}, line {number} has an escape of a lone surrogate, which is no character") from None
+        raise UsageError(
+            f"{file}, line {number} has an escape of a lone surrogate, which is no character"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise Usage(f"{where}, line {number} is not JSON: {error}") from None
+        raise UsageError(f"{file}, line {number} is not JSON: {error}") from None
     text, is_chat = value.get("prompt"), value.get("chat", False)
     if not isinstance(text, str) or not text.strip():
-        raise Usage(f'{where}, line {number} needs a non-empty "prompt"')
+        raise UsageError(f'{file}, line {number} needs a non-empty "prompt"')
     if not isinstance(is_chat, bool):
-        raise Usage(f'{where}, line {number}: "chat" is true or false, and no other value')
+        raise UsageError(f'{file}, line {number}: "chat" must be true or false')
     return Prompt(text, str(value.get("set", "prompts")), is_chat)

@@ -1,195 +1,290 @@
-"""Statistics of a drafter's target, for a conversion to EAGLE-3.1."""
+"""`calibrate`: statistics of a drafter's target, for a conversion to EAGLE-3.1."""
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglectl.api.converting import convert, readable_folder
+from eaglectl.api.converting import ConvertOptions, convert, readable_folder
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
+from eaglectl.checkpoint.opening import on_disk, open_folder
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress, Progress
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.conversion.calibration import Statistics
-    from eaglectl.reference.collecting import Batch
+    from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.passes import Passes
+    from eaglectl.reference.target_engine import TargetEngine
 
 ANSWER_TOKENS = 64
 BATCH = 16
 ENGINES = ("transformers", "vllm")
 TIMEOUT = 1800.0
-GATE_SHARE = 3
-SHORTEST = 4  # token 0 is left out, and two more follow the last state that is looked at
+GATE_SHARE = 3  # one prompt of so many is kept for the gate
+MIN_TOKENS = (
+    4  # of the longest sequence: token 0 is left out, and two more follow the last state that is measured
+)
+PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What runs the target, and where. `timeout` is in seconds, for vLLM to load, and for each of its batches."""
+class CalibrateOptions:
+    """Options of `calibrate`.
 
+    `prompts` is a file, None the built-in prompts; `answer_tokens` the tokens of the target's own answer to
+    each prompt that count too. `engine` runs the target: transformers in this process, or the installed vLLM
+    in a child process, on `tensor_parallel_size` GPUs. `timeout` is in seconds, for vLLM to load and for each
+    of its batches. `trust_remote_code` lets the target's own code run. `force` replaces an existing folder.
+    """
+
+    prompts: str | Path | None = None
+    answer_tokens: int = ANSWER_TOKENS
     engine: str = "transformers"
     device: str = "auto"
     tensor_parallel_size: int = 1
     timeout: float = TIMEOUT
+    trust_remote_code: bool = False
+    answers: Answers = field(default_factory=Answers)
+    force: bool = False
 
 
 def calibrate(
-    source: str, target: str, out: str | Path | None = None, *, prompts: str | Path | None = None, answer_tokens: int = ANSWER_TOKENS, device: str = "auto",
-    engine: str = "transformers", tensor_parallel_size: int = 1, timeout: float = TIMEOUT, answers: Answers | None = None, force: bool = False,
-    told: Callable[[int, int], None] | None = None,
-) -> "Statistics":  # fmt: skip
-    """Run the target over prompts and its own greedy answers, and collect what `convert --to 3.1` needs; written to `out` where one is given.
+    source: str,
+    target: str,
+    out: str | Path | None = None,
+    options: CalibrateOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> "Statistics":
+    """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
 
-    `engine` runs the target: transformers in this process, or the installed vLLM in a child, over so many GPUs.
-    Raises Unreadable without torch, the engine, the device or the target's weights, Refused and Usage as `convert` does.
+    They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
+    the device or the target's weights, RefusedError and UsageError as `convert` does.
     """
     from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
     from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
     from eaglectl.conversion.calibration import write_statistics
 
-    way = Way(engine, device, tensor_parallel_size, timeout)
-    check_way(way)
+    options = options or CalibrateOptions()
+    _check(options)
     if out is not None:
-        for given in map(Path, (source, target, *([] if prompts is None else [prompts]))):
-            check_apart(Path(out), given)
-        check_free(Path(out), force=force, kind=STATISTICS)
-    chosen = read_prompts(Path(prompts)) if prompts is not None else shared(builtin_prompts())[0]
-    found = collected(source, target, chosen, answer_tokens=answer_tokens, way=way, answers=answers, told=told)
+        for given in (source, target, options.prompts):
+            if given is not None:
+                check_apart(Path(out), Path(given))
+        check_free(Path(out), force=options.force, kind=STATISTICS)
+    if options.prompts is None:
+        prompts, _ = split_prompts(builtin_prompts())
+    else:
+        prompts = read_prompts(Path(options.prompts))
+    statistics = collect_statistics(source, target, prompts, options, on_progress)
     if out is not None:
-        write_statistics(found, Path(out), force=force)
-    return found
+        write_statistics(statistics, Path(out), force=options.force)
+    return statistics
 
 
-def check_way(way: Way) -> None:
-    """Raise Usage for an engine that is not known, or options that are another's."""
-    if way.engine not in ENGINES:
-        raise Usage(f"--engine {way.engine}: {' or '.join(ENGINES)} was expected")
-    if way.tensor_parallel_size < 1 or way.timeout <= 0:
-        raise Usage("--tensor-parallel-size needs to be at least 1, and --timeout more than 0")
-    if way.tensor_parallel_size > 1 and way.engine != "vllm":
-        raise Usage("--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds")
-
-
-def collected(
-    source: str, target: str, prompts: Sequence["Prompt"], *, answer_tokens: int, way: Way, answers: Answers | None, told: Callable[[int, int], None] | None
-) -> "Statistics":  # fmt: skip
-    """Statistics over `prompts`; three passes of the target: its answers, the sizes, the matrices."""
-    from eaglectl.acceptance.job import Job
-    from eaglectl.acceptance.reference_engine import tokenise
-    from eaglectl.acceptance.vllm_engine import context
+def collect_statistics(
+    source: str,
+    target: str,
+    prompts: Sequence["Prompt"],
+    options: CalibrateOptions,
+    on_progress: OnProgress | None = None,
+) -> "Statistics":
+    """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
+    from eaglectl.acceptance.job import EngineJob
+    from eaglectl.acceptance.prompts import prompt_digest
+    from eaglectl.acceptance.tokens import read_context_length, tokenise
     from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
 
-    try:
-        from eaglectl.reference.collecting import collect_moments, collect_sizes
-    except ImportError:
-        raise Unreadable(
-            "calibrating runs the target and needs torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
-        ) from None
+    _require_torch()
     source, folder = on_disk(source), Path(on_disk(target))
     if not folder.is_dir():
-        raise Unreadable(f"--target {target}: calibrating runs the target, so it must be a folder with its weights")
-    done = count()
-    tell = (lambda: told(next(done) + 1, 3 * len(prompts))) if told else lambda: None
-    with readable_folder(source) as plain, tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        checkpoint = read_checkpoint(open_folder(plain))
-        meant = _runnable(read_drafter(checkpoint, answers or Answers(), open_target(str(folder))))
-        assert meant.aux.boundaries is not None
-        place = Path(name) / "drafter"
-        convert(plain, place, target=str(folder), answers=answers, link=True)
-        texts = tokenise(Job(place, meant, folder, tuple(prompts), 1, answer_tokens), context(folder))
-        batches = _batches(texts, [prompt.set for prompt in prompts])
-        with _running(way, folder, place, meant, max(map(len, texts)) + answer_tokens) as (passes, drafter):
-            answered = [_answered(passes, batch, answer_tokens, tell) for batch in batches]
-            if max(len(text) for batch in answered for text in batch.texts) < SHORTEST:
-                raise Usage(
-                    f"prompts and answers of fewer than {SHORTEST} tokens show no fed-back states; give longer prompts, or more --answer-tokens"
-                )
-            sizes = collect_sizes(passes, drafter, answered, tell)
-            if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
-                raise Refused(
-                    f"the states of drafter and target are not finite; see `eaglectl validate {source}` for NaN or infinite weights"
-                )
-            moments = collect_moments(passes, drafter, sizes.rms, answered, tell)
-            engine = passes.engine
-        digests = {
-            "drafter": drafter_digest(checkpoint, meant), "target": target_digest(FolderSource(folder)),
-            "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
-        }  # fmt: skip
-    return Statistics(
-        digests, tuple(prompt_digest(prompt) for prompt in prompts), meant.aux.boundaries, float(meant.settings["rms_norm_eps"]), moments.tokens, sizes.rms,
-        sizes.spread, sizes.sigma, sizes.sigmas, meant.norms.norm_before_residual, Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()), engine,
-    )  # fmt: skip
-
-
-def _runnable(drafter: Drafter) -> Drafter:
-    from eaglectl.conversion.upgrade_checks import check_changeable
-
-    if drafter.aux.boundaries is None:
-        raise Usage("the trained aux layers are not known; pass --aux-layers")
-    if drafter.quantisation is not None:
-        raise Refused("a quantised drafter is not run here; calibrate with the unquantised one")
-    check_changeable(drafter)
-    return drafter
-
-
-def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
-    from eaglectl.acceptance.prompts import alike
-    from eaglectl.reference.collecting import Batch
-
-    return [Batch([texts[i] for i in part], [sets[i] for i in part]) for part in alike(texts, BATCH)]
-
-
-def _answered(passes: "Passes", batch: "Batch", tokens: int, told: Callable[[], None]) -> "Batch":
-    found = passes.answers(batch.texts, tokens)
-    for _ in found:
-        told()
-    return replace(batch, texts=[[*text, *answer] for text, answer in zip(batch.texts, found, strict=True)])
-
-
-@contextmanager
-def _running(
-    way: Way, target: Path, drafter: Path, meant: Drafter, length: int
-) -> Iterator[tuple["Passes", "DraftModel"]]:
-    """The target as `way` runs it, for sequences of at most `length` tokens, and the drafter beside it."""
-    from eaglectl.reference import target as targets
-    from eaglectl.reference.loading import load_drafter
-    from eaglectl.reference.passes import TransformersPasses
-
-    assert meant.aux.boundaries is not None
-    placed, dtype = targets.choose_device(way.device)
-    if way.engine == "vllm":
-        from eaglectl.acceptance.vllm_passes import Order, vllm_passes
-
-        order = Order(
-            target, meant.aux.boundaries, meant.dims, length, BATCH, way.device, way.tensor_parallel_size, way.timeout
+        raise UnreadableError(
+            f"--target {target}: calibrating runs the target, so it must be a folder with its weights"
         )
-        with vllm_passes(order) as passes:
-            yield passes, load_drafter(drafter, meant, dtype="float32", device="cpu")  # vLLM has taken the GPUs
-        return
-    model = targets.load_target(target, meant.aux.boundaries, dtype=dtype, device=placed)
-    yield (
-        TransformersPasses(model, placed, dtype),
-        load_drafter(drafter, meant, dtype=dtype, device="cuda" if placed == "auto" else placed),
+    on_sequence = _sequence_counter(PASSES * len(prompts), on_progress)
+    with readable_folder(source) as plain, scratch_folder() as scratch:
+        checkpoint = read_checkpoint(open_folder(plain))
+        drafter = read_drafter(checkpoint, options.answers, open_target(str(folder)))
+        boundaries = _check_runnable(drafter)
+        place = scratch / "drafter"
+        convert(plain, place, ConvertOptions(target=str(folder), answers=options.answers, link=True))
+        job = EngineJob(
+            place,
+            drafter,
+            folder,
+            tuple(prompts),
+            k=1,
+            max_tokens=options.answer_tokens,
+            trust_remote_code=options.trust_remote_code,
+        )
+        texts = tokenise(job, read_context_length(folder))
+        with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
+            batches = _batches(texts, [prompt.set for prompt in prompts])
+            answered = [_with_answers(engine, batch, options.answer_tokens, on_sequence) for batch in batches]
+            sizes, moments = _collect(engine, model, answered, on_sequence, source)
+        digests = {
+            "drafter": drafter_digest(checkpoint, drafter),
+            "target": target_digest(FolderSource(folder)),
+            "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
+        }
+    return Statistics(
+        digests=digests,
+        prompts=tuple(prompt_digest(prompt) for prompt in prompts),
+        boundaries=boundaries,
+        eps=float(drafter.settings["rms_norm_eps"]),
+        tokens=moments.tokens,
+        rms=sizes.rms,
+        spread=sizes.spread,
+        sigma=sizes.sigma,
+        sigmas=sizes.sigmas,
+        is_direction=drafter.norms.norm_before_residual,
+        matrices=Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
+        engine=engine.engine,
     )
 
 
-def shared(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tuple[Prompt, ...]]":
-    """Prompts to calibrate on, and those kept for the gate: every third of one list that serves both."""
+def split_prompts(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tuple[Prompt, ...]]":
+    """Distinct prompts for calibration, and those for the gate: every third of them."""
+    from eaglectl.acceptance.prompts import prompt_digest
+
     distinct = tuple({prompt_digest(prompt): prompt for prompt in prompts}.values())
-    return tuple(prompt for index, prompt in enumerate(distinct) if index % GATE_SHARE), distinct[::GATE_SHARE]
+    for_calibration = tuple(prompt for index, prompt in enumerate(distinct) if index % GATE_SHARE)
+    return for_calibration, distinct[::GATE_SHARE]
 
 
-def prompt_digest(prompt: "Prompt") -> str:
-    """A name for one prompt, so that a gate can keep to others than those calibrated on."""
-    return hashlib.sha256(prompt.text.encode()).hexdigest()[:16]
+def _check(options: CalibrateOptions) -> None:
+    """Raise UsageError for an unknown engine, or an option that this engine does not have."""
+    if options.engine not in ENGINES:
+        raise UsageError(f"--engine {options.engine}: {' or '.join(ENGINES)} was expected")
+    if options.tensor_parallel_size < 1 or options.timeout <= 0:
+        raise UsageError("--tensor-parallel-size needs to be at least 1, and --timeout more than 0")
+    if options.tensor_parallel_size > 1 and options.engine != "vllm":
+        raise UsageError(
+            "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
+        )
+
+
+def _require_torch() -> None:
+    try:
+        import eaglectl.reference.collecting  # noqa: F401
+    except ImportError:
+        raise UnreadableError(
+            "calibrating runs the target and needs torch and transformers; install eaglectl's torch extra:"
+            " pip install '.[torch]' in a checkout"
+        ) from None
+
+
+def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
+    """The trained aux boundaries. Raises UsageError or RefusedError where calibration is impossible."""
+    from eaglectl.conversion.upgrade_checks import check_changeable
+
+    if drafter.aux.boundaries is None:
+        raise UsageError("the trained aux layers are not known; pass --aux-layers")
+    if drafter.quantisation is not None:
+        raise RefusedError("a quantised drafter is not run here; calibrate with the unquantised one")
+    check_changeable(drafter)
+    return drafter.aux.boundaries
+
+
+def _sequence_counter(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
+    """A callback that reports one more of `total` sequences each time."""
+    numbers = count(1)
+
+    def on_sequence() -> None:
+        if on_progress:
+            on_progress(Progress("calibrating", next(numbers), total, "prompts"))
+
+    return on_sequence
+
+
+def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
+    from eaglectl.acceptance.prompts import batches_by_length
+    from eaglectl.reference.collecting import Batch
+
+    return [
+        Batch([texts[index] for index in indices], [sets[index] for index in indices])
+        for indices in batches_by_length(texts, BATCH)
+    ]
+
+
+def _with_answers(
+    engine: "TargetEngine", batch: "Batch", tokens: int, on_sequence: Callable[[], None]
+) -> "Batch":
+    """The batch with the target's own answers after its texts."""
+    answers = engine.answers(batch.texts, tokens)
+    for _ in answers:
+        on_sequence()
+    texts = [[*text, *answer] for text, answer in zip(batch.texts, answers, strict=True)]
+    return replace(batch, texts=texts)
+
+
+def _collect(
+    engine: "TargetEngine",
+    model: "DraftModel",
+    batches: "Sequence[Batch]",
+    on_sequence: Callable[[], None],
+    source: str,
+) -> "tuple[Sizes, Moments]":
+    """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
+    from eaglectl.reference.collecting import collect_moments, collect_sizes
+
+    if max(len(text) for batch in batches for text in batch.texts) < MIN_TOKENS:
+        raise UsageError(
+            f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
+            " prompts, or more --answer-tokens"
+        )
+    sizes = collect_sizes(engine, model, batches, on_sequence)
+    if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
+        raise RefusedError(
+            "the states of drafter and target are not finite; see"
+            f" `eaglectl validate {source}` for NaN or infinite weights"
+        )
+    return sizes, collect_moments(engine, model, sizes.rms, batches, on_sequence)
+
+
+@contextmanager
+def _start_engine(
+    options: CalibrateOptions, job: "EngineJob", length: int
+) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
+    """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
+    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.target import choose_device, drafter_device, load_target
+    from eaglectl.reference.target_engine import TransformersEngine
+
+    drafter, boundaries = job.drafter, job.drafter.aux.boundaries or ()
+    device, dtype = choose_device(options.device)
+    if options.engine == "transformers":
+        trust = options.trust_remote_code
+        target = load_target(job.target, boundaries, dtype=dtype, device=device, trust_remote_code=trust)
+        model = load_drafter(job.folder, drafter, dtype=dtype, device=drafter_device(device))
+        yield TransformersEngine(target, device, dtype), model
+        return
+    from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
+
+    vllm_options = VllmOptions(
+        target=job.target,
+        boundaries=boundaries,
+        dims=drafter.dims,
+        length=length,
+        batch=BATCH,
+        device=options.device,
+        tensor_parallel_size=options.tensor_parallel_size,
+        timeout=options.timeout,
+        trust_remote_code=options.trust_remote_code,
+    )
+    # the drafter runs on the CPU: vLLM has taken the GPUs
+    with start_vllm(vllm_options) as engine:
+        yield engine, load_drafter(job.folder, drafter, dtype="float32", device="cpu")

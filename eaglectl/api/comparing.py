@@ -1,87 +1,98 @@
-"""Two drafters side by side."""
+"""`diff`: compare two drafters."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from eaglectl.api.inputs import open_target
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
-from eaglectl.comparison.meaning import fact, facts
+from eaglectl.comparison.meaning import compare_facts, questions, stated_fact
 from eaglectl.comparison.pairing import (
-    Headers,
-    Told,
+    HeaderPair,
     files_to_read,
     in_one_order,
     is_known_equal,
     pair_headers,
     pair_values,
 )
-from eaglectl.comparison.sides import known_digests, open_side, unneeded, with_files
-from eaglectl.comparison.spelling import spelling
-from eaglectl.errors import Refused, Unreadable
+from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
+from eaglectl.comparison.spelling import compare_spelling
+from eaglectl.drafter.drafter import Target
+from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import check_answers
+from eaglectl.formats.reader import check_answers
+from eaglectl.progress import OnProgress
 
-ASKED_OF_BOTH = ("rope_theta", "mask_token_id")
+# questions that make no fact unknown: both sides ask them
+NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    """Options of `diff`.
+
+    `headers_only` reads no tensor data. `answers` go to the side whose files leave the question open.
+    """
+
+    target: str | None = None
+    headers_only: bool = False
+    answers: Answers | None = None
 
 
 def diff(
-    a: str, b: str, *, target: str | None = None, headers_only: bool = False, answers: Answers | None = None, told: Callable[[int, int], None] | None = None,
-) -> Comparison:  # fmt: skip
-    """Whether two checkpoints are the same drafter: what they mean, then their tensors' data; how they are spelled is told apart.
+    a: str, b: str, options: DiffOptions | None = None, *, on_progress: OnProgress | None = None
+) -> Comparison:
+    """Compare two checkpoints: what they mean, their tensors' data, and how their files are written.
 
-    `answers` go to the side whose files leave the question open. `headers_only` reads no tensor data, so that the verdict on
-    values is never "equal". `told` hears how many bytes of A of how many are compared.
-    Raises Usage, and Unreadable for all else that keeps the two from being compared, such as a side that is no drafter.
+    With `headers_only` the verdict is never "equal". `on_progress` is called with bytes of A.
+    Raises UsageError, and UnreadableError where the two cannot be compared, as for a side that is no drafter.
     """
+    options = options or DiffOptions()
     try:
-        return _compared(a, b, target, answers or Answers(), headers_only=headers_only, told=told)
-    except Refused as error:  # whose exit code would say that they differ
-        raise Unreadable(str(error), error.topic, error.where) from None
+        return _compare(a, b, open_target(options.target), options, on_progress)
+    except RefusedError as error:  # its exit code would mean that they differ
+        raise UnreadableError(str(error), error.topic, error.where) from None
 
 
-def _compared(a: str, b: str, target: str | None, answers: Answers, *, headers_only: bool, told: Told | None) -> Comparison:  # fmt: skip
-    known_target = open_target(target)
+def _compare(
+    text_a: str, text_b: str, target: Target, options: DiffOptions, on_progress: OnProgress | None
+) -> Comparison:
+    answers = options.answers or Answers()
     check_answers(answers)
-    one, other = open_side("A", a, known_target, answers), open_side("B", b, known_target, answers)
-    notes = (*_questions(one, other), *unneeded(one, other, answers, known_target))
-    spelled = one, other
-    one, other, disorder = in_one_order(one, other)
-    notes = (*notes, *disorder)
-    if headers_only:
-        tensors: tuple[TensorPair, ...] = tuple(pair for pair, _, _ in pair_headers(one, other))
-        stated = (*facts(one, other), _unread(one, other))
-        return Comparison(one, other, stated, tensors, spelling(*spelled), False, notes)
+    written_a, written_b = open_side("A", text_a, target, answers), open_side("B", text_b, target, answers)
+    a, b, order_notes = in_one_order(written_a, written_b)
+    notes = (
+        *questions(written_a, written_b, NOTED_QUESTIONS),
+        *unneeded_answers(written_a, written_b, answers, target),
+        *order_notes,
+    )
+    if options.headers_only:
+        facts = (*compare_facts(a, b), _vocabulary_size(a, b))
+        pairs = tuple(header.pair for header in pair_headers(a, b))
+        return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
     answer = answers.semantics.get("d2t")
-    mine, theirs = vocabulary.read(one, answer), vocabulary.read(other, answer)
-    stated = (*facts(one, other), vocabulary.compare(one, other, mine, theirs))
-    pairs = list(pair_headers(one, other, vocabulary.head_rows(mine, theirs)))
-    tensors = tuple(_read(one, other, pairs, told))
-    return Comparison(one, other, stated, tensors, spelling(*spelled, vocabulary.remarks(mine, theirs)), True, notes)
+    tokens_a, tokens_b = vocabulary.read(a, answer), vocabulary.read(b, answer)
+    facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
+    headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
+    pairs = tuple(_read_pairs(a, b, headers, on_progress))
+    spelling = compare_spelling(written_a, written_b, vocabulary.remarks(tokens_a, tokens_b))
+    return Comparison(a, b, facts, pairs, spelling, True, notes)
 
 
-def _read(a: Side, b: Side, pairs: list[Headers], told: Told | None) -> Iterator[TensorPair]:
-    """The pairs with their data looked at; of the Hub, files that are the same on both sides are not fetched."""
-    known, one, other = known_digests(a, b), a.checkpoint, b.checkpoint
-    needed = [pair for pair in pairs if not is_known_equal(one, other, pair[1], pair[2], known)]
-    one = with_files(one, files_to_read(one, needed, "a"))
-    other = with_files(other, files_to_read(other, needed, "b"))
-    return pair_values(one, other, pairs, known, told)
+def _read_pairs(
+    a: Side, b: Side, headers: list[HeaderPair], on_progress: OnProgress | None
+) -> Iterator[TensorPair]:
+    """The pairs with their data compared; equal files of the Hub are not downloaded."""
+    known = known_digests(a, b)
+    needed = [header for header in headers if not is_known_equal(a.checkpoint, b.checkpoint, header, known)]
+    checkpoint_a = with_files(a.checkpoint, files_to_read(a.checkpoint, needed, "a"))
+    checkpoint_b = with_files(b.checkpoint, files_to_read(b.checkpoint, needed, "b"))
+    return pair_values(checkpoint_a, checkpoint_b, headers, known, on_progress)
 
 
-def _unread(a: Side, b: Side) -> Fact:
+def _vocabulary_size(a: Side, b: Side) -> Fact:
     """The draft vocabulary by its size alone."""
     sizes = [f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)]
-    found = fact(vocabulary.NAME, *sizes)
+    fact = stated_fact(vocabulary.NAME, *sizes)
     is_whole = not a.drafter.has_reduced_vocabulary and not b.drafter.has_reduced_vocabulary
-    return found if found.state == "differs" or is_whole else replace(found, state="not-compared")
-
-
-def _questions(a: Side, b: Side) -> Iterator[str]:
-    """What only their users know, beyond what makes a fact unknown."""
-    asked: dict[str, list[str]] = {}
-    for name, side in (("A", a), ("B", b)):
-        for note in side.drafter.told("question"):
-            if note.about in ASKED_OF_BOTH:
-                asked.setdefault(note.text, []).append(name)
-    return (f"{' and '.join(names)}: {text}" for text, names in asked.items())
+    return fact if fact.state == "differs" or is_whole else replace(fact, state="not-compared")

@@ -1,149 +1,250 @@
-"""Rewriting a drafter."""
+"""`convert`: rewriting a drafter in another layout."""
 
-import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglectl.api.inputs import open_target, special_tokens
-from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES, pickle_files, read_checkpoint, read_config
-from eaglectl.checkpoint.source import FolderSource, Source, open_folder
-from eaglectl.conversion.plan import Plan, Wish
-from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
+from eaglectl.checkpoint.opening import open_folder
+from eaglectl.checkpoint.pinned import PinnedSource
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.conversion.plan import ConversionPlan
+from eaglectl.conversion.request import ConversionRequest
+from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.engines.catalogue import parse_engine, verdicts
-from eaglectl.errors import Unreadable, Usage
+from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
-from eaglectl.reports.findings import Conversion
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress
+from eaglectl.results import Conversion
 
 if TYPE_CHECKING:
     from eaglectl.conversion.target_head import TargetHead
 
+OnPlan = Callable[[ConversionPlan], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions(ConversionRequest):
+    """What `convert` writes (see ConversionRequest), what is known of the source, and how files are written.
+
+    `target` is the target model's folder, config.json or Hub repository; `target_name` is what published
+    files call it. `link` hard-links weight files that do not change; `max_shard_size` is in bytes.
+    """
+
+    target: str | None = None
+    target_name: str | None = None
+    answers: Answers = field(default_factory=Answers)
+    dry_run: bool = False
+    force: bool = False
+    link: bool = False
+    max_shard_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSource:
+    """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
+
+    original: PinnedSource
+    pickles: tuple[str, ...]
+    readable: FolderSource
+    checkpoint: Checkpoint
+
+    @property
+    def path(self) -> str:
+        """The folder or file of the checkpoint without pickles."""
+        return _path(self.readable)
+
+    @property
+    def original_path(self) -> str:
+        """The folder or file as given."""
+        return _path(self.original)
+
+
+def _path(source: FolderSource) -> str:
+    return str(source.root / (source.only or ""))
+
 
 def convert(
-    source: str, out: str | Path | None = None, *, wish: Wish | None = None, target: str | None = None, target_name: str | None = None,
-    answers: Answers | None = None, dry_run: bool = False, force: bool = False, link: bool = False, max_shard_size: int | None = None,
-    told: Callable[[int], None] | None = None, planned: Callable[[Plan], None] | None = None,
-) -> Conversion:  # fmt: skip
+    source: str,
+    out: str | Path | None = None,
+    options: ConvertOptions | None = None,
+    *,
+    on_plan: OnPlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Conversion:
     """Rewrite a drafter in another layout; `out` defaults to NAME-eagleVERSION in the current folder.
 
-    Raises Usage for what only the user knows, Refused for what cannot be done, Unreadable for input that cannot be read.
-    `planned` is called with the plan before anything is written, `told` with each number of bytes that was.
+    `on_plan` is called with the plan before anything is written. Raises UsageError for what only the user
+    knows, RefusedError for what cannot be done, UnreadableError for input that cannot be read.
     """
-    import time
-
-    from eaglectl.checkpoint.writer import check_apart
-    from eaglectl.conversion.planning import make_plan
-    from eaglectl.conversion.writing import Writing, write_plan
-
     start = time.perf_counter()
-    wish, answers = wish or Wish(), answers or Answers()
-    for engine in wish.engines:
+    original, options = open_folder(source), options or ConvertOptions()
+    check_options(original, out, options)
+    target, options = open_inputs(options)
+    with opened(original, out) as files:
+        plan = plan_conversion(files, target, options)
+        place = Path(out) if out is not None else default_place(original, plan.drafter.version)
+        check_options(original, place, options)
+        if on_plan:
+            on_plan(plan)
+        if options.dry_run:
+            return Conversion(plan, None, files.pickles, time.perf_counter() - start)
+        write_conversion(files, plan, place, options, on_progress)
+    return Conversion(plan, place, files.pickles, time.perf_counter() - start)
+
+
+def check_options(original: FolderSource, out: str | Path | None, options: ConvertOptions) -> None:
+    """Raise UsageError for an engine that is not known, and where writing `out` could touch an input."""
+    from eaglectl.checkpoint.writer import check_apart
+
+    for engine in options.engines:
         parse_engine(engine)
-    original = open_folder(source)
-    where = Path(out) if out is not None else None
-    guarded = [
-        original.root,
-        *([] if target is None else [Path(target)]),
-        *([wish.pruning.counts] if wish.pruning else []),
-    ]
-    if where is not None:
-        for folder in guarded:
-            check_apart(where, folder)
-    pickles = pickle_files(original)
-    known = open_target(target, target_name)
-    if wish.pruning and wish.pruning.kept is None:
-        wish = replace(wish, pruning=replace(wish.pruning, kept=special_tokens(target)))
-    if wish.has_target_head and wish.head is None:
-        wish = replace(wish, head=_target_head(target))
-    with _readable(original, pickles, where) as readable:
-        checkpoint = read_checkpoint(readable)
-        drafter = read_drafter(checkpoint, answers, known)
-        selected = _selected(original, drafter)
-        plan = make_plan(checkpoint, drafter, wish, answers, selected)
-        where = where or default_place(original, plan.drafter.version)
-        for folder in guarded:
-            check_apart(where, folder)
-        plan = replace(plan, notes=(*plan.notes, *_judged(plan, wish)))
-        if planned:
-            planned(plan)
-        if dry_run:
-            return Conversion(plan, None, pickles, time.perf_counter() - start)
-        writing = Writing(where, force=force, link=link and not pickles, max_shard_size=max_shard_size, told=told)
-        write_plan(plan, checkpoint, original, pickles or checkpoint.weight_files, writing)
-    return Conversion(plan, where, pickles, time.perf_counter() - start)
+    if out is None:
+        return
+    inputs = [original.root]
+    if options.target is not None:
+        inputs.append(Path(options.target))
+    if options.pruning:
+        inputs.append(options.pruning.counts)
+    for path in inputs:
+        check_apart(Path(out), path)
+
+
+def open_inputs(options: ConvertOptions) -> tuple[Target, ConvertOptions]:
+    """The target's config, and the options completed with the target's special tokens and lm_head."""
+    target = open_target(options.target, options.target_name)
+    if options.pruning and options.pruning.kept is None:
+        kept = special_tokens(options.target)
+        options = replace(options, pruning=replace(options.pruning, kept=kept))
+    if options.has_target_head and options.head is None:
+        options = replace(options, head=_target_head(options.target))
+    return target, options
 
 
 def _target_head(target: str | None) -> "TargetHead":
     from eaglectl.conversion.target_head import find_target_head
 
     if target is None:
-        raise Usage("--materialize-lm-head copies the target's lm_head; pass --target with the target's weights")
+        raise UsageError(
+            "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
+        )
     return find_target_head(read_checkpoint(open_folder(target)))
 
 
-def _judged(plan: Plan, wish: Wish) -> Iterator[Note]:
-    """A warning for every engine asked for (vLLM's newest release by default) that would not run the output as trained."""
-    asked = wish.engines or (
-        ("sglang",) if plan.layout == "sglang" else ("vllm",) if plan.layout in ("vllm", "speculators") else ()
-    )
-    flatten = by_name(plan.layout).flatten
-    flat = flatten(plan.config) if flatten else plan.config
-    derived = {step.name: Tensor(step.name, step.dtype, step.shape, ()) for step in plan.steps if not step.origin}
-    settled = replace(plan.drafter, notes=(), unknown=(), tensors={**derived, **plan.drafter.tensors})
+def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
+    """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
+    from eaglectl.conversion.planning import make_plan
+
+    drafter = read_drafter(files.checkpoint, options.answers, target)
+    selected = _selected_tokens(files.original, drafter)
+    plan = make_plan(files.checkpoint, drafter, options, options.answers, selected)
+    notes = [*plan.notes, *_engine_warnings(plan, options)]
+    if options.link and not files.pickles:
+        from eaglectl.conversion.writing import link_notes
+
+        notes += link_notes(plan, files.checkpoint, options.max_shard_size)
+    return replace(plan, notes=tuple(notes))
+
+
+def write_conversion(
+    files: OpenedSource,
+    plan: ConversionPlan,
+    out: Path,
+    options: ConvertOptions,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Write a plan, all or nothing; weights that were pickles are never linked."""
+    from eaglectl.conversion.writing import WriteOptions, write_plan
+
+    originals = files.pickles or files.checkpoint.weight_files
+    is_linked = options.link and not files.pickles
+    how = WriteOptions(out, options.force, is_linked, options.max_shard_size)
+    write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
+
+
+def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
+    """A warning per requested engine (by default the layout's) that would not run the output as trained."""
+    format = by_name(plan.layout)
+    flat = format.flat(plan.config)
+    generated = {
+        step.name: Tensor(step.name, step.dtype, step.shape, ()) for step in plan.steps if not step.stored
+    }
+    settled = replace(plan.drafter, notes=(), unknown=(), tensors={**generated, **plan.drafter.tensors})
     names = tuple(step.name for step in plan.steps)
-    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for text in asked:
+    releases: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for text in request.engines or (format.layout.engines if format.layout else ()):
         for verdict in verdicts(settled, plan.config, flat, names, parse_engine(text)):
             if verdict.outcome != "as trained":
-                groups.setdefault((verdict.engine, verdict.outcome, verdict.reasons), []).append(verdict.release)
-    for (engine, outcome, reasons), releases in groups.items():
-        span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
-        yield Note("warning", f"{engine} {span}", f"{engine} {span}, with this output: {outcome}: {'; '.join(reasons)}")
+                same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
+                same.append(verdict.release)
+    for (engine, outcome, reasons), same in releases.items():
+        span = f"{engine} {same[0]}"
+        if len(same) > 1:
+            span += f" to {same[-1]}"
+        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 
 def default_place(original: Source, version: str) -> Path:
-    """Where a conversion is written that nobody gave a place: beside the current folder's files."""
+    """Where a conversion is written by default: in the current folder."""
     return Path(f"{original.label.rpartition('/')[2]}-eagle{version}")
 
 
 @contextmanager
 def readable_folder(source: str) -> Iterator[str]:
-    """A folder with the files of `source` whose weights are no pickles: `source` itself, or a rewriting that is gone afterwards."""
+    """`source` itself, or a temporary folder with its weights as safetensors where they are pickles.
+
+    Raises UnreadableError at the end where its config or weights changed meanwhile.
+    """
     original = open_folder(source)
-    pickles = pickle_files(original)
-    with _readable(original, pickles, None) as found:
-        yield str(found.root) if pickles and isinstance(found, FolderSource) else source
+    with _pinned(original) as pinned, _readable(pinned, None) as (readable, pickles):
+        for name in read_checkpoint(pinned).weight_files if not pickles else ():
+            pinned.pinned(name)
+        yield str(readable.root) if pickles else source
+        pinned.check_unchanged(is_status_compared=False)
 
 
 @contextmanager
-def _readable(original: FolderSource, pickles: tuple[str, ...], out: Path | None) -> Iterator[Source]:
-    """The source itself, or a safetensors rewriting of its pickles that is gone afterwards."""
+def opened(original: FolderSource, out: str | Path | None = None) -> Iterator[OpenedSource]:
+    """The source with its headers read; pickles are rewritten for the time, near `out` if possible."""
+    near = None if out is None else Path(out).parent
+    with _pinned(original) as pinned, _readable(pinned, near) as (readable, pickles):
+        yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
+
+
+def _pinned(original: FolderSource) -> PinnedSource:
+    return PinnedSource(original.root, original.only)
+
+
+@contextmanager
+def _readable(original: PinnedSource, near: Path | None) -> Iterator[tuple[FolderSource, tuple[str, ...]]]:
+    """The source, or a temporary safetensors copy of its pickles in the folder `near`; and the pickles."""
+    pickles = pickle_files(original)
     if not pickles:
-        yield original
+        yield original, pickles
         return
     from eaglectl.checkpoint.pickles import unpickle
 
     read_config(original)
-    near = out.parent if out is not None and out.parent.is_dir() else None
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=".eaglectl-", dir=near)
-    except OSError as error:
-        raise Unreadable(f"{near}: cannot write there: {error.strerror}") from None
-    with folder as name:
-        yield unpickle(original, Path(name))
+    for name in pickles:
+        original.pinned(name)
+    near = near if near and near.is_dir() else None
+    with scratch_folder(near) as scratch:
+        yield unpickle(original, scratch), pickles
 
 
-def _selected(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
-    if (
-        not drafter.has_reduced_vocabulary
-        or "d2t" in drafter.tensors
-        or not any(name in VOCABULARY_PICKLES for name in original.names())
-    ):
+def _selected_tokens(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
+    """The draft tokens of a trainer's side file, where the weights have no d2t."""
+    has_side_file = any(name in VOCABULARY_PICKLES for name in original.names())
+    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not has_side_file:
         return None
     from eaglectl.checkpoint.pickles import selected_tokens
 

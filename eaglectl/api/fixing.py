@@ -1,172 +1,227 @@
-"""Repairing what validate found, as far as the files themselves say how: a conversion, judged again before it gets its name."""
+"""Repairing what `validate` finds, as far as the files state how: a conversion that is validated before it
+is kept.
+"""
 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eaglectl.api.converting import convert
-from eaglectl.api.validating import validate
+from eaglectl.api.converting import ConvertOptions, OnPlan, convert
+from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.checkpoint import read_config
-from eaglectl.checkpoint.source import Source, open_source
-from eaglectl.conversion.plan import Plan, Wish
+from eaglectl.checkpoint.opening import open_source
+from eaglectl.checkpoint.source import Source
+from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.errors import EaglectlError
-from eaglectl.formats.format import Answers
-from eaglectl.reports.findings import Conversion, Fixing, Remaining
-from eaglectl.validation.judging import Report
-from eaglectl.validation.rule import Finding
+from eaglectl.formats.catalogue import default_format, detect
+from eaglectl.formats.format import Answers, CheckpointSummary
+from eaglectl.progress import OnProgress
+from eaglectl.results import Conversion, FixResult, RemainingFinding
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import Report
 
-# what only the user knows, where a finding or a refusal names the option that says it
-ASKED = re.compile(r"pass (--(?:aux-layers|aux-convention|source-semantics|rope-style|target)\b[^;]*)")
-# options of convert that a refusal asks for, and that need nothing from outside
+# a question to the user in a finding or a refusal: the option that answers it
+QUESTION = re.compile(r"pass (--(?:aux-layers|aux-convention|source-semantics|rope-style|target)\b[^;]*)")
+# options of `convert` that a refusal names and that need no other file
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
     "--mla-query-lora": {"has_query_lora": True},
 }
-OUTSIDE = "the files do not hold what it takes"
-NOTHING = "nothing was found that could be fixed"
-IN_VAIN = "writing it anew repairs none of the findings"
+NEEDS_OTHER_FILES = "the files do not hold what it takes"
+NOTHING_FOUND = "nothing was found that could be fixed"
+NO_REPAIR = "writing it anew repairs none of the findings"
+NEW_IN_OUTPUT = "it came to light in the output"
 
 
 def fix(
-    source: str, out: str | Path | None = None, *, force: bool = False, target: str | None = None, engines: Sequence[str] = (),
-    answers: Answers | None = None, planned: Callable[[Plan], None] | None = None, told: Callable[[int], None] | None = None, **options: Any,
-) -> Fixing:  # fmt: skip
-    """Write a checkpoint anew, as `convert` does, where that puts right what `validate` finds; `options` are validate's.
+    source: str,
+    out: str | Path | None = None,
+    options: ValidateOptions | None = None,
+    *,
+    force: bool = False,
+    on_plan: OnPlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> FixResult:
+    """Convert a checkpoint where that repairs what `validate` finds.
 
-    `out` defaults to NAME-fixed in the current folder; it is written only if a finding is gone in it. `planned` is called with
-    the plan before anything is written. Raises Usage where `out` is there already, without `force`, or lies in the source.
+    `out` defaults to NAME-fixed in the current folder; it is written only if a finding is gone in it.
+    `on_plan` is called with the plan before anything is written. Raises UsageError where `out` is inside the
+    source, or exists and `force` is not given.
     """
-    from eaglectl.checkpoint.writer import Folder, check_apart
+    from eaglectl.checkpoint.writer import Folder
 
-    original = open_source(source)
-    where = Path(out) if out is not None else Path(f"{original.label.rpartition('/')[2]}-fixed")
-    for given_path in (Path(text) for text in (source, target) if text is not None and os.path.lexists(text)):
-        check_apart(where, given_path if given_path.is_dir() else given_path.parent)
-    given: dict[str, Any] = {"target": target, "engines": engines}
-    with Folder(where, force=force) as folder:
-        before = validate(source, answers=answers, **given, **options)
+    original, options = open_source(source), options or ValidateOptions()
+    out = Path(out) if out is not None else Path(f"{original.label.rpartition('/')[2]}-fixed")
+    _check_apart(out, source, options.target)
+    with Folder(out, force=force) as folder:
+        before = validate(source, options)
         if not before.findings and not before.problem:
-            return Fixing(before, None, None, (), (), NOTHING)
-        rewriting = _Rewriting(source, folder.work, {**given, "answers": answers, "planned": planned, "told": told})
-        done = rewriting.done(original)
-        if done is None:
-            return Fixing(before, None, None, (), _unplanned(before, rewriting.stopped), rewriting.stopped)
-        # answers are about the source; the output states all of it
-        after = _named(validate(str(folder.work), **given, **options), folder.work, where)
-        fixed, left = _compared(before, after)
+            return FixResult(before, None, None, (), (), NOTHING_FOUND)
+        rewriter = _Rewriter(source, folder.work, options, on_plan, on_progress)
+        conversion = rewriter.convert(_layouts(original, options.engines))
+        if conversion is None:
+            refusal = rewriter.refusal
+            return FixResult(before, None, None, (), _remaining_unconverted(before, refusal), refusal)
+        # the answers are about the source; the output states all of it
+        after = validate(str(folder.work), replace(options, answers=Answers()))
+        after = _moved(after, folder.work, out)
+        fixed, remaining = _compare(before, after)
         if not fixed:
-            return Fixing(before, None, replace(done, out=None), (), left, IN_VAIN)
+            return FixResult(before, None, replace(conversion, out=None), (), remaining, NO_REPAIR)
         folder.publish()
-    return Fixing(before, after, replace(done, out=where), fixed, left)
+    return FixResult(before, after, replace(conversion, out=out), fixed, remaining)
+
+
+def _check_apart(out: Path, *inputs: str | None) -> None:
+    from eaglectl.checkpoint.writer import check_apart
+
+    for path in (Path(text) for text in inputs if text is not None and os.path.lexists(text)):
+        check_apart(out, path if path.is_dir() else path.parent)
+
+
+def _layouts(original: Source, engines: Sequence[str]) -> tuple[str, ...]:
+    """The layouts to try: SGLang's for SGLang alone, the checkpoint's own where the default's engines
+    read it, and the default.
+    """
+    if engines and all(engine.startswith("sglang") for engine in engines):
+        return ("sglang",)
+    default = default_format()
+    try:
+        own, _ = detect(CheckpointSummary(read_config(original), (), {}))
+    except EaglectlError:
+        own = default
+    is_read_alike = own.layout and default.layout and own.layout.engines == default.layout.engines
+    return tuple(dict.fromkeys([*([own.name] if is_read_alike else []), default.name]))
 
 
 @dataclass
-class _Rewriting:
-    """A conversion into `out`, tried with what it says it needs as long as that needs nothing from outside."""
+class _Rewriter:
+    """Converts a checkpoint, with the options that refusals ask for where they need no other file.
+
+    `refusal` is the message of the last conversion that could not be planned.
+    """
 
     source: str
     out: Path
-    given: dict[str, Any]
-    stopped: str = ""
+    options: ValidateOptions
+    on_plan: OnPlan | None
+    on_progress: OnProgress | None
+    refusal: str = ""
     is_planned: bool = False
 
-    def done(self, original: Source) -> Conversion | None:
-        """What was written, or None with `stopped` saying why no plan could be made. What fails after that is raised."""
-        for layout in self._layouts(original):
-            wish: Wish | None = Wish(layout, engines=tuple(self.given["engines"]))
-            while wish is not None:
+    def convert(self, layouts: Iterable[str]) -> Conversion | None:
+        """The first conversion that can be planned, or None. An error after planning is raised."""
+        for layout in layouts:
+            request: ConvertOptions | None = ConvertOptions(
+                layout,
+                engines=tuple(self.options.engines),
+                target=self.options.target,
+                answers=self.options.answers,
+                force=True,
+            )
+            while request is not None:
                 try:
-                    return convert(self.source, self.out, wish=wish, force=True, **self._arguments())
+                    return convert(
+                        self.source,
+                        self.out,
+                        request,
+                        on_plan=self._note_plan,
+                        on_progress=self.on_progress,
+                    )
                 except EaglectlError as error:
                     if self.is_planned:
                         raise
-                    self.stopped = str(error)
-                wish = self._repaired(wish)
+                    self.refusal = str(error)
+                request = self._repaired(request)
         return None
 
-    def _layouts(self, original: Source) -> tuple[str, ...]:
-        """Layouts to write, the best first: SGLang's for SGLang alone, speculators as it is, else what the most engines read."""
-        engines = self.given["engines"]
-        if engines and all(one.startswith("sglang") for one in engines):
-            return ("sglang",)
-        try:
-            is_speculators = read_config(original).get("speculators_model_type") is not None
-        except EaglectlError:
-            is_speculators = False
-        return ("speculators", "vllm") if is_speculators else ("vllm",)
+    def _note_plan(self, plan: ConversionPlan) -> None:
+        self.is_planned = True
+        if self.on_plan:
+            self.on_plan(plan)
 
-    def _arguments(self) -> dict[str, Any]:
-        def planned(plan: Plan) -> None:
-            self.is_planned = True
-            if self.given["planned"]:
-                self.given["planned"](plan)
-
-        return {key: value for key, value in self.given.items() if key != "engines"} | {"planned": planned}
-
-    def _repaired(self, wish: Wish) -> Wish | None:
-        for option in _repairs(self.stopped):
-            if (changed := replace(wish, **REPAIRS[option])) != wish:
+    def _repaired(self, request: ConvertOptions) -> ConvertOptions | None:
+        """The request with an option that the refusal asks for; None where there is no other."""
+        for option in _repairs(self.refusal):
+            if (changed := replace(request, **REPAIRS[option])) != request:
                 return changed
         return None
 
 
-def _named(report: Report, work: Path, out: Path) -> Report:
-    """The report on an unfinished folder as one on the name it is going to have."""
-    ways = tuple(way.replace(str(work), str(out)) for way in report.ways_out)
-    return replace(report, source=out.name, path=str(out), ways_out=ways)
+def _moved(report: Report, work: Path, out: Path) -> Report:
+    """The report on an unfinished folder, under the name that the folder will have."""
+    changes = tuple(change.replace(str(work), str(out)) for change in report.smallest_changes)
+    return replace(report, source=out.name, path=str(out), smallest_changes=changes)
 
 
-def _compared(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[Remaining, ...]]:
-    """The findings that are gone, and those that are left or came to light."""
-    still = Counter(one.rule.id for one in after.findings)
-    same = {(one.rule.id, one.hit.message) for one in after.findings}
-    ordered = sorted(before.findings, key=lambda one: (one.rule.id, one.hit.message) not in same)
-    fixed, left = [], []
-    for one in ordered:
-        if still[one.rule.id] > 0:
-            still[one.rule.id] -= 1
-            left.append(Remaining(one, OUTSIDE))
-        elif option := _asked(one):
-            left.append(Remaining(one, f"the output states what is usual; whether it is so, only you know: {option}"))
-        elif "as asked" in one.hit.message:
-            left.append(Remaining(one, "the output states it as you answered"))
+def _compare(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[RemainingFinding, ...]]:
+    """The findings that are gone, and those that remain or are new. Findings of one rule are matched by
+    message.
+    """
+    counts = Counter(finding.rule.id for finding in after.findings)
+    messages = {(finding.rule.id, finding.match.message) for finding in after.findings}
+    # those with the same message first, so that they count as the ones that remain
+    ordered = sorted(
+        before.findings, key=lambda finding: (finding.rule.id, finding.match.message) not in messages
+    )
+    reasons: dict[int, str] = {}
+    remaining = []
+    for finding in ordered:
+        if counts[finding.rule.id] > 0:
+            counts[finding.rule.id] -= 1
+            reason = NEEDS_OTHER_FILES
         else:
-            fixed.append(one)
-    new = [one for one in after.findings if still[one.rule.id] > 0 and one.severity != "note"]
-    came = _first(new, still)
-    return _in_order(before, fixed), (*left, *(Remaining(one, "it came to light in the output") for one in came))
+            reason = _assumption(finding)
+        if reason:
+            reasons[id(finding)] = reason
+            remaining.append(RemainingFinding(finding, reason))
+    fixed = tuple(finding for finding in before.findings if id(finding) not in reasons)
+    remaining += [RemainingFinding(finding, NEW_IN_OUTPUT) for finding in _new(after, counts)]
+    return fixed, tuple(remaining)
 
 
-def _first(findings: Iterable[Finding], counts: Counter[str]) -> Iterator[Finding]:
-    """As many findings of each rule as are counted, the last ones."""
-    for one in reversed(list(findings)):
-        if counts[one.rule.id] > 0:
-            counts[one.rule.id] -= 1
-            yield one
+def _assumption(finding: Finding) -> str:
+    """Why a finding that is gone is no repair: the output states what is usual, or what the user answered."""
+    if question := _question(finding):
+        return f"the output states what is usual; whether it is so, only you know: {question}"
+    return "the output states it as you answered" if "as asked" in finding.match.message else ""
 
 
-def _in_order(before: Report, found: Sequence[Finding]) -> tuple[Finding, ...]:
-    kept = {id(one) for one in found}
-    return tuple(one for one in before.findings if id(one) in kept)
+def _new(after: Report, counts: Counter[str]) -> Iterator[Finding]:
+    """As many errors and warnings of each rule as are counted, the last first."""
+    findings = [
+        finding for finding in after.findings if counts[finding.rule.id] > 0 and finding.severity != "note"
+    ]
+    for finding in reversed(findings):
+        if counts[finding.rule.id] > 0:
+            counts[finding.rule.id] -= 1
+            yield finding
 
 
-def _unplanned(before: Report, problem: str) -> tuple[Remaining, ...]:
-    """Every finding, where no conversion could be planned."""
-    why = "a question comes first, see below" if ASKED.search(problem) else "it cannot be written anew, see below"
-    asked = ((one, _asked(one)) for one in before.findings)
-    return tuple(Remaining(one, f"only you can tell: {option}" if option else why) for one, option in asked)
+def _remaining_unconverted(before: Report, refusal: str) -> tuple[RemainingFinding, ...]:
+    """All findings, where no conversion could be planned."""
+    reason = "it cannot be written anew, see below"
+    if QUESTION.search(refusal):
+        reason = "a question comes first, see below"
+    questions = ((finding, _question(finding)) for finding in before.findings)
+    return tuple(
+        RemainingFinding(finding, f"only you can tell: {question}" if question else reason)
+        for finding, question in questions
+    )
 
 
-def _asked(one: Finding) -> str:
-    """The option by which the user answers what a finding asks; empty where it asks nothing."""
-    found = ASKED.search(one.hit.message)
-    return f"pass {found[1]}" if found and not _repairs(one.hit.message) else ""
+def _question(finding: Finding) -> str:
+    """The option with which the user answers a finding's question, as "pass --OPTION"; "" where it asks
+    nothing.
+    """
+    match = QUESTION.search(finding.match.message)
+    return f"pass {match[1]}" if match and not _repairs(finding.match.message) else ""
 
 
 def _repairs(text: str) -> list[str]:
-    """The options of REPAIRS that a text asks for; none where they are one answer of two."""
+    """The options of REPAIRS that a text asks for; none where the text offers --source-semantics instead."""
     return [] if "--source-semantics" in text else [option for option in REPAIRS if option in text]

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import hub_name, open_source
-from eaglectl.engines.catalogue import Wanted, launch_commands, parse_engine, verdicts
-from eaglectl.engines.engine import Verdict, aux_readings
+from eaglectl.checkpoint.opening import hub_name, open_source
+from eaglectl.engines.catalogue import EngineRequest, aux_readings, launch_commands, parse_engine, verdicts
+from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
-from eaglectl.reports.findings import Inspection
+from eaglectl.formats.reader import read_drafter
+from eaglectl.results import Inspection
 
 
 def inspect(
@@ -18,16 +18,16 @@ def inspect(
 ) -> Inspection:
     """What a checkpoint is and what engines do with it; config and headers are read, no tensor data.
 
-    Raises Unreadable (missing, truncated, pickled), Refused (no EAGLE-3 drafter, or contradictory), Usage.
+    Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
+    UsageError.
     """
     wanted = [parse_engine(text) for text in engines]
     checkpoint = read_checkpoint(open_source(source))
     drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
     names, config = tuple(checkpoint.tensors), checkpoint.config
-    flatten = by_name(drafter.producer).flatten
-    flat = flatten(config) if flatten else config
+    flat = by_name(drafter.producer).flat(config)
 
-    def judge(one: Wanted) -> tuple[Verdict, ...]:
+    def judge(one: EngineRequest) -> tuple[Verdict, ...]:
         return verdicts(drafter, config, flat, names, one)
 
     every = (*judge(parse_engine("vllm>=0")), *judge(parse_engine("sglang")))
@@ -40,7 +40,7 @@ def inspect(
         checkpoint.source.label,
         drafter,
         checkpoint,
-        readings,
+        tuple(readings.values()),
         every,
         asked,
         {"source": source, **launch_commands(drafter, place, revision=revision)},

@@ -1,69 +1,84 @@
-"""Two meanings of one flag, both run: which one a drafter was trained with is then the user's to say, with figures at hand."""
+"""A drafter run with either meaning of norm_output, where its files do not state which one it has."""
 
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from eaglectl.api.converting import convert
-from eaglectl.api.inputs import open_target
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import open_folder
-from eaglectl.errors import Usage
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.api.measuring import PairMeasurement
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.gate import Row
-    from eaglectl.acceptance.prompts import Prompt
+    from eaglectl.acceptance.gate import GateRow
 
 PROMPTS = 40
-ERAS = (("specforge", "pre-879"), ("specforge", "post-879"))
-VALUES = (("norm_output", "false"), ("norm_output", "true"))
 
 
-def ask_with_figures(
-    source: str, target: Path, prompts: "Sequence[Prompt]", answers: Answers, device: str, told: Callable[[int, int], None]
-) -> None:  # fmt: skip
-    """Raise Usage that says how the drafter fares with either meaning of norm_output, where that is all there is to ask."""
-    checkpoint, known = read_checkpoint(open_folder(source)), open_target(str(target))
-    drafter = read_drafter(checkpoint, answers, known)
-    asked = drafter.told("question")
-    if [note.about for note in asked] != ["norm_output"] or drafter.told("problem") or drafter.quantisation is not None:
-        return
-    meanings = {}
-    for key, value in ERAS if drafter.producer == "specforge" else VALUES:
-        one = replace(answers, semantics={**answers.semantics, key: value})
-        if not read_drafter(checkpoint, one, known).told("problem"):
-            meanings[f"{key}={value}"] = one
-    if len(meanings) == 2:
-        raise Usage(
-            f"{asked[0].text}. {_compared(tuple(meanings), _run(source, target, prompts, meanings, device, told))}"
-        )
+@dataclass(frozen=True, slots=True)
+class MeaningComparison:
+    """Acceptance with either answer to a question: `row` has the first as before, the second as after."""
+
+    question: str
+    answers: tuple[str, str]
+    row: "GateRow"
+
+    @property
+    def message(self) -> str:
+        """The question with the figures, for the user to answer."""
+        sides = zip(self.answers, (self.row.before, self.row.after), strict=True)
+        lengths = " and ".join(f"{side.length.value:.2f} with {answer}" for answer, side in sides)
+        ratio = self.row.ratio
+        text = f"{self.question}. Run both ways here, its acceptance length at k={self.row.k} is {lengths}"
+        if ratio.low <= 1.0 <= ratio.high:
+            return f"{text}, which does not tell them apart: ask whoever trained it"
+        better = self.answers[1] if ratio.low > 1.0 else self.answers[0]
+        interval = f"ratio {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+        return f"{text} ({interval}): {better} fits what it learned"
 
 
-def _run(
-    source: str, target: Path, prompts: "Sequence[Prompt]", meanings: dict[str, Answers], device: str, told: Callable[[int, int], None]
-) -> "Row":  # fmt: skip
-    from eaglectl.acceptance.gate import hold
-    from eaglectl.acceptance.job import Job
+def compare_meanings(
+    pair: PairMeasurement, answers: Answers, on_progress: OnProgress | None = None
+) -> MeaningComparison | None:
+    """The acceptance with either meaning of norm_output.
 
-    with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        jobs = []
-        for index, answers in enumerate(meanings.values()):
-            place = Path(name) / str(index)
-            done = convert(source, place, target=str(target), answers=answers, link=True)
-            jobs.append(Job(place, done.plan.drafter, target, tuple(prompts)[:PROMPTS], device=device))
-        return hold(jobs[0], jobs[1], 0.0, told).rows[-1]  # what is fed back shows most where drafts are deep
-
-
-def _compared(names: tuple[str, ...], row: "Row") -> str:
-    sides = " and ".join(
-        f"{side.length.value:.2f} with {name}" for name, side in zip(names, (row.before, row.after), strict=True)
+    None where that is not the only question, where a meaning does not fit the files, and for drafters that
+    cannot run.
+    """
+    checkpoint, target = pair.files.checkpoint, pair.target
+    drafter = read_drafter(checkpoint, answers, target)
+    questions = drafter.notes_at("question")
+    is_only_question = [note.about for note in questions] == ["norm_output"]
+    if not is_only_question or drafter.notes_at("problem") or drafter.quantisation is not None:
+        return None
+    choices = {
+        name: choice
+        for name, choice in _choices(drafter, answers).items()
+        if not read_drafter(checkpoint, choice, target).notes_at("problem")
+    }
+    if len(choices) != 2:
+        return None
+    (first, before), (second, after) = choices.items()
+    pair = replace(pair, prompts=pair.prompts[:PROMPTS])
+    gate = pair.measure(
+        ConvertOptions(answers=before, link=True), ConvertOptions(answers=after, link=True), 0.0, on_progress
     )
-    found = f"Run both ways here, its acceptance length at k={row.k} is {sides}"
-    if row.ratio.low <= 1.0 <= row.ratio.high:
-        return f"{found}, which does not tell them apart: ask whoever trained it"
-    better = names[1] if row.ratio.low > 1.0 else names[0]
-    return f"{found} (ratio {row.ratio.value:.2f} [{row.ratio.low:.2f}, {row.ratio.high:.2f}]): {better} fits what it learned"
+    return MeaningComparison(
+        questions[0].text, (first, second), gate.rows[-1]
+    )  # deep drafts show the feedback most
+
+
+def _choices(drafter: Drafter, answers: Answers) -> Mapping[str, Answers]:
+    """The answers a user can give, by what to pass to --source-semantics.
+
+    The producer's own where it has some, else the value itself.
+    """
+    own = [(key, value) for key, values in by_name(drafter.producer).answers.items() for value in values]
+    choices = own or [("norm_output", "false"), ("norm_output", "true")]
+    return {
+        f"{key}={value}": replace(answers, semantics={**answers.semantics, key: value})
+        for key, value in choices
+    }

@@ -1,260 +1,200 @@
-"""Publishing a drafter, and checking what was published."""
+"""`upload` and `verify`: publish a drafter, and compare a download with what was published."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import eaglectl
 from eaglectl.api.inputs import open_target
-from eaglectl.api.validating import validate
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.hub import is_hub_name, is_offline
+from eaglectl.api.release import (
+    card_facts,
+    check_report,
+    make_plan,
+    release_policy,
+    served_releases,
+    with_signature,
+    with_written_files,
+)
+from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.hub import is_offline
+from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.catalogue import ENGINES
-from eaglectl.engines.facts import ranges
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
-from eaglectl.publishing.card import HUB_NAME, Facts, make_card
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress, report_step
+from eaglectl.publishing.card import CardFacts
+from eaglectl.publishing.files import UploadFile, read_files
 from eaglectl.publishing.leaks import check_leaks
-from eaglectl.publishing.plan import CARD, RECORD, SIGNATURE, SUMS, File, LeftOut, Plan, State, freeze, written
-from eaglectl.publishing.provenance import check_measured, digest_of, kept_smoke, make_record, make_sums, read_smoke
+from eaglectl.publishing.model_index import nothing_measured
+from eaglectl.publishing.plan import Destination, UploadPlan, check_plan
+from eaglectl.publishing.provenance import check_measured, kept_smoke, read_smoke
 from eaglectl.publishing.remote import Remote
-from eaglectl.publishing.results import nothing_measured
-from eaglectl.publishing.signature import SIGSTORE, Signer, check_signer, sign
-from eaglectl.publishing.upload import Upload, carry_out, check_plan, proposed
-from eaglectl.publishing.verification import Verification, verify_folder
-from eaglectl.reports.documents import validation
-from eaglectl.validation.judging import Report
-from eaglectl.validation.policy import Policy
+from eaglectl.publishing.signature import Signer, check_signer
+from eaglectl.publishing.upload import Upload, carry_out
+from eaglectl.publishing.verification import Expected, Verification, verify_folder
+from eaglectl.validation.policy import Policy, VerifyPolicy
 from eaglectl.validation.policy_file import read_policy
-from eaglectl.validation.release import front_matter
-
-# what a release must not hold, whatever severity the rule has elsewhere; a policy that names the rule decides itself
-RELEASE = ("EGL005", "EGL109", "EGL115", "EGL905", "EGL906")
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """Where to. `is_pull` None: a pull request, but straight to a repository that this call makes. `is_private` None: private where it makes one."""
+class UploadOptions:
+    """Options of `upload`.
 
-    repo: str
-    revision: str = "main"
-    is_pull: bool | None = None
-    is_private: bool | None = None
-    tag: str | None = None
+    `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
+    eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, or "sigstore".
+    """
 
-    def check(self) -> None:
-        """Raise Usage for names that the Hub does not have."""
-        if not HUB_NAME.fullmatch(self.repo) or not is_hub_name(self.repo):
-            raise Usage(f"{self.repo}: REPO is org/name; a branch is given by --revision")
-        for option, name in (("--revision", self.revision), ("--tag", self.tag or "v1")):
-            if (
-                not name.isprintable()
-                or not name.strip()
-                or set(name) & set(" ~^:?*[\\")
-                or ".." in name
-                or name[:1] in "-/"
-            ):
-                raise Usage(
-                    f"{option} {name}: the name of a {'tag' if option == '--tag' else 'branch'} was expected, like v1.0"
-                )
+    policy: Policy | str | None = None
+    engines: Sequence[str] = ()
+    target: str | None = None
+    smoke: str | Path | None = None
+    has_results: bool = False
+    signer: str | None = None
+    dry_run: bool = False
+    answers: Answers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """Options of `verify`: who must have signed, what must be there, or that model.sig is ignored.
+
+    `policy` is a policy or its file; None: nothing is required but what the options say.
+    """
+
+    signer: Signer | None = None
+    is_signature_ignored: bool = False
+    needs_signature: bool = False
+    needs_record: bool = False
+    policy: Policy | str | None = None
 
 
 def upload(
-    folder: str, destination: Destination | str, *, policy: Policy | str | None = None, engines: Sequence[str] = (), target: str | None = None,
-    smoke: str | Path | None = None, has_results: bool = False, signer: str | None = None, dry_run: bool = False, answers: Answers | None = None,
-    told: Callable[[str], None] | None = None, hashed: Callable[[int, int], None] | None = None, planned: Callable[[Plan], None] | None = None,
-) -> Upload:  # fmt: skip
-    """Validate DIR, publish it in one commit, and look at what landed; DIR itself is never written to.
+    folder: str,
+    destination: Destination | str,
+    options: UploadOptions | None = None,
+    *,
+    on_plan: Callable[[UploadPlan], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Upload:
+    """Validate a folder, publish it in one commit and verify the commit; the folder is never written to.
 
-    Raises Refused for what must not be published or was overtaken, Unreadable where the Hub cannot be asked or does not do it,
-    Usage for options that contradict each other. `told` hears each step, `hashed` bytes of bytes, `planned` the plan before
-    anything is sent. `has_results`: what `smoke` measured (that file, or what eaglectl.json keeps) goes into the card's front matter.
+    `on_plan` is called before anything is sent. `on_progress` is called with each step (without a unit),
+    and with the bytes that are hashed. Raises RefusedError for what must not be published or was changed in
+    the meantime, UnreadableError where the Hub cannot be reached or fails, UsageError for options that
+    contradict each other.
     """
+    options = options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
     to.check()
-    tell = told or _silent
-    source, measured = _folder(folder), read_smoke(smoke) if smoke is not None else None
-    check_signer(signer)
-    if has_results and measured is None and RECORD not in source.names():
-        raise nothing_measured()
-    if is_offline() and not dry_run:
-        raise Unreadable(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
-    tell(f"validating {folder}")
-    asked = release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
-    options: dict[str, Any] = {"target": target, "policy": asked, "answers": answers}
-    report = validate(folder, engines=engines, **options)
-    _check_report(report, folder)
-    files, left = freeze(source, asked.allowed.get("files", ()), hashed)
-    if measured is not None:
-        check_measured(measured, files)
+    source = _folder(folder)
+    smoke = _checked_smoke(source, to, options)
+    report_step(on_progress, f"validating {folder}")
+    policy, answers = _policy(options), options.answers or Answers()
+    validate_options = ValidateOptions(options.target, options.engines, policy=policy, answers=answers)
+    report = validate(folder, validate_options)
+    check_report(report, folder)
+    files, left_out = read_files(source, policy.allowed.get("files", ()), on_progress)
+    if smoke is not None:
+        check_measured(smoke, files)
     checkpoint = read_checkpoint(source)
-    drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
-    facts = _facts(to.repo, checkpoint, drafter, _served(folder, options), measured, files, tell)
-    files = _with_written(files, checkpoint, replace(facts, has_results=has_results), report)
-    remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not dry_run)
+    drafter = read_drafter(checkpoint, answers, open_target(options.target))
+    facts = replace(
+        card_facts(to.repo, checkpoint, drafter, files),
+        served=served_releases(folder, validate_options),
+        has_results=options.has_results,
+    )
+    facts = _with_measurement(facts, smoke, files, on_progress)
+    files = with_written_files(files, checkpoint, facts, report)
+    remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
     check_leaks(files, checkpoint.metadata, remote.token if remote else None)
-    plan = _planned(to, remote, files, report)
-    plan = replace(plan, left_out=left)
-    if signer is not None:
-        plan = _signed(plan, signer, is_dry=dry_run)
+    plan = make_plan(to, remote, files, left_out, report)
+    if options.signer is not None:
+        plan = with_signature(plan, options.signer, is_dry=options.dry_run)
     check_plan(plan)
-    if planned:
-        planned(plan)
-    if dry_run or remote is None:
+    if on_plan:
+        on_plan(plan)
+    if options.dry_run or remote is None:
         return Upload(plan, "planned", remote.page if remote else "")
-    return carry_out(plan, remote, tell)
+    return carry_out(plan, remote, on_progress)
 
 
 def verify(
-    folder: str, *, signer: Signer | None = None, is_signature_ignored: bool = False, told: Callable[[int, int], None] | None = None
-) -> Verification:  # fmt: skip
-    """A downloaded folder against its SHA256SUMS, eaglectl.json and model.sig. `signer` says who must have signed.
+    folder: str, options: VerifyOptions | None = None, *, on_progress: OnProgress | None = None
+) -> Verification:
+    """Compare a downloaded folder with its SHA256SUMS, eaglectl.json and model.sig.
 
-    A signature that could not be looked at is on the Verification. Raises Unreadable where there is nothing to compare with,
-    Usage for a signer that contradicts itself. `told` hears bytes of bytes.
+    A signature that could not be checked is on the result. Every file below the folder that is
+    not listed is a difference. Raises UnreadableError where there is nothing to compare with, UsageError for
+    a signer that contradicts itself.
     """
-    asked = signer or Signer()
-    asked.check()
-    if is_signature_ignored and asked.said:
-        raise Usage("--no-signature leaves model.sig closed; leave it out, or --public-key and --identity")
-    return verify_folder(
-        _folder(folder), folder, None if is_signature_ignored else asked, is_offline=is_offline(), told=told
+    expected = _expected(options or VerifyOptions())
+    source = _folder(folder)
+    return verify_folder(source, folder, expected, is_offline=is_offline(), on_progress=on_progress)
+
+
+def _expected(options: VerifyOptions) -> Expected:
+    """What the options and the policy require of a folder; a signer of the options replaces the policy's."""
+    policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
+    required = policy.verify
+    signer = options.signer or Signer()
+    signer.check()
+    if options.is_signature_ignored and (signer.name or options.needs_signature):
+        raise UsageError(
+            "--no-signature leaves model.sig closed; leave it out, or --public-key, --identity and"
+            " --require-signature"
+        )
+    if options.is_signature_ignored and (required.require_signature or _policy_signer(required).name):
+        raise UsageError(
+            f"--no-signature leaves model.sig closed, and {policy.origin} requires it; leave one of them out"
+        )
+    if not signer.name:
+        signer = _policy_signer(required)
+        signer.check()
+    return Expected(
+        None if options.is_signature_ignored else signer,
+        needs_signature=options.needs_signature or required.require_signature,
+        needs_record=options.needs_record or required.require_record,
     )
 
 
-def release_policy(policy: Policy) -> Policy:
-    """`policy` with what a release must not hold as errors; what it says of these rules itself stays."""
-    named = {*policy.severities, *policy.off}
-    return replace(policy, forbidden=policy.forbidden | {one for one in RELEASE if one not in named})
+def _policy_signer(policy: VerifyPolicy) -> Signer:
+    return Signer(policy.public_key, policy.identity, policy.identity_provider)
 
 
 def _folder(text: str) -> FolderSource:
     if not Path(text).is_dir():
-        raise Unreadable(f"{text}: no such folder; give the folder of one checkpoint")
+        raise UnreadableError(f"{text}: no such folder; give the folder of one checkpoint")
     return FolderSource(Path(text))
 
 
-def _silent(_: str) -> None:
-    """Tell nobody."""
+def _policy(options: UploadOptions) -> Policy:
+    policy = options.policy
+    return release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
 
 
-def _check_report(report: Report, folder: str) -> None:
-    if report.verdict == "pass":
-        return
-    if report.verdict == "could-not-look":
-        reasons = [one.reason for one in report.unlooked if one.is_required] or [
-            report.problem or "an engine's release could not be judged"
-        ]
-        raise Unreadable(
-            f"{folder} could not be judged, and nothing was sent: {reasons[0]}; `eaglectl validate {folder}` says more"
-        )
-    errors = [one for one in report.findings if one.severity == "error"] or list(report.findings)
-    shown = "; ".join(f"{one.rule.id} {one.rule.name}: {one.hit.message}" for one in errors[:3])
-    more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
-    raise Refused(f"{folder} must not be published: {shown}{more}; `eaglectl validate {folder}` says how to mend it", where=errors[0].hit.where if errors else "")  # fmt: skip
+def _checked_smoke(source: FolderSource, to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:
+    """The document of `smoke`, if one is given, once all that needs no validation is checked."""
+    smoke = read_smoke(options.smoke) if options.smoke is not None else None
+    check_signer(options.signer)
+    if options.has_results and smoke is None and RECORD not in source.names():
+        raise nothing_measured()
+    if is_offline() and not options.dry_run:
+        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
+    return smoke
 
 
-def _served(folder: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Engine -> the releases that serve the drafter as it was trained; engines that have none are left out."""
-    report = validate(
-        folder,
-        engines=[f"{name}>=0" for name in ENGINES],
-        select=["EGL10", "EGL11"],
-        headers_only=True,
-        fail_on="never",
-        **options,
-    )
-    fit: dict[str, list[str]] = {}
-    for one in report.releases:
-        if one.outcome == "pass":
-            fit.setdefault(one.engine, []).append(one.release)
-    return {engine: ranges(found, ENGINES[engine].releases) for engine, found in fit.items()}
-
-
-def _facts(
-    repo: str, checkpoint: Checkpoint, drafter: Drafter, served: Mapping[str, str], smoke: Mapping[str, Any] | None, files: Sequence[File],
-    tell: Callable[[str], None],
-) -> Facts:  # fmt: skip
-    named = front_matter(_text(files)).get("base_model", [])
-    if not drafter.target.name and len(named) == 1:
-        drafter = replace(drafter, target=replace(drafter.target, name=named[0]))
-    elif drafter.target.name and not HUB_NAME.fullmatch(drafter.target.name):
-        drafter = replace(drafter, target=replace(drafter.target, name=named[0] if len(named) == 1 else None))
-    record = checkpoint.sidecars.get(RECORD, {})
-    kept = kept_smoke(record, files)
-    published = record.get("published")
-    if kept is None and smoke is None and isinstance(published, Mapping) and "smoke" in published:
-        tell(f"what {RECORD} says was measured is of other weights, and is left out")
-    parameters = sum(prod(one.shape) for name, one in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d")))
-    return Facts(repo, drafter, parameters, checkpoint.nbytes, served, record, smoke or kept)
-
-
-def _text(files: Sequence[File]) -> str:
-    card = next((file.content for file in files if file.name == CARD), b"")
-    try:
-        return card.decode() if isinstance(card, bytes) else ""
-    except UnicodeDecodeError:
-        raise Refused(f"{CARD} is not UTF-8; save it as that") from None
-
-
-def _with_written(files: Sequence[File], checkpoint: Checkpoint, facts: Facts, report: Report) -> tuple[File, ...]:
-    """The files, with the card, the record and the checksums as they are published."""
-    found = {file.name: file for file in files}
-    found.pop(SIGNATURE, None)  # it is of the files before
-
-    def add(name: str, data: bytes) -> None:
-        new = written(name, data)
-        if name not in found or found[name].sha256 != new.sha256:
-            found[name] = new
-
-    add(CARD, make_card(_text(files), facts).encode())
-    judged = {
-        "verdict": report.verdict,
-        "policy": Path(report.policy).name,
-        "engines": list(report.engines),
-        "rules": eaglectl.__version__,
-    }
-    add(RECORD, make_record(checkpoint, facts.drafter, list(found.values()), judged, facts.smoke))
-    add(SUMS, make_sums(list(found.values())))
-    return tuple(sorted(found.values(), key=lambda file: file.name))
-
-
-def _planned(to: Destination, remote: Remote | None, files: tuple[File, ...], report: Report) -> Plan:
-    state = remote.state() if remote else None
-    is_seen = remote is not None and (state is not None or remote.token is not None)
-    if state is not None and to.is_private is not None and to.is_private != state.is_private:
-        what = "private" if state.is_private else "public"
-        raise Usage(f"{to.repo} is {what} already, and upload does not change that; leave --private and --public out")
-    if state is None and is_seen and to.revision != "main":
-        raise Unreadable(
-            f"{to.repo} is not there, so it has no revision {to.revision}; leave --revision out to make it"
-        )
-    is_pull = state is not None if to.is_pull is None else to.is_pull
-    is_private = state.is_private if state else to.is_private is not False
-    document = {key: value for key, value in validation([report]).items() if key != "source"}
-    sums = next(file.sha256 for file in files if file.name == SUMS)
-    about = (
-        f"{SUMS}: sha256 {sums}\nvalidation: {report.verdict}, policy {Path(report.policy).name}, report sha256 {digest_of(document)}\n"
-        f"eaglectl {eaglectl.__version__}"
-    )
-    plan = Plan(to.repo, to.revision, files, (), state, is_seen, is_pull, is_private, to.tag, f"Upload with eaglectl {eaglectl.__version__}", about)  # fmt: skip
-    return replace(plan, proposed=_proposed(plan, remote, state))
-
-
-def _proposed(plan: Plan, remote: Remote | None, state: State | None) -> str | None:
-    is_asked = plan.is_pull and plan.changed and state is not None and remote is not None
-    return proposed(remote, state, plan.files) if is_asked and remote and state else None
-
-
-def _signed(plan: Plan, signer: str, *, is_dry: bool) -> Plan:
-    """The plan with a signature over its files; one that is there over the same files stays, as no two are alike."""
-    if not plan.changed and plan.state and SIGNATURE in plan.state.stored:
-        return plan
-    if is_dry and signer == SIGSTORE:  # which writes to a public log
-        return replace(plan, left_out=(*plan.left_out, LeftOut(SIGNATURE, "it is made when the files are sent")))
-    return replace(plan, files=(*plan.files, written(SIGNATURE, sign(plan.files, signer))))
+def _with_measurement(
+    facts: CardFacts,
+    smoke: Mapping[str, Any] | None,
+    files: Sequence[UploadFile],
+    on_progress: OnProgress | None,
+) -> CardFacts:
+    """The facts with `smoke`, or with the measurement that the record keeps, if it is of these files."""
+    kept = kept_smoke(facts.record, files)
+    published = facts.record.get("published")
+    is_lost = kept is None and isinstance(published, Mapping) and "smoke" in published
+    if is_lost and smoke is None:
+        report_step(on_progress, f"what {RECORD} says was measured is of other weights, and is left out")
+    return replace(facts, smoke=smoke or kept)

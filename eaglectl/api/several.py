@@ -1,4 +1,4 @@
-"""Several checkpoints side by side: one that cannot be opened, or that crashes a rule, never stops the others."""
+"""Several checkpoints: one that cannot be opened, or that crashes a rule, never stops the others."""
 
 import itertools
 import traceback
@@ -8,69 +8,82 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from eaglectl.errors import EaglectlError
-from eaglectl.reports.findings import Failure, Inspection
+from eaglectl.progress import OnProgress, Progress
+from eaglectl.results import FailedSource, Inspection
 
 if TYPE_CHECKING:
-    from eaglectl.validation.judging import Report
+    from eaglectl.validation.judge import Report
 
 T = TypeVar("T")
 CRASH = 70
 
 
 @dataclass(slots=True)
-class Several(Generic[T]):
-    """What became of each source, in the order of the sources; `crashes` are the tracebacks of faults of our own."""
+class SeveralResults(Generic[T]):
+    """The result for each source, in their order; `crashes` are the tracebacks of faults of eaglectl."""
 
     reports: list[T] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
 
 
 def validate_all(
-    sources: Sequence[str], judge: "Callable[[str], Report]", blind: "Callable[[str, str], Report] | None" = None,
-    *, jobs: int = 1, told: Callable[[int, int], None] | None = None,
-) -> "Several[Report]":  # fmt: skip
-    """`judge` each source, at most `jobs` at once. What cannot be judged becomes the report that `blind` makes of it.
+    sources: Sequence[str],
+    validate: "Callable[[str], Report]",
+    unopened: "Callable[[str, str], Report] | None" = None,
+    *,
+    jobs: int = 1,
+    on_progress: OnProgress | None = None,
+) -> "SeveralResults[Report]":
+    """`validate` each source, at most `jobs` at once.
 
-    `told` hears after each how many of how many are done.
+    `unopened` makes the report of a source that cannot be validated, from the source and the message.
     """
-    from eaglectl.validation.judging import unopened
+    from eaglectl.validation.judge import unopened_report
 
-    def failed(source: str, failure: Failure) -> "Report":
-        return (blind or unopened)(source, failure.message)
+    def report_failure(failure: FailedSource) -> "Report":
+        return (unopened or unopened_report)(failure.source, failure.message)
 
-    return _each(sources, judge, failed, jobs, told)
+    return _run_all(sources, validate, report_failure, jobs, on_progress)
 
 
 def inspect_all(
-    sources: Sequence[str], look: Callable[[str], Inspection], *, jobs: int = 1, told: Callable[[int, int], None] | None = None
-) -> Several[Inspection | Failure]:  # fmt: skip
-    """`look` at each source, at most `jobs` at once; one that cannot be inspected becomes a Failure."""
-    act: Callable[[str], Inspection | Failure] = look
-    return _each(sources, act, lambda _, failure: failure, jobs, told)
+    sources: Sequence[str],
+    inspect: Callable[[str], Inspection],
+    *,
+    jobs: int = 1,
+    on_progress: OnProgress | None = None,
+) -> SeveralResults[Inspection | FailedSource]:
+    """`inspect` each source, at most `jobs` at once; one that cannot be inspected becomes a FailedSource."""
+    act: Callable[[str], Inspection | FailedSource] = inspect
+    return _run_all(sources, act, lambda failure: failure, jobs, on_progress)
 
 
-def _each(
-    sources: Sequence[str], act: Callable[[str], T], failed: Callable[[str, Failure], T], jobs: int, told: Callable[[int, int], None] | None
-) -> Several[T]:  # fmt: skip
-    done: Several[T] = Several()
+def _run_all(
+    sources: Sequence[str],
+    act: Callable[[str], T],
+    report_failure: Callable[[FailedSource], T],
+    jobs: int,
+    on_progress: OnProgress | None,
+) -> SeveralResults[T]:
+    results: SeveralResults[T] = SeveralResults()
     count = itertools.count(1)
 
-    def one(source: str) -> T:
+    def run(source: str) -> T:
         try:
             result = act(source)
         except EaglectlError as error:
-            result = failed(source, Failure(source, type(error).__name__.lower(), error.exit_code, str(error)))
+            result = report_failure(FailedSource(source, error.kind, error.exit_code, str(error)))
         except Exception as error:
-            done.crashes.append(traceback.format_exc())
+            results.crashes.append(traceback.format_exc())
             message = f"this is a fault of eaglectl: {type(error).__name__}: {error}"
-            result = failed(source, Failure(source, "fault", CRASH, message))
-        if told:
-            told(next(count), len(sources))
+            result = report_failure(FailedSource(source, "fault", CRASH, message))
+        if on_progress:
+            on_progress(Progress("checkpoints", next(count), len(sources), "checkpoints"))
         return result
 
     if jobs == 1 or len(sources) == 1:
-        done.reports += map(one, sources)
-        return done
+        results.reports += map(run, sources)
+        return results
     with ThreadPoolExecutor(jobs) as pool:
-        done.reports += pool.map(one, sources)
-    return done
+        results.reports += pool.map(run, sources)
+    return results

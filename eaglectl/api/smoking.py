@@ -1,151 +1,226 @@
-"""Running a drafter against its target."""
+"""`smoke`: a drafter run against its target."""
 
 import hashlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from eaglectl.api.converting import convert
+from eaglectl.api.converting import ConvertOptions, convert
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
+from eaglectl.checkpoint.opening import on_disk, open_folder
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.job import EngineRun, Job
+    from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
+    from eaglectl.acceptance.prompts import Prompt
     from eaglectl.acceptance.report import SmokeReport
+
+PROBES = ("sensitivity", "drift")
+SERVERS = ("http://", "https://")
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeOptions:
+    """Options of `smoke`.
+
+    `engine` is auto, vllm, reference, or the URL of a running server. `k` is the number of draft tokens in a
+    round, `max_tokens` the number of new tokens for each prompt; `prompts` is a file, None the built-in
+    prompts. `against` is a second drafter on the same prompts, `probe` sensitivity or drift. `timeout` is in
+    seconds. `trust_remote_code` lets the target's own code run.
+    """
+
+    engine: str = "auto"
+    device: str = "auto"
+    k: int = 3
+    prompts: str | Path | None = None
+    max_tokens: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    against: str | None = None
+    min_acceptance_length: float | None = None
+    min_position_0: float | None = None
+    timeout: float = 600.0
+    probe: str | None = None
+    trust_remote_code: bool = False
+    answers: Answers = field(default_factory=Answers)
 
 
 def smoke(
-    source: str, target: str, *, engine: str = "auto", device: str = "auto", k: int = 3, prompts: str | Path | None = None, max_tokens: int = 64,
-    temperature: float = 0.0, seed: int = 0, against: str | None = None, min_acceptance_length: float | None = None,
-    min_position_0: float | None = None, timeout: float = 600.0, probe: str | None = None, answers: Answers | None = None,
-    told: Callable[[int, int], None] | None = None,
-) -> "SmokeReport":  # fmt: skip
-    """Run a drafter against its target and measure acceptance; `engine` is auto, vllm, reference, or a server's URL.
+    source: str, target: str, options: SmokeOptions | None = None, *, on_progress: OnProgress | None = None
+) -> "SmokeReport":
+    """Run a drafter against its target and measure acceptance.
 
-    vLLM gets the checkpoint as it lies; the reference runs what the checkpoint means. Raises Unreadable where the engine,
-    device or input is not there, Refused and Usage as `convert` does.
+    vLLM gets the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
+    UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
+    `convert` does.
     """
-    from eaglectl.acceptance.job import Job
-    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
-    from eaglectl.acceptance.report import compare, judge
+    from eaglectl.acceptance.prompts import prompts_or_builtin
+    from eaglectl.acceptance.report import compare_drafters
 
-    if k < 1 or max_tokens < 1:
-        raise Usage("-k and --max-tokens need to be at least 1")
-    chosen = tuple(read_prompts(Path(prompts)) if prompts is not None else builtin_prompts())
-    source, against, folder = on_disk(source), against and on_disk(against), Path(on_disk(target))
+    options = options or SmokeOptions()
+    _check(options)
+    prompts = prompts_or_builtin(options.prompts)
+    source, folder = on_disk(source), Path(on_disk(target))
+    against = options.against and on_disk(options.against)
     if not folder.is_dir():
-        raise Unreadable(f"--target {target}: smoke runs the target, so it must be a folder with its weights")
-    if against is not None and _engine(engine) not in ("vllm", "reference"):
-        raise Usage(
-            "--against needs an engine that loads both drafters; a server has loaded its own: use --engine vllm"
+        raise UnreadableError(
+            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
-    reports = []
-    for one in (source, against):
-        if one is None:
-            continue
-        if Path(one).resolve() == folder.resolve():
-            raise Refused(f"{one} is the target itself; every token would be accepted, and nothing measured")
-        with _job(one, folder, answers or Answers(), engine) as (drafter, path):
-            job = Job(
-                path,
-                drafter,
-                folder,
-                chosen,
-                k,
-                max_tokens,
-                temperature,
-                seed,
-                device,
-                timeout,
-                told or (lambda done, total: None),
-            )
-            run = _run(job, engine)
-            made = judge(open_folder(one).label, job, run, min_acceptance_length, min_position_0)
-            reports.append(replace(made, files=_digests(open_folder(one))))
-    report = reports[0] if against is None else replace(reports[0], against=compare(*reports))
-    if probe is None:
+    engine = _choose_engine(options.engine)
+    if against is not None and engine not in ("vllm", "reference"):
+        raise UsageError(
+            "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
+            " vllm"
+        )
+    report = _report(source, folder, prompts, options, on_progress)
+    if against is not None:
+        other = _report(against, folder, prompts, options, on_progress)
+        report = replace(report, against=compare_drafters(report, other))
+    if options.probe is None:
         return report
-    with _job(source, folder, answers or Answers(), "reference") as (drafter, path):
-        job = Job(path, drafter, folder, chosen, k, max_tokens, temperature, seed, device, timeout)
-        return _probed(report, job, probe)
+    with _job(source, folder, prompts, replace(options, engine="reference")) as job:
+        return _with_probe(report, job, options.probe)
+
+
+def load_only(
+    source: str, target: str, *, timeout: float = 600.0, trust_remote_code: bool = False
+) -> "LoadResult":
+    """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
+    from eaglectl.acceptance.job import EngineJob
+    from eaglectl.acceptance.vllm.run import load_only as load
+
+    source, target = on_disk(source), on_disk(target)
+    drafter = _stored_drafter(open_folder(source), Path(target), Answers())
+    trust = trust_remote_code
+    return load(EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust))
+
+
+def _check(options: SmokeOptions) -> None:
+    """Raise UsageError for values that make no sense."""
+    if options.trust_remote_code and options.engine.startswith(SERVERS) and options.probe is None:
+        raise UsageError(
+            "--trust-remote-code: a server loads the target itself; give the option to the server"
+        )
+    if options.k < 1 or options.max_tokens < 1:
+        raise UsageError("-k and --max-tokens need to be at least 1")
+    if options.probe not in (None, *PROBES):
+        raise UsageError(f"--probe {options.probe}: {' or '.join(PROBES)} was expected")
+
+
+def _report(
+    source: str,
+    target: Path,
+    prompts: "tuple[Prompt, ...]",
+    options: SmokeOptions,
+    on_progress: OnProgress | None,
+) -> "SmokeReport":
+    """The report of one drafter, without probes."""
+    from eaglectl.acceptance.report import make_report
+
+    if Path(source).resolve() == target.resolve():
+        raise RefusedError(
+            f"{source} is the target itself; every token would be accepted, and nothing measured"
+        )
+    with _job(source, target, prompts, options, on_progress) as job:
+        run = _run(job, _choose_engine(options.engine))
+        label = open_folder(source).label
+        report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
+        return replace(report, files=_digests(open_folder(source)))
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:
-    """SHA-256 of what decides how a drafter drafts, so that its figures are not taken for another's."""
-    found = {}
+    """SHA-256 of the config and the weights, which show whether figures are of this drafter."""
+    digests = {}
     for name in source.names():
-        if name == "config.json" or (name == source.only if source.only else name.endswith(".safetensors")):
+        is_weights = name == source.only if source.only else name.endswith(".safetensors")
+        if name == "config.json" or is_weights:
             with source.path(name).open("rb") as file:
-                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
-def _probed(report: "SmokeReport", job: "Job", probe: str) -> "SmokeReport":
+def _with_probe(report: "SmokeReport", job: "EngineJob", probe: str) -> "SmokeReport":
     from eaglectl.acceptance.probe import probe_drift, probe_sensitivity
     from eaglectl.acceptance.reference_engine import run_reference
-    from eaglectl.acceptance.report import with_readings
+    from eaglectl.acceptance.report import with_variants
 
-    match probe:
-        case "sensitivity":
-            stated = report.run if report.run.engine == "reference" else run_reference(job)
-            return with_readings(report, probe_sensitivity(job, stated.results))
-        case "drift":
-            return replace(report, drifts=probe_drift(job))
-    raise Usage(f"--probe {probe}: sensitivity or drift was expected")
-
-
-def load_only(source: str, target: str, *, timeout: float = 600.0) -> Mapping[str, Any]:
-    """What vLLM's drafter class and loader make of `source`: `unfilled` parameters and `resolved` flags; no weights of the target."""
-    from eaglectl.acceptance.job import Job
-    from eaglectl.acceptance.vllm_engine import load_only as load
-
-    source, target = on_disk(source), on_disk(target)
-    drafter = _as_it_lies(open_folder(source), Path(target), Answers())
-    return load(Job(Path(source), drafter, Path(target), (), timeout=timeout))
+    if probe == "drift":
+        return replace(report, drift_conditions=probe_drift(job))
+    stated = report.run if report.run.engine == "reference" else run_reference(job)
+    return with_variants(report, probe_sensitivity(job, stated.results))
 
 
 @contextmanager
-def _job(source: str, target: Path, answers: Answers, engine: str) -> Iterator[tuple[Drafter, Path]]:
-    """The drafter and the folder that the engine gets: as it lies, or rewritten with canonical names for the reference."""
-    if _engine(engine) != "reference":
-        original = open_folder(source)
-        yield _as_it_lies(original, target, answers), original.root
+def _job(
+    source: str,
+    target: Path,
+    prompts: "tuple[Prompt, ...]",
+    options: SmokeOptions,
+    on_progress: OnProgress | None = None,
+) -> "Iterator[EngineJob]":
+    """The engine's job: the folder as stored, or for the reference engine with canonical names."""
+    from eaglectl.acceptance.job import EngineJob
+
+    def job(folder: Path, drafter: Drafter) -> EngineJob:
+        return EngineJob(
+            folder,
+            drafter,
+            target,
+            prompts,
+            k=options.k,
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            seed=options.seed,
+            device=options.device,
+            timeout=options.timeout,
+            trust_remote_code=options.trust_remote_code,
+            on_progress=on_progress,
+        )
+
+    if _choose_engine(options.engine) != "reference":
+        stored = open_folder(source)
+        yield job(stored.root, _stored_drafter(stored, target, options.answers))
         return
-    with tempfile.TemporaryDirectory(prefix="eaglectl-") as folder:
-        done = convert(source, Path(folder) / "drafter", target=str(target), answers=answers, link=True)
-        yield done.plan.drafter, Path(folder) / "drafter"
+    with scratch_folder() as scratch:
+        folder = scratch / "drafter"
+        rewrite = ConvertOptions(target=str(target), answers=options.answers, link=True)
+        conversion = convert(source, folder, rewrite)
+        yield job(folder, conversion.plan.drafter)
 
 
-def _as_it_lies(original: FolderSource, target: Path, answers: Answers) -> Drafter:
-    drafter = read_drafter(read_checkpoint(original), answers, open_target(str(target)))
-    # these hang an engine or abort it, so they are not tried
-    if fatal := [note.text for note in drafter.told("problem") if note.about in ("aux layers", "target")]:
-        raise Refused("; ".join(fatal))
+def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
+    """The drafter as its files state it. Raises RefusedError for what hangs or aborts an engine."""
+    drafter = read_drafter(read_checkpoint(stored), answers, open_target(str(target)))
+    fatal = [note.text for note in drafter.notes_at("problem") if note.about in ("aux layers", "target")]
+    if fatal:
+        raise RefusedError("; ".join(fatal))
     return drafter
 
 
-def _engine(asked: str) -> str:
-    from eaglectl.acceptance.vllm_engine import is_installed
+def _choose_engine(engine: str) -> str:
+    """The value of --engine, with auto resolved."""
+    from eaglectl.acceptance.vllm.process import is_installed
 
-    if asked == "auto":
+    if engine == "auto":
         return "vllm" if is_installed() else "reference"
-    if asked not in ("vllm", "reference") and not asked.startswith(("http://", "https://")):
-        raise Usage(f"--engine {asked}: auto, vllm, reference or a server's URL was expected")
-    return asked
+    if engine not in ("vllm", "reference") and not engine.startswith(SERVERS):
+        raise UsageError(f"--engine {engine}: auto, vllm, reference or a server's URL was expected")
+    return engine
 
 
-def _run(job: "Job", engine: str) -> "EngineRun":
-    match _engine(engine):
+def _run(job: "EngineJob", engine: str) -> "EngineRun":
+    match engine:
         case "vllm":
-            from eaglectl.acceptance.vllm_engine import run_vllm
+            from eaglectl.acceptance.vllm.run import run_vllm
 
             return run_vllm(job)
         case "reference":
@@ -153,6 +228,6 @@ def _run(job: "Job", engine: str) -> "EngineRun":
 
             return run_reference(job)
         case url:
-            from eaglectl.acceptance.server import run_server
+            from eaglectl.acceptance.server.run import run_server
 
             return run_server(job, url)

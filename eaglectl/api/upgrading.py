@@ -1,24 +1,34 @@
-"""`convert --to 3.1`: statistics, the conversion, and the gate that it has to pass before anything is written."""
+"""`convert --to 3.1`: statistics, the conversion, and the gate that it must pass before it is written."""
 
 import math
-import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglectl.api.calibrating import ANSWER_TOKENS, GATE_SHARE, Way, collected, prompt_digest, shared
-from eaglectl.api.converting import convert, default_place, readable_folder
-from eaglectl.api.inputs import open_target
-from eaglectl.api.meanings import ask_with_figures
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource, on_disk, open_folder
+from eaglectl.api.calibrating import GATE_SHARE, CalibrateOptions, collect_statistics, split_prompts
+from eaglectl.api.converting import (
+    ConvertOptions,
+    OpenedSource,
+    check_options,
+    default_place,
+    open_inputs,
+    opened,
+    plan_conversion,
+    write_conversion,
+)
+from eaglectl.api.meanings import compare_meanings
+from eaglectl.api.measuring import MAX_TOKENS, PairMeasurement
+from eaglectl.checkpoint.opening import on_disk, open_folder
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.writer import check_apart, check_free
-from eaglectl.conversion.plan import Wish
-from eaglectl.errors import Refused, Usage
-from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
-from eaglectl.reports.findings import Conversion
+from eaglectl.conversion.request import DEFAULT_LAYOUT, FC_NORM_MODES, UpgradeRecipe
+from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress
+from eaglectl.results import Conversion
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
@@ -26,17 +36,21 @@ if TYPE_CHECKING:
     from eaglectl.conversion.calibration import Statistics
 
 TOLERANCE = 0.97
-QUANTISED = (
-    "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold the output to its source with"
-    " `eaglectl smoke OUT --target T --engine vllm --against SOURCE`"
-)
-LEAST_PROMPTS = 3  # an interval over fewer prompts says nothing of others
+FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 DEVICES = ("auto", "cuda", "cpu")
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True, slots=True)
-class Upgrade:
-    """What is asked of an upgrade. `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts."""
+class UpgradeOptions:
+    """How EAGLE-3 becomes 3.1.
+
+    `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts.
+
+    `fc_norm` is one of FC_NORM_MODES; `tolerance` the least ratio of acceptance that passes the gate;
+    `is_start` writes a trainer's start; `device` runs calibration and gate; `max_tokens` are generated per
+    prompt in the gate; `trust_remote_code` lets the target's own code run.
+    """
 
     fc_norm: str = "refit"
     is_norm_output: bool = True
@@ -46,177 +60,249 @@ class Upgrade:
     has_gate: bool = True
     is_start: bool = False
     device: str = "auto"
-    max_tokens: int = 64
+    max_tokens: int = MAX_TOKENS
+    trust_remote_code: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the gate runs."""
+        return self.has_gate and not self.is_start
+
+    def read_prompts(self) -> "tuple[Prompt, ...]":
+        """The prompts in the file, or the built-in ones."""
+        from eaglectl.acceptance.prompts import prompts_or_builtin
+
+        return prompts_or_builtin(self.prompts)
 
 
 def upgrade(
-    source: str, out: str | Path | None = None, *, wish: Wish | None = None, asked: Upgrade | None = None, target: str | None = None, target_name: str | None = None,
-    answers: Answers | None = None, dry_run: bool = False, force: bool = False, link: bool = False, max_shard_size: int | None = None,
-    told: Callable[[str, int, int], None] | None = None,
-) -> Conversion:  # fmt: skip
-    """EAGLE-3 to 3.1. `told` gets (stage, done, total). The gate's result is on the Conversion whether or not it was passed.
+    source: str,
+    out: str | Path | None = None,
+    options: UpgradeOptions | None = None,
+    conversion: ConvertOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Conversion:
+    """Convert EAGLE-3 to 3.1.
 
-    Raises Usage for what is missing, Refused for what section 4.3 of eagle3-to-3.1.md forbids, Unreadable without torch or weights.
+    The gate's result is on the Conversion; without `out` on it, the gate was not passed.
+
+    Raises UsageError for what is missing, RefusedError for what eagle3-to-3.1.md, section 4.3, forbids,
+    UnreadableError without torch or weights.
     """
-    from eaglectl.conversion.recipe import Recipe
-
-    asked, wish = asked or Upgrade(), replace(wish or Wish(), version="3.1")
-    tell = told or (lambda stage, done, total: None)
-    _check(asked)
-    source = on_disk(source)
-    if target is not None and not asked.is_start and (asked.has_gate or asked.statistics is None):
-        target = on_disk(target)  # it is going to run
-    settings: dict[str, Any] = {"target": target, "target_name": target_name, "answers": answers}
-    last: dict[str, Any] = {"force": force, "link": link, "max_shard_size": max_shard_size, **settings}
-    with readable_folder(source) as plain:
-        version = _version(plain, target, answers)
-        if version == "3 or 3.1" and not dry_run:
-            _ask(plain, target, asked, answers or Answers(), lambda done, total: tell("measuring", done, total))
-        if version != "3":  # it is 3.1 already, or the plan asks what it is
-            return convert(source, out, wish=wish, dry_run=dry_run, **last)
-        place = Path(out) if out is not None else default_place(open_folder(source), "3.1")
-        for given in filter(None, (asked.statistics, asked.prompts)):
-            check_apart(place, given)
-        if not dry_run and (out is not None or (asked.fc_norm != "off" and asked.is_norm_output)):
-            check_free(place, force=force)
-        folder = _runnable(target)
-        statistics, held = _known(plain, folder, asked, settings, lambda done, total: tell("calibrating", done, total))
-        wish = replace(wish, recipe=Recipe(asked.fc_norm, asked.is_norm_output, statistics, asked.is_start))
-        planned = convert(source, out, wish=wish, dry_run=True, **settings)
-        if dry_run:
-            return planned
-        gate = None
-        if asked.has_gate and not asked.is_start:
-            if planned.plan.drafter.quantisation is not None:
-                raise Usage(QUANTISED)
-            gate = _gated(
-                plain, folder, wish, settings, asked, held, lambda done, total: tell("measuring", done, total)
-            )
-            _check_baseline(gate, source, target)
-            if not gate.is_passed:
-                return replace(planned, gate=gate)
-        done = convert(source, out, wish=replace(wish, record=gate_record(gate)), **last)
-    return replace(done, gate=gate)
+    options = options or UpgradeOptions()
+    conversion = replace(conversion or ConvertOptions(), version="3.1")
+    _check(options)
+    original = open_folder(on_disk(source))
+    needs_target = not options.is_start and (options.has_gate or options.statistics is None)
+    if conversion.target is not None and needs_target:
+        conversion = replace(conversion, target=on_disk(conversion.target))
+    check_options(original, out, conversion)
+    target, conversion = open_inputs(conversion)
+    with opened(original, out) as files:
+        place = None if out is None else Path(out)
+        return _Upgrade(files, target, options, conversion, on_progress).run(place)
 
 
-def _check(asked: Upgrade) -> None:
-    """Raise Usage for what makes no sense, and for what would be passed over in silence."""
-    from eaglectl.conversion.recipe import FC_NORM
-
-    if asked.fc_norm not in FC_NORM:
-        raise Usage(f"--fc-norm {asked.fc_norm}: {', '.join(FC_NORM)} was expected")
-    if asked.device not in DEVICES:
-        raise Usage(f"--device {asked.device}: auto, cuda or cpu was expected")
-    if not 0 < asked.tolerance < math.inf:
-        raise Usage(f"--tolerance {asked.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}")
-    if asked.fc_norm == "off" and not asked.is_norm_output:
-        raise Usage("--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out")
-    if not asked.has_gate or asked.is_start:
-        why = "with --init-only there is no gate" if asked.is_start else "--no-gate takes the gate away"
-        if asked.tolerance != TOLERANCE:
-            raise Usage(f"{why}, and --tolerance is the gate's; leave it out")
-        if asked.statistics is not None and asked.prompts is not None:
-            raise Usage(f"{why}, and --calibration has its prompts already; leave --prompts out")
-
-
-def _check_baseline(gate: "Gate", source: str, target: str | None) -> None:
-    if not gate.is_baseline_alive:
-        raise Refused(
-            f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3, which is hardly drafting: find out"
-            f" why before converting it, with `eaglectl smoke {source} --target {target} --probe sensitivity`"
+def _check(options: UpgradeOptions) -> None:
+    """Raise UsageError for a value that is not known, and for options that would have no effect."""
+    if options.fc_norm not in FC_NORM_MODES:
+        raise UsageError(f"--fc-norm {options.fc_norm}: {', '.join(FC_NORM_MODES)} was expected")
+    if options.device not in DEVICES:
+        raise UsageError(f"--device {options.device}: auto, cuda or cpu was expected")
+    if not 0 < options.tolerance < math.inf:
+        raise UsageError(f"--tolerance {options.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}")
+    if options.fc_norm == "off" and not options.is_norm_output:
+        raise UsageError(
+            "--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out"
         )
+    if not options.is_measured:
+        _check_without_gate(options)
 
 
-def _ask(
-    source: str, target: str | None, asked: Upgrade, answers: Answers, told: Callable[[int, int], None]
-) -> None:  # fmt: skip
-    """Raise Usage with figures for either meaning of norm_output, where the target can be run."""
-    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
-
-    folder = _runnable(target)
-    if folder is not None and asked.has_gate:
-        given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
-        ask_with_figures(source, folder, given, answers, asked.device, told)
+def _check_without_gate(options: UpgradeOptions) -> None:
+    why = "with --init-only there is no gate" if options.is_start else "--no-gate takes the gate away"
+    if options.tolerance != TOLERANCE:
+        raise UsageError(f"{why}, and --tolerance is the gate's; leave it out")
+    if options.statistics is not None and options.prompts is not None:
+        raise UsageError(f"{why}, and --calibration has its prompts already; leave --prompts out")
 
 
-def _version(source: str, target: str | None, answers: Answers | None) -> str:
-    return read_drafter(read_checkpoint(open_folder(source)), answers or Answers(), open_target(target)).version
+@dataclass(frozen=True, slots=True)
+class _Upgrade:
+    """An upgrade of a source whose headers were read once, for calibration, gate and output alike."""
+
+    files: OpenedSource
+    target: Target
+    options: UpgradeOptions
+    conversion: ConvertOptions
+    on_progress: OnProgress | None
+
+    def run(self, out: Path | None) -> Conversion:
+        """Calibrate, plan, measure and write."""
+        drafter = read_drafter(self.files.checkpoint, self.conversion.answers, self.target)
+        if drafter.version == "3 or 3.1" and not self.conversion.dry_run:
+            self._check_meaning()
+        if drafter.version != "3":  # it is 3.1 already, or the plan raises a question
+            return self._written(out, self.conversion, None)
+        self._check_out(out)
+        statistics, prompts = self._statistics(drafter)
+        recipe = UpgradeRecipe(
+            self.options.fc_norm, self.options.is_norm_output, statistics, self.options.is_start
+        )
+        conversion = replace(self.conversion, recipe=recipe)
+        if conversion.dry_run:
+            return self._written(out, conversion, None)
+        plan = plan_conversion(self.files, self.target, conversion)
+        gate = None
+        if self.options.is_measured:
+            gate = self._gate(conversion, plan.drafter, prompts)
+            if not gate.is_passed:
+                return Conversion(plan, None, self.files.pickles, 0.0, gate)
+        return self._written(out, replace(conversion, record=gate_record(gate)), gate)
+
+    def _written(self, out: Path | None, conversion: ConvertOptions, gate: "Gate | None") -> Conversion:
+        start = time.perf_counter()
+        plan = plan_conversion(self.files, self.target, conversion)
+        out = out or default_place(self.files.original, plan.drafter.version)
+        check_options(self.files.original, out, conversion)
+        if conversion.dry_run:
+            return Conversion(plan, None, self.files.pickles, time.perf_counter() - start)
+        write_conversion(self.files, plan, out, conversion, self.on_progress)
+        return Conversion(plan, out, self.files.pickles, time.perf_counter() - start, gate)
+
+    def _check_meaning(self) -> None:
+        """Raise UsageError with the acceptance for either meaning of norm_output, if the target can run."""
+        folder = _folder_with_weights(self.conversion.target)
+        if folder is None or not self.options.has_gate:
+            return
+        pair = PairMeasurement(
+            self.files,
+            self.target,
+            folder,
+            self.options.read_prompts(),
+            self.options.device,
+            trust_remote_code=self.options.trust_remote_code,
+        )
+        comparison = compare_meanings(pair, self.conversion.answers, self.on_progress)
+        if comparison:
+            raise UsageError(comparison.message)
+
+    def _check_out(self, out: Path | None) -> None:
+        """Raise UsageError before long work where the output cannot be written."""
+        place = out or default_place(self.files.original, "3.1")
+        for path in filter(None, (self.options.statistics, self.options.prompts)):
+            check_apart(place, path)
+        is_whole = self.options.fc_norm != "off" and self.options.is_norm_output
+        if not self.conversion.dry_run and (out is not None or is_whole):
+            check_free(place, force=self.conversion.force)
+
+    def _statistics(self, drafter: Drafter) -> "tuple[Statistics | None, tuple[Prompt, ...]]":
+        """The statistics, if they are given or can be collected, and the prompts left for the gate."""
+        from eaglectl.acceptance.prompts import prompt_digest
+
+        prompts = self.options.read_prompts()
+        if self.options.statistics is not None:
+            statistics = self._read_statistics(self.options.statistics, drafter)
+            left = tuple(prompt for prompt in prompts if prompt_digest(prompt) not in statistics.prompts)
+            return statistics, left
+        folder = _folder_with_weights(self.conversion.target)
+        if folder is None or not self._can_calibrate(drafter):
+            return None, prompts
+        calibrated, left = split_prompts(prompts)
+        if self.options.is_measured and len(left) < FEWEST_PROMPTS:
+            needed = GATE_SHARE * (FEWEST_PROMPTS - 1) + 1
+            raise UsageError(
+                f"--prompts are shared between calibration and the gate, and there are {len(prompts)};"
+                f" {needed} different ones are the least: give more, or --no-gate"
+            )
+        settings = CalibrateOptions(
+            device=self.options.device,
+            answers=self.conversion.answers,
+            trust_remote_code=self.options.trust_remote_code,
+        )
+        statistics = collect_statistics(
+            self.files.path, str(folder), calibrated or prompts, settings, self.on_progress
+        )
+        return statistics, left
+
+    def _read_statistics(self, folder: Path, drafter: Drafter) -> "Statistics":
+        from eaglectl.conversion.calibration import check_statistics, read_statistics
+        from eaglectl.conversion.upgrade_checks import is_output_free
+
+        statistics = read_statistics(folder)
+        is_free = is_output_free(drafter, self.options.is_norm_output)
+        target = _folder_with_weights(self.conversion.target)
+        check_statistics(
+            statistics,
+            self.files.checkpoint,
+            drafter,
+            None if target is None else FolderSource(target),
+            is_of_states=self.options.fc_norm == "calibrated" and is_free,
+        )
+        return statistics
+
+    def _can_calibrate(self, drafter: Drafter) -> bool:
+        """Whether statistics are needed and the drafter runs; if not, the plan states what is wrong."""
+        from eaglectl.conversion.upgrade_checks import needs_statistics
+
+        if drafter.quantisation is not None or drafter.notes_at("problem") or drafter.notes_at("question"):
+            return False
+        return needs_statistics(drafter, self.options.fc_norm, self.options.is_norm_output)
+
+    def _gate(self, conversion: ConvertOptions, drafter: Drafter, prompts: "tuple[Prompt, ...]") -> "Gate":
+        """Both drafters in vLLM's layout, run on the same prompts.
+
+        Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
+        conversion.
+        """
+        folder = _folder_with_weights(conversion.target)
+        _check_gate(drafter, folder, prompts)
+        assert folder is not None
+        options = self.options
+        pair = PairMeasurement(
+            self.files,
+            self.target,
+            folder,
+            prompts,
+            options.device,
+            options.max_tokens,
+            options.trust_remote_code,
+        )
+        after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
+        before = replace(after, version=None, recipe=None)
+        gate = pair.measure(before, after, options.tolerance, self.on_progress)
+        if not gate.is_baseline_alive:
+            raise RefusedError(
+                f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at"
+                " k=3, which is hardly drafting: find out why before converting it, with `eaglectl smoke"
+                f" {self.files.original_path} --target {conversion.target} --probe sensitivity`"
+            )
+        return gate
 
 
-def _known(
-    source: str, target: Path | None, asked: Upgrade, settings: Mapping[str, Any], told: Callable[[int, int], None]
-) -> "tuple[Statistics | None, tuple[Prompt, ...]]":
-    """Statistics, if any are given or can be made, and the prompts that are left for the gate."""
-    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
-    from eaglectl.conversion.calibration import check_statistics, read_statistics
-
-    given = read_prompts(asked.prompts) if asked.prompts is not None else builtin_prompts()
-    checkpoint = read_checkpoint(open_folder(source))
-    drafter = read_drafter(checkpoint, settings["answers"] or Answers(), open_target(settings["target"]))
-    is_output_free = not asked.is_norm_output or bool(drafter.norms.norm_output) or drafter.norms.norm_before_residual
-    if asked.statistics is not None:
-        statistics = read_statistics(asked.statistics)
-        is_of_states = asked.fc_norm == "calibrated" and is_output_free
-        files = None if target is None else FolderSource(target)
-        check_statistics(statistics, checkpoint, drafter, files, is_of_states=is_of_states)
-        return statistics, tuple(prompt for prompt in given if prompt_digest(prompt) not in statistics.prompts)
-    is_free = asked.fc_norm in ("off", "ones") and is_output_free
-    is_bare = (
-        drafter.version != "3"
-        or drafter.quantisation is not None
-        or bool(drafter.told("problem") or drafter.told("question"))
-    )
-    if target is None or is_free or is_bare:  # nothing to find out, or the plan will say what is wrong
-        return None, given
-    calibrated, held = shared(given)
-    if asked.has_gate and not asked.is_start and len(held) < LEAST_PROMPTS:
-        needed = GATE_SHARE * (LEAST_PROMPTS - 1) + 1
-        raise Usage(f"--prompts are shared between calibration and the gate, and there are {len(given)}; {needed} different ones are the least: give more, or --no-gate")  # fmt: skip
-    found = collected(
-        source,
-        str(target),
-        calibrated or given,
-        answer_tokens=ANSWER_TOKENS,
-        way=Way(device=asked.device),
-        answers=settings["answers"],
-        told=told,
-    )
-    return found, held
-
-
-def _gated(
-    source: str, target: Path | None, wish: Wish, settings: Mapping[str, Any], asked: Upgrade, prompts: "tuple[Prompt, ...]", told: Callable[[int, int], None]
-) -> "Gate":  # fmt: skip
-    """Both drafters in vLLM's layout beside each other, run on the same prompts."""
-    from eaglectl.acceptance.gate import hold
-    from eaglectl.acceptance.job import Job
-
-    if target is None:
-        raise Usage(
-            "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to write without looking"
+def _check_gate(drafter: Drafter, folder: Path | None, prompts: "tuple[Prompt, ...]") -> None:
+    """Raise UsageError where the gate cannot run the drafter, its target or enough prompts."""
+    if drafter.quantisation is not None:
+        raise UsageError(
+            "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold"
+            " the output to its source with `eaglectl smoke OUT --target T --engine vllm --against SOURCE`"
+        )
+    if folder is None:
+        raise UsageError(
+            "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
+            " write without looking"
         )
     if not prompts:
-        raise Usage("every prompt was calibrated on, and none is left for the gate; pass other --prompts, or --no-gate")
-    if len(prompts) < LEAST_PROMPTS:
-        raise Usage(f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {LEAST_PROMPTS} at the least; give more --prompts, or --no-gate")  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        jobs = []
-        for place, version in (
-            ("before", replace(wish, layout="vllm", version=None, recipe=None)),
-            ("after", replace(wish, layout="vllm")),
-        ):
-            done = convert(source, Path(name) / place, wish=version, **settings)
-            jobs.append(
-                Job(
-                    Path(name) / place,
-                    done.plan.drafter,
-                    target,
-                    prompts,
-                    max_tokens=asked.max_tokens,
-                    device=asked.device,
-                )
-            )
-        return hold(jobs[0], jobs[1], asked.tolerance, told)
+        raise UsageError(
+            "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or"
+            " --no-gate"
+        )
+    if len(prompts) < FEWEST_PROMPTS:
+        raise UsageError(
+            f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {FEWEST_PROMPTS} at"
+            " the least; give more --prompts, or --no-gate"
+        )
 
 
 def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
@@ -225,22 +311,30 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
         return {"gate": None}
     rows = [
         {
-            "k": row.k, "acceptance_length_before": row.before.length.value, "acceptance_length": row.after.length.value,
-            "ratio": row.ratio.value, "interval": [row.ratio.low, row.ratio.high],
+            "k": row.k,
+            "acceptance_length_before": row.before.length.value,
+            "acceptance_length": row.after.length.value,
+            "ratio": row.ratio.value,
+            "interval": [row.ratio.low, row.ratio.high],
         }
         for row in gate.rows
-    ]  # fmt: skip
+    ]
     return {
         "gate": {
-            "rows": rows, "prompts": gate.prompts, "tolerance": gate.tolerance, "is_passed": gate.is_passed, "engine": gate.engine,
-            "device": gate.device, "dtype": gate.dtype,
+            "rows": rows,
+            "prompts": gate.prompts,
+            "tolerance": gate.tolerance,
+            "is_passed": gate.is_passed,
+            "engine": gate.engine,
+            "device": gate.device,
+            "dtype": gate.dtype,
         }
-    }  # fmt: skip
+    }
 
 
-def _runnable(target: str | None) -> Path | None:
+def _folder_with_weights(target: str | None) -> Path | None:
     """The target's folder, where its weights are in it."""
     folder = None if target is None else Path(target)
     if folder is None or not folder.is_dir():
         return None
-    return folder if any(path.suffix in (".safetensors", ".bin") for path in folder.iterdir()) else None
+    return folder if any(path.suffix in WEIGHT_SUFFIXES for path in folder.iterdir()) else None

@@ -1,66 +1,90 @@
-"""Judging checkpoints by rules."""
+"""Validating checkpoints by rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from eaglectl.api.inputs import known_target, open_target, target_source
 from eaglectl.checkpoint.checkpoint import read_config
-from eaglectl.checkpoint.source import open_source
+from eaglectl.checkpoint.opening import open_source
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
-from eaglectl.validation.catalogue import under
-from eaglectl.validation.judging import Report, judge
+from eaglectl.progress import OnProgress
+from eaglectl.validation.catalogue import select_rules
+from eaglectl.validation.judge import Report, judge
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.policy_file import read_policy
 from eaglectl.validation.rule import Severity
-from eaglectl.validation.subject import Subject, TargetSide
+from eaglectl.validation.subject import GivenTarget, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateOptions:
+    """Options of `validate`.
+
+    `engines` are requirements such as "vllm>=0.22"; where there are none, the policy's count. `select` and
+    `ignore` name rules by id, name or prefix. `fail_on` is the lowest severity that fails; None takes the
+    policy's, or "error". `policy` is a policy or the path of one; with None there is none, as only the
+    command line searches for a file. With `headers_only` no tensor data is read.
+    """
+
+    target: str | None = None
+    engines: Sequence[str] = ()
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    fail_on: Severity | Literal["never"] | None = None
+    policy: Policy | str | None = None
+    headers_only: bool = False
+    answers: Answers = field(default_factory=Answers)
+
+    def read_policy(self) -> Policy:
+        """The policy, read from its file where `policy` is a path. Raises UsageError."""
+        return read_policy(self.policy) if isinstance(self.policy, str) else self.policy or Policy()
+
+    def least_severity(self, policy: Policy) -> Severity | None:
+        """The lowest severity that fails under a policy; None where nothing fails."""
+        severity = self.fail_on or policy.fail_on or "error"
+        return None if severity == "never" else severity
 
 
 def validate(
-    source: str, *, target: str | None = None, engines: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = (),
-    fail_on: Severity | Literal["never"] | None = None, policy: Policy | str | None = None, headers_only: bool = False, answers: Answers | None = None,
-    told: Callable[[int, int], None] | None = None,
-) -> Report:  # fmt: skip
-    """Judge one checkpoint by the rules. `engines` (those of the policy where none are given) add what their releases do with it.
+    source: str, options: ValidateOptions | None = None, *, on_progress: OnProgress | None = None
+) -> Report:
+    """Run the rules over one checkpoint, and what the requested engine releases do with it.
 
-    `policy`: one, or the file that holds one; None asks for nothing (only the command line looks for one by itself).
-    `fail_on`: the least severity that fails; None: what the policy says, "error" where it says nothing.
-    `told` hears how many bytes of how many are read, while the weights' numbers are looked at.
-    A checkpoint that cannot be read is reported, not raised; Unreadable is for what does not exist, Usage for unknown rules and engines.
+    A checkpoint that cannot be read is reported, not raised. Raises UnreadableError where it does not exist,
+    and UsageError for unknown rules and engines. `on_progress` is called with the bytes read of the weights.
     """
-    policy = read_policy(policy) if isinstance(policy, str) else policy or Policy()
-    least = fail_on or policy.fail_on or "error"
-    wanted = tuple(parse_engine(text) for text in (engines or policy.engines))
+    options = options or ValidateOptions()
+    policy = options.read_policy()
+    rules = select_rules(policy, options.select, options.ignore)
     subject = Subject(
         open_source(source),
-        _target_side(target),
-        wanted,
-        answers or Answers(),
-        headers_only=headers_only,
-        policy=policy,
-        told=told,
+        _given_target(options.target),
+        tuple(parse_engine(text) for text in options.engines or policy.engines),
+        options.answers,
+        policy,
+        options.headers_only,
+        on_progress,
     )
-    return judge(subject, under(policy, select, ignore), policy, None if least == "never" else least, source)
+    return judge(subject, rules, policy, options.least_severity(policy), source)
 
 
-def check_options(
-    *, target: str | None = None, engines: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = (),
-    policy: Policy | None = None,
-) -> None:  # fmt: skip
-    """Raise what is wrong with options of `validate` whatever the checkpoint: an unknown engine or rule, a target that is not there."""
-    open_target(target)
-    for text in engines:
+def check_options(options: ValidateOptions) -> None:
+    """Raise what is wrong with options for any checkpoint: unknown engines or rules, or a missing target."""
+    open_target(options.target)
+    for text in options.engines:
         parse_engine(text)
-    under(policy or Policy(), select, ignore)
+    select_rules(options.read_policy(), options.select, options.ignore)
 
 
-def _target_side(target: str | None) -> TargetSide:
+def _given_target(target: str | None) -> GivenTarget:
     if target is None:
-        return TargetSide(open_target(None))
+        return GivenTarget(open_target(None))
     source = target_source(target)
     known = known_target(target, source)
     try:
-        return TargetSide(known, source, read_config(source))
+        return GivenTarget(known, source, read_config(source))
     except EaglectlError:
-        return TargetSide(known, source)
+        return GivenTarget(known, source)

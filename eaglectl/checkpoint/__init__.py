@@ -1,1 +1,1 @@
-"""The bytes: where a checkpoint lies, what its headers say, how a new one is written."""
+"""Checkpoints as files: opening them on disk or on the Hub, reading headers, writing a new folder."""

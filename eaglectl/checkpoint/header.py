@@ -8,13 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isinf
-from typing import Any
+from typing import Any, TypeGuard
 
-from eaglectl.errors import Unreadable
+from eaglectl.checkpoint.topics import HEADER, POINTER
+from eaglectl.errors import UnreadableError
 
-# rules of validate that a fault met here is a case of
-HEADER = "safetensors-header"
-POINTER = "lfs-pointer"
 MAX_HEADER = 100_000_000
 LIMIT = 2**64
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -30,7 +28,7 @@ DTYPE_BITS: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it lies in a file: `start` and `stop` are byte offsets in that file."""
+    """A tensor as stored in a file: `start` and `stop` are byte offsets in that file."""
 
     name: str
     dtype: str
@@ -52,33 +50,37 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A parsed header: its tensors in file order, its metadata, and where the data begins."""
+    """A parsed header: its tensors in file order, and its metadata."""
 
     tensors: tuple[StoredTensor, ...]
     metadata: Mapping[str, str]
-    data_start: int
 
 
 def header_length(file: str, first8: bytes, file_size: int) -> int:
-    """Bytes of JSON that follow the first 8; raises Unreadable if the file cannot be safetensors."""
+    """Bytes of JSON that follow the first 8; raises UnreadableError if the file cannot be safetensors."""
     if first8.startswith(LFS_POINTER[:8]) and file_size < 1024:
-        raise Unreadable(
-            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its repository",
+        raise UnreadableError(
+            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its"
+            " repository",
             POINTER,
             file,
         )
     if len(first8) < 8:
-        raise Unreadable(f"{file} has {file_size} bytes; a safetensors file has at least 8", HEADER, file)
+        raise UnreadableError(
+            f"{file} has {file_size} bytes; a safetensors file has at least 8", HEADER, file
+        )
     length = int.from_bytes(first8, "little")
     if length > MAX_HEADER:
-        raise Unreadable(
-            f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file",
+        raise UnreadableError(
+            f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors"
+            " file",
             HEADER,
             file,
         )
     if 8 + length > file_size:
-        raise Unreadable(
-            f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated or not"
+        raise UnreadableError(
+            f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated"
+            " or not"
             " safetensors",
             HEADER,
             file,
@@ -87,16 +89,17 @@ def header_length(file: str, first8: bytes, file_size: int) -> int:
 
 
 def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
-    """JSON of one meaning: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
+    """Strict JSON: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
 
-    `what` names the file in messages, `topic` and `where` go into errors. -0 is read as a float, as the safetensors library reads it.
+    `what` names the file in messages, `topic` and `where` go into errors. -0 is read as a float, as the
+    safetensors library reads it. Raises UnreadableError.
     """
     if raw.startswith(LFS_POINTER):
         about = f"{what} is a Git LFS pointer, not the file; run `git lfs pull` in its repository"
-        raise Unreadable(about, POINTER, where or what)
+        raise UnreadableError(about, POINTER, where or what)
     try:
-        return _one_meaning(raw)
-    except Unreadable as error:
+        return _strict_json(raw)
+    except UnreadableError as error:
         fault = f"{what}: {error}"
     except UnicodeDecodeError as error:
         fault = f"{what} is not UTF-8 text (byte {error.start})"
@@ -106,10 +109,10 @@ def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
         fault = f"{what} is nested too deeply to be a real file"
     except ValueError as error:
         fault = f"{what} is not valid JSON: {error}"
-    raise Unreadable(fault, topic, where or what)
+    raise UnreadableError(fault, topic, where or what)
 
 
-def _one_meaning(raw: bytes) -> Any:
+def _strict_json(raw: bytes) -> Any:
     value = json.loads(
         raw.decode("utf-8"),
         object_pairs_hook=_unique,
@@ -124,22 +127,22 @@ def _one_meaning(raw: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for key, value in pairs:
-        if key in seen:
-            raise Unreadable(f'key "{key}" appears twice in one object; remove one')
-        seen[key] = value
-    return seen
+        if key in unique:
+            raise UnreadableError(f'key "{key}" appears twice in one object; remove one')
+        unique[key] = value
+    return unique
 
 
 def _constant(text: str) -> Any:
-    raise Unreadable(f"{text} is not a JSON number")
+    raise UnreadableError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if isinf(value):
-        raise Unreadable(f"{text[:40]} is not a JSON number that a 64-bit float can hold")
+        raise UnreadableError(f"{text[:40]} is not a JSON number that a 64-bit float can hold")
     return value
 
 
@@ -152,64 +155,74 @@ def _integer(text: str) -> int | float:
 def parse_header(file: str, raw: bytes, file_size: int) -> Header:
     """Check and parse the JSON part of `file`, whose whole size is `file_size` bytes.
 
-    Raises Unreadable where a tensor's type is unknown, a shape and its bytes disagree, or the offsets overlap, leave a
-    hole, or do not end with the file.
+    Raises UnreadableError where a tensor's type is unknown, a shape and its bytes disagree, or the offsets
+    overlap, leave a hole, or do not end with the file.
     """
     try:
         return _header(file, raw, file_size)
-    except Unreadable as error:
-        raise Unreadable(str(error), HEADER, file) from None
+    except UnreadableError as error:
+        raise UnreadableError(str(error), HEADER, file) from None
 
 
 def _header(file: str, raw: bytes, file_size: int) -> Header:
     table = parse_json(f"{file} (header)", raw)
     if not isinstance(table, dict):
-        raise Unreadable(f"{file}: the header is a JSON {type(table).__name__}, not an object")
+        raise UnreadableError(f"{file}: the header is a JSON {type(table).__name__}, not an object")
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise Unreadable(f"{file}: __metadata__ must map text to text")
+        raise UnreadableError(f"{file}: __metadata__ must map text to text")
     base = 8 + len(raw)
-    tensors = sorted(
-        (_tensor(file, name, entry, base) for name, entry in table.items()), key=lambda t: (t.start, t.stop)
-    )
+    tensors = [_tensor(file, name, entry, base) for name, entry in table.items()]
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
+    _check_cover(file, tensors, base, file_size)
+    return Header(tuple(tensors), metadata)
+
+
+def _check_cover(file: str, tensors: list[StoredTensor], base: int, file_size: int) -> None:
+    """Raise UnreadableError unless the tensors cover the data, from byte `base` on, without overlap."""
     position = base
     for tensor in tensors:
         if tensor.start != position:
             kind = "overlaps the one before" if tensor.start < position else "leaves a hole before it"
-            raise Unreadable(
+            raise UnreadableError(
                 f"{file}: {tensor.name} starts at byte {tensor.start - base} of the data and {kind} (expected"
                 f" {position - base})"
             )
         position = tensor.stop
     if position != file_size:
         state = "truncated" if position > file_size else "followed by bytes that no tensor owns"
-        raise Unreadable(f"{file}: the header describes {position} bytes and the file has {file_size}; it is {state}")
-    return Header(tuple(tensors), metadata, base)
+        raise UnreadableError(
+            f"{file}: the header describes {position} bytes and the file has {file_size}; it is {state}"
+        )
 
 
 def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise Unreadable(f"{file}: {name} needs exactly dtype, shape and data_offsets in the header")
+        raise UnreadableError(f"{file}: {name} needs exactly dtype, shape and data_offsets in the header")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise Unreadable(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
-    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise Unreadable(
-            f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit non-negative"
+        raise UnreadableError(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
+    if not _naturals(shape) or not _is_range(offsets):
+        raise UnreadableError(
+            f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit"
+            " non-negative"
             " integers in order"
         )
     bits = _bits(dtype, shape)
     if bits is None:
-        raise Unreadable(f"{file}: {name} is {dtype} {shape}, which is more bits than a 64-bit integer can count")
-    if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
-        raise Unreadable(
-            f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {offsets[1] - offsets[0]}"
+        raise UnreadableError(
+            f"{file}: {name} is {dtype} {shape}, which is more bits than a 64-bit integer can count"
+        )
+    span = offsets[1] - offsets[0]
+    if bits % 8 or bits // 8 != span:
+        raise UnreadableError(
+            f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {span}"
         )
     return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
 
 
 def _bits(dtype: str, shape: list[int]) -> int | None:
-    """Bits of data; None where the count leaves 64 bits on the way, axis by axis, as in the safetensors library."""
+    """Bits of data; None where the product overflows 64 bits at any axis, as in the safetensors library."""
     count = 1
     for size in (*shape, DTYPE_BITS[dtype]):
         count *= size
@@ -218,5 +231,9 @@ def _bits(dtype: str, shape: list[int]) -> int | None:
     return count
 
 
-def _naturals(value: object) -> bool:
+def _naturals(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < LIMIT for item in value)
+
+
+def _is_range(value: object) -> TypeGuard[list[int]]:
+    return _naturals(value) and len(value) == 2 and value[0] <= value[1]

@@ -1,13 +1,13 @@
-"""A repository on the Hugging Face Hub at one commit: headers and rows by HTTP ranges, whole files through the Hub client's cache.
+"""A repository on the Hugging Face Hub at one commit.
 
-The home of huggingface_hub, which gives the session (proxies, certificates), the endpoint, the token and the cache, and which
-is loaded when the first repository is opened. Requests are made here and not by its own retrying ones: those log to stderr,
-wait as long as a server asks them to, and read a body to its end where a server ignores the range. Nothing that a server or
-an exception says is repeated, as it may hold the token.
+Headers and rows are read by HTTP ranges, whole files through the Hub client's cache. huggingface_hub gives
+the session (proxies, certificates), the endpoint, the token and the cache; it is loaded when the first
+repository is opened. Requests are made here and not by its own retrying functions: those log to stderr, wait
+as long as a server asks, and read a body to its end where a server ignores the range. No text of a server or
+an exception is repeated, as it may hold the token.
 """
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -16,43 +16,32 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import eaglectl
-from eaglectl.checkpoint.hub_faults import Asked, refusal, unreachable
-from eaglectl.checkpoint.hub_listing import is_whole, listed, needed
+from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
+from eaglectl.checkpoint.hub_listing import checkpoint_files, has_weights, read_listing
+from eaglectl.checkpoint.hub_names import SCHEME, split_name
+from eaglectl.checkpoint.ranges import read_range, read_whole
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
 
-SCHEME = "hf://"
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@\S+)?", re.ASCII)
-OLD_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}(@\S+)?", re.ASCII)
-# files up to this size are read whole: one request, however often their parts are asked for
-WHOLE = 200_000
-# ranges up to this size are kept
-KEPT = 4 << 20
-# what the list of files of a repository may weigh
-LIST = 64 << 20
-
-
-def is_hub_name(text: str) -> bool:
-    """Whether `text` can name a Hub repository: org/name, org/name@revision, or hf:// before either."""
-    if text.startswith(SCHEME):
-        return OLD_NAME.fullmatch(text.removeprefix(SCHEME)) is not None
-    return NAME.fullmatch(text) is not None
-
-
-def split_name(text: str) -> tuple[str, str | None]:
-    """Repository and revision that `text` names."""
-    repo, _, revision = text.removeprefix(SCHEME).partition("@")
-    return repo, (unquote(revision) if text.startswith(SCHEME) else revision) or None
+# files up to this size are read whole, in one request
+MAX_WHOLE = 200_000
+# ranges up to this size are kept in memory
+MAX_KEPT = 4 << 20
+# bytes that the list of files of a repository may have
+MAX_LIST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """The files of a repository at `commit`; `sizes` and `digests` (SHA-256, of large files) are those the Hub lists, `kept` the bytes that were read before."""
+    """The files of a repository at `commit`.
 
-    asked: Asked
+    `sizes` and `digests` (SHA-256, of files in LFS) are the Hub's; `kept` are ranges read before.
+    """
+
+    request: HubRequest
     commit: str
     sizes: Mapping[str, int]
     headers: Mapping[str, str] = field(repr=False)  # they hold the token
@@ -62,7 +51,7 @@ class HubSource:
     @property
     def label(self) -> str:
         """org/name."""
-        return self.asked.repo
+        return self.request.repo
 
     @property
     def only(self) -> str | None:
@@ -76,7 +65,7 @@ class HubSource:
     def size(self, name: str) -> int:
         """Bytes of a file, as the Hub lists them."""
         if name not in self.sizes:
-            raise Unreadable(f"{self.label} has no file {name} at {self.commit[:12]}")
+            raise UnreadableError(f"{self.label} has no file {name} at {self.commit[:12]}")
         return self.sizes[name]
 
     def path(self, name: str) -> Path | None:
@@ -84,11 +73,12 @@ class HubSource:
         self.size(name)
         constants = _client().constants
         if not (Path(constants.HF_HUB_CACHE) / f"models--{self.label.replace('/', '--')}").is_dir():
-            return None  # and the client's larger part need not be loaded
+            return None
+        # imported late: it loads most of the client
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(self.label, name, revision=self.commit)
-        return Path(found) if isinstance(found, str) else None
+        path = try_to_load_from_cache(self.label, name, revision=self.commit)
+        return Path(path) if isinstance(path, str) else None
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file: from the cache, from memory, or by one request."""
@@ -98,56 +88,60 @@ class HubSource:
             return FolderSource(path.parents[name.count("/")]).read(name, start, stop)
         if stop > size or start >= stop:
             return self._beyond(name, start, stop)
-        first, last = (0, size) if size <= WHOLE else (start, stop)
+        first, last = (0, size) if size <= MAX_WHOLE else (start, stop)
         key = (name, first, last)
-        data = self.kept.get(key) or self._fetched(name, first, last)
-        if last - first <= KEPT:
+        data = self.kept.get(key) or self._fetch(name, first, last)
+        if last - first <= MAX_KEPT:
             self.kept[key] = data
         return data[start - first : stop - first]
 
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
-        """The checkpoint's own files in the Hub client's cache, fetched where they are not there yet, but for those `without`."""
-        wanted = {name: self.sizes[name] for name in needed(self, self.sizes) if name not in without}
-        return _download(self.asked, self.commit, wanted)
+        """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed."""
+        files = checkpoint_files(self, self.sizes)
+        sizes = {name: self.sizes[name] for name in files if name not in without}
+        return _download(self.request, self.commit, sizes)
 
     def _beyond(self, name: str, start: int, stop: int) -> bytes:
         if start == stop <= self.size(name):
             return b""
-        raise Unreadable(f"{name} ended at byte {self.size(name)}; {stop} were expected: the file is truncated")
+        raise UnreadableError(
+            f"{name} ended at byte {self.size(name)}; {stop} were expected: the file is truncated"
+        )
 
-    def _fetched(self, name: str, start: int, stop: int) -> bytes:
-        from eaglectl.checkpoint.ranges import read_range
-
-        url = f"{self.asked.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
-        asked = replace(self.asked, file=name)
-        return read_range(_client(), asked, url, self.headers, (start, stop, self.size(name)))
+    def _fetch(self, name: str, start: int, stop: int) -> bytes:
+        url = f"{self.request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
+        request = replace(self.request, file=name)
+        return read_range(_client(), request, url, self.headers, (start, stop, self.size(name)))
 
 
 def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | FolderSource:
-    """The repository that `text` names, at the commit that its revision is now; offline, what the cache holds of it.
+    """Open the repository that `text` names, at the commit its revision points to; offline, from the cache.
 
-    `is_config_enough`: weights that are not in the cache are no fault. Raises Unreadable.
+    `is_config_enough`: weights that are not in the cache are no error. Raises UnreadableError.
     """
     client, (repo, revision) = _client(), split_name(text)
-    asked = Asked(text, repo, revision or "main", client.constants.ENDPOINT.rstrip("/"))
+    request = HubRequest(text, repo, revision or "main", client.constants.ENDPOINT.rstrip("/"))
     if is_offline():
-        return _cached(asked, is_config_enough=is_config_enough)
-    headers = _headers(asked)
-    asked = replace(asked, has_token="authorization" in headers)
-    from eaglectl.checkpoint.ranges import read_whole
-
-    url = f"{asked.endpoint}/api/models/{repo}/revision/{quote(asked.revision, safe='')}?blobs=true"
-    found = listed(asked, read_whole(client, asked, url, headers, LIST).body)
-    return HubSource(asked, found.commit, found.sizes, headers, digests=found.digests)
+        return _cached(request, is_config_enough=is_config_enough)
+    headers = _headers(request)
+    request = replace(request, has_token="authorization" in headers)
+    url = f"{request.endpoint}/api/models/{repo}/revision/{quote(request.revision, safe='')}?blobs=true"
+    listing = read_listing(request, read_whole(client, request, url, headers, MAX_LIST).body)
+    return HubSource(request, listing.commit, listing.sizes, headers, digests=listing.digests)
 
 
 def is_offline() -> bool:
-    """Whether the network is not to be used: the client's own switch, or --offline."""
-    return bool(_client().constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")  # fmt: skip
+    """Whether the network must not be used: by HF_HUB_OFFLINE or --offline."""
+    return bool(_client().constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in (
+        "1",
+        "TRUE",
+        "YES",
+        "ON",
+    )
 
 
 def _client() -> Any:
-    # its requests carry what it finds out of the machine, unless it is told before it is loaded
+    # read when the client is loaded
     if "huggingface_hub" not in sys.modules:
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import huggingface_hub
@@ -157,95 +151,108 @@ def _client() -> Any:
     return huggingface_hub
 
 
-def _headers(asked: Asked) -> dict[str, str]:
-    """What each request carries: the token from the environment or the client's store, and our name."""
+def _headers(request: HubRequest) -> dict[str, str]:
+    """Headers of each request: the token from the environment or the client's store, and eaglectl's name."""
     try:
-        found: dict[str, str] = _client().utils.build_hf_headers(
+        headers: dict[str, str] = _client().utils.build_hf_headers(
             library_name="eaglectl", library_version=eaglectl.__version__
         )
-    except Exception as error:  # whatever it was, its text may hold a secret
-        raise Unreadable(
-            f"{asked.repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth login`"
+    except Exception as error:  # its text may hold a secret
+        raise UnreadableError(
+            f"{request.repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth"
+            " login`"
         ) from None
-    token = found.get("authorization", "")
-    if not token.isascii() or not token.isprintable():
-        raise Unreadable("the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again")
-    return {**found, "Accept-Encoding": "identity"}
+    check_token(headers.get("authorization", "").removeprefix("Bearer "))
+    return {**headers, "Accept-Encoding": "identity"}
+
+
+def check_token(token: str) -> None:
+    """Raise UnreadableError for a token with characters that no token has."""
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise UnreadableError(
+            "the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again"
+        )
 
 
 DOWNLOADS = threading.Lock()
 
 
-def _download(asked: Asked, commit: str, sizes: Mapping[str, int]) -> FolderSource:
+def _download(request: HubRequest, commit: str, sizes: Mapping[str, int]) -> FolderSource:
     client = _client()
     with DOWNLOADS, _quiet(client):
         try:
             root = client.snapshot_download(
-                asked.repo,
+                request.repo,
                 revision=commit,
                 allow_patterns=[escape(name) for name in sizes],
-                endpoint=asked.endpoint,
+                endpoint=request.endpoint,
                 library_name="eaglectl",
                 library_version=eaglectl.__version__,
             )
-        except Exception as error:  # the client's, its transport's, Xet's: texts that are not ours to repeat
-            raise _download_fault(asked, error) from None
-    found = FolderSource(Path(root))
-    _remember(found.root, asked.revision, commit)
+        except Exception as error:  # of the client, its transport or Xet: the text may hold the token
+            raise _download_error(request, error) from None
+    source = FolderSource(Path(root))
+    _remember(source.root, request.revision, commit)
     for name, size in sizes.items():
-        if found.size(name) != size:
-            raise Unreadable(
-                f"{name} of {asked.repo} has {found.size(name)} bytes in the Hub client's cache and the Hub lists {size};"
-                f" run `hf download {asked.repo} --force-download`"
+        if source.size(name) != size:
+            raise UnreadableError(
+                f"{name} of {request.repo} has {source.size(name)} bytes in the Hub client's cache and the"
+                f" Hub lists {size};"
+                f" run `hf download {request.repo} --force-download`"
             )
-    return found
+    return source
 
 
 def _remember(snapshot: Path, revision: str, commit: str) -> None:
-    """What the revision was, where the client looks when it is offline; it was asked for the commit alone."""
+    """Record the commit of a revision in the cache, where the client looks it up when it is offline."""
     refs = snapshot.parent.parent / "refs"
     if revision == commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
         return
-    with suppress(OSError):  # a cache that cannot be written to is no worse for reading
+    with suppress(OSError):  # a read-only cache can still be read
         (refs / revision).parent.mkdir(parents=True, exist_ok=True)
-        (refs / revision).write_text(commit)
+        (refs / revision).write_text(commit, encoding="utf-8")
 
 
-def _download_fault(asked: Asked, error: BaseException) -> Unreadable:
-    for one in (error, error.__cause__, error.__context__):
-        response = getattr(one, "response", None)
+def _download_error(request: HubRequest, error: BaseException) -> UnreadableError:
+    for cause in (error, error.__cause__, error.__context__):
+        response = getattr(cause, "response", None)
         if response is not None:
-            return refusal(asked, response.status_code, response.headers.get("X-Error-Code", ""))
+            return refusal(request, response.status_code, response.headers.get("X-Error-Code", ""))
     if isinstance(error, OSError) and error.strerror:
-        return Unreadable(f"{asked.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME moves it")
-    return unreachable(asked, f"did not send all files ({type(error).__name__}; what came is kept)")
+        return UnreadableError(
+            f"{request.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME moves it"
+        )
+    return unreachable(request, f"did not send all files ({type(error).__name__}; what came is kept)")
 
 
-def _cached(asked: Asked, *, is_config_enough: bool) -> FolderSource:
-    """What the cache holds of a repository, where the network is not to be used."""
+def _cached(request: HubRequest, *, is_config_enough: bool) -> FolderSource:
+    """Open what the cache holds of a repository, without the network."""
     client = _client()
-    way = f"run `hf download {asked.repo} --revision {asked.revision}` where there is a network"
+    advice = f"run `hf download {request.repo} --revision {request.revision}` where there is a network"
     with _quiet(client):
         try:
             root = client.snapshot_download(
-                asked.repo, revision=asked.revision, local_files_only=True, allow_patterns=["config.json"]
+                request.repo, revision=request.revision, local_files_only=True, allow_patterns=["config.json"]
             )
-        except Exception:  # whatever it was, there is nothing to read
-            local = "" if asked.text.startswith(SCHEME) else "no such file or folder here, and "
-            raise Unreadable(
-                f"{asked.text}: {local}{asked.repo} at {asked.revision} is not in the Hub client's cache, and this call is offline; {way}"
+        except Exception:
+            local = "" if request.text.startswith(SCHEME) else "no such file or folder here, and "
+            raise UnreadableError(
+                f"{request.text}: {local}{request.repo} at {request.revision} is not in the Hub client's"
+                " cache,"
+                f" and this call is offline; {advice}"
             ) from None
-    found = FolderSource(Path(root))
-    if not is_config_enough and not is_whole(found):
-        raise Unreadable(
-            f"{asked.repo} at {asked.revision} is in the Hub client's cache without all of its weights, and this call is offline; {way}"
+    source = FolderSource(Path(root))
+    if not is_config_enough and not has_weights(source):
+        raise UnreadableError(
+            f"{request.repo} at {request.revision} is in the Hub client's cache without all of its weights,"
+            f" and this call is offline; {advice}"
         )
-    return found
+    return source
 
 
 @contextmanager
 def _quiet(client: Any) -> Iterator[None]:
-    """The client without its log, and without its bars where there is no terminal."""
+    """Silence the client's log, and its progress bars where there is no terminal."""
     logging, utils = client.utils.logging, client.utils
     level, had_bars = logging.get_verbosity(), not utils.are_progress_bars_disabled()
     logging.set_verbosity(logging.CRITICAL)

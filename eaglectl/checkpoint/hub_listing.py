@@ -1,84 +1,105 @@
-"""What a Hub repository holds, as the Hub lists it, and which of its files a checkpoint is made of."""
+"""The files that the Hub lists for a repository, and which of them make up a checkpoint."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
-from eaglectl.checkpoint.checkpoint import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.header import parse_json
-from eaglectl.checkpoint.hub_faults import Asked, unreachable
+from eaglectl.checkpoint.hub_errors import HubRequest, unreachable
+from eaglectl.checkpoint.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.source import Source
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-# large files beside the weights that no drafter needs (GGUF, ONNX, videos)
-BESIDE = 64 << 20
+# larger files that are not weights are not downloaded (GGUF, ONNX, videos)
+MAX_BESIDE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A repository at one commit: the sizes of its files, and the SHA-256 of those that are kept as large files."""
+class RepositoryListing:
+    """The files of a repository at one commit: their sizes, and the SHA-256 of those stored in LFS."""
 
     commit: str
     sizes: Mapping[str, int]
     digests: Mapping[str, str]
 
 
-def listed(asked: Asked, answer: bytes) -> Listing:
-    """Commit and files, with their sizes and digests, of the Hub's answer. Raises Unreadable."""
-    try:
-        info = parse_json("", answer)
-    except Unreadable:
-        info = None
-    commit = info.get("sha") if isinstance(info, dict) else None
-    files = info.get("siblings") if isinstance(info, dict) else None
-    if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(files, list):
-        raise unreachable(asked, "does not answer as a Hub does")
+def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
+    """Parse the Hub's list of files: commit, sizes and digests. Raises UnreadableError."""
+    commit, files = _commit_and_files(request, body)
     sizes: dict[str, int] = {}
     digests: dict[str, str] = {}
     for file in files:
-        name, size = (file.get("rfilename"), file.get("size")) if isinstance(file, dict) else (None, None)
-        if not isinstance(name, str) or type(size) is not int or size < 0:
-            raise unreachable(asked, "lists files without names and sizes")
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
-            raise unreachable(asked, f'lists a file "{name}", which points out of the repository')
+        name, size = _name_and_size(request, file)
         sizes[name] = size
-        large = file.get("lfs")
-        digest = large.get("sha256") if isinstance(large, dict) else None
-        if isinstance(digest, str) and SHA256.fullmatch(digest):
+        if digest := _lfs_digest(file):
             digests[name] = digest
     has_model = "model/.metadata" in sizes
-    top = {name: size for name, size in sizes.items() if "/" not in name}
-    inner = {name: size for name, size in sizes.items() if re.fullmatch(r"model/[^/]+", name) and has_model}
-    return Listing(commit, top | inner, digests)
+    wanted = {
+        name: size
+        for name, size in sizes.items()
+        if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
+    }
+    return RepositoryListing(commit, wanted, digests)
 
 
-def needed(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """What a checkpoint is made of: its weights in one form, and the small files beside them."""
-    names, pickles, shards = source.names(), pickle_files(source), _shards(source)
-
-    def is_needed(name: str) -> bool:
-        if name.endswith(".safetensors"):
-            return name == SINGLE if SINGLE in names else not shards or name in shards
-        if name.endswith((*PICKLES, ".distcp", ".metadata")):
-            return name in pickles or name in VOCABULARY_PICKLES
-        return "/" not in name and sizes[name] <= BESIDE and not NOT_WEIGHTS.match(name)
-
-    return tuple(name for name in names if is_needed(name))
+def _commit_and_files(request: HubRequest, body: bytes) -> tuple[str, list[Any]]:
+    try:
+        info = parse_json("", body)
+    except UnreadableError:
+        info = None
+    match info:
+        case {"sha": str() as commit, "siblings": list() as files} if COMMIT.fullmatch(commit):
+            return commit, files
+    raise unreachable(request, "does not answer as a Hub does")
 
 
-def is_whole(source: Source) -> bool:
-    """Whether the weights are there, as far as the names of the files tell."""
-    shards = _shards(source)
-    if shards:
-        return shards <= set(source.names())
-    return any(name.endswith((".safetensors", *PICKLES, ".distcp")) for name in source.names())
+def _name_and_size(request: HubRequest, file: object) -> tuple[str, int]:
+    match file:
+        case {"rfilename": str() as name, "size": int() as size} if type(size) is int and size >= 0:
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name:
+                raise unreachable(request, f'lists a file "{name}", which points out of the repository')
+            return name, size
+    raise unreachable(request, "lists files without names and sizes")
+
+
+def _lfs_digest(file: object) -> str | None:
+    match file:
+        case {"lfs": {"sha256": str() as digest}} if SHA256.fullmatch(digest):
+            return digest
+    return None
+
+
+def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The files that make up a checkpoint: its weights in one form, and the small files beside them."""
+    pickles, shards = pickle_files(source), _shards(source)
+    return tuple(name for name in source.names() if _is_wanted(name, sizes, pickles, shards))
+
+
+def _is_wanted(name: str, sizes: Mapping[str, int], pickles: tuple[str, ...], shards: set[str]) -> bool:
+    if name.endswith(".safetensors"):
+        if SINGLE in sizes:
+            return name == SINGLE
+        return not shards or name in shards
+    if name.endswith((*PICKLES, ".distcp", ".metadata")):
+        return name in pickles or name in VOCABULARY_PICKLES
+    return "/" not in name and sizes[name] <= MAX_BESIDE and not NOT_WEIGHTS.match(name)
+
+
+def has_weights(source: Source) -> bool:
+    """Whether the weights are there, judging by the names of the files."""
+    names = source.names()
+    if shards := _shards(source):
+        return shards <= set(names)
+    return any(name.endswith((".safetensors", *PICKLES, ".distcp")) for name in names)
 
 
 def _shards(source: Source) -> set[str]:
-    """The files that the index names, where the weights lie in shards."""
+    """The files that the index names; empty where the weights are not in shards."""
     names = source.names()
     if INDEX not in names or SINGLE in names:
         return set()

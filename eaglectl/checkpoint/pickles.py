@@ -1,30 +1,34 @@
-"""Weights kept as pickles, opened only to be converted and only in ways that run no code from the file.
+"""Weights in pickles, opened only to be converted, and never unpickled.
 
-`.bin`, `.pt` and the shards of a torch distributed checkpoint go through torch's weights_only=True, which torch 2.6 made
-safe; what comes out is checked before anything is made of it.
-The home of torch and of the safetensors library outside tests.
+`.bin`, `.pt` and the shards of a torch distributed checkpoint are read as tables of tensors (tensor_table,
+torch_file); the weights are then copied out of their storages as bytes.
 """
 
-import io
-import pickle
-import re
 import shutil
-import warnings
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from eaglectl.checkpoint.checkpoint import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
-from eaglectl.checkpoint.distributed import ITEM, Entry, read_table
+from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
+from eaglectl.checkpoint.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
+from eaglectl.checkpoint.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.checkpoint.tensor_table import (
+    StorageView,
+    UnfitTensorError,
+    is_tensor,
+    state_views,
+    tensor_view,
+)
+from eaglectl.checkpoint.torch_file import TorchFile, read_torch_file
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 
 if TYPE_CHECKING:
     import torch
 
-# what trainers wrap a drafter's names in (FSDP, torch.compile, TorchSpec's and SpecForge's own state)
+# prefixes that trainers add to a drafter's names (FSDP, torch.compile, states of TorchSpec and SpecForge)
 WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
 TORCHSPEC_PREFIX = "model_state.model.draft_model."
 PREFIXES = (
@@ -34,16 +38,15 @@ PREFIXES = (
     "model_state.",
     "draft_model.",
 )
-# where trainers keep a state dict inside their own state (SpecForge's training_state.pt), and how deep they nest it
-STATES = ("draft_state_dict", "model_state_dict", "state_dict", "model", "draft_model", "module")
-NESTING = 5
-# tied names may share a storage; thousands that do would fill the disk from one small file
-MOST_REPEATS = 8
+# tied names may share a storage; thousands would fill the disk from one small file
+MAX_REPEATS = 8
+# more than any vocabulary has
+MAX_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class UnpickledSource(FolderSource):
-    """The safetensors rewriting of a pickled source, under the source's own name."""
+    """A safetensors copy of a pickled source, under the source's own name."""
 
     origin: str = ""
 
@@ -54,10 +57,10 @@ class UnpickledSource(FolderSource):
 
 
 def unpickle(source: Source, folder: Path) -> UnpickledSource:
-    """Rewrite the pickled weights of `source` as one safetensors file in `folder`, beside copies of its other files.
+    """Write the pickled weights of `source` as one safetensors file in `folder`, and copy its other files.
 
-    Raises Usage without a safe torch, Unreadable for files that are broken, hold more than tensors or tensors that
-    safetensors cannot hold, Refused where two tensors would have one name.
+    Raises UsageError without a safe torch, RefusedError where two tensors have one name, and UnreadableError
+    for files that are broken or hold anything but tensors that safetensors can hold.
     """
     _torch()
     files = pickle_files(source)
@@ -65,208 +68,189 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
     named: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         if (short := _drafter_name(name)) in named:
-            raise Refused(f"{source.label}: two tensors are {short} once the trainer's prefixes are removed; keep one")
+            raise RefusedError(
+                f"{source.label}: two tensors are {short} once the trainer's prefixes are removed; keep one"
+            )
         named[short] = tensor
     try:
         _write(named, folder / SINGLE, _marks(tensors))
         for name in source.names():
-            is_pickled = name.endswith((*PICKLES, ".distcp", ".safetensors")) and name not in VOCABULARY_PICKLES
-            if (path := source.path(name)) and not name.startswith(".") and "/" not in name and not is_pickled:
+            if (path := source.path(name)) and _is_copied(name):
                 shutil.copyfile(path, folder / name)
     except OSError as error:
-        raise Unreadable(f"{folder.parent}: cannot keep the unpickled weights there: {error.strerror}") from None
+        raise UnreadableError(
+            f"{folder.parent}: cannot keep the unpickled weights there: {error.strerror}"
+        ) from None
     return UnpickledSource(folder, origin=source.label)
 
 
+def _is_copied(name: str) -> bool:
+    """Whether a file goes beside the unpickled weights: no hidden file, no weights."""
+    is_weights = name.endswith((*PICKLES, ".distcp", ".safetensors")) and name not in VOCABULARY_PICKLES
+    return not (is_weights or name.startswith(".") or "/" in name)
+
+
 def selected_tokens(source: Source) -> tuple[int, ...] | None:
-    """Target token of each draft token, as a trainer's small pickle lists them (NeMo, SpecForge); None where there is none.
+    """Target token of each draft token, from a trainer's small pickle (NeMo, SpecForge); None without one.
 
     The order is the file's: NeMo lists tokens by falling frequency, and lm_head rows follow that order.
     """
     files = [name for name in VOCABULARY_PICKLES if name in source.names()]
     for name in files:
-        value = _load(source, name)
-        if not isinstance(value, Mapping):
-            return _token_ids(name, value)
-        if "d2t" in value:
-            return tuple(token + draft for draft, token in enumerate(_token_ids(name, value["d2t"])))
-        if "selected_token_ids" in value:
-            return _token_ids(name, value["selected_token_ids"])
+        with _named(name):
+            saved = _load(source, name)
+            if not isinstance(saved.value, Dict):
+                return _token_ids(source, name, saved, saved.value)
+            if "d2t" in saved.value.entries:
+                drafts = _token_ids(source, name, saved, saved.value.entries["d2t"])
+                return tuple(token + draft for draft, token in enumerate(drafts))
+            if "selected_token_ids" in saved.value.entries:
+                return _token_ids(source, name, saved, saved.value.entries["selected_token_ids"])
     if files:
-        raise Unreadable(f"{', '.join(files)} of {source.label}: no d2t and no selected_token_ids in it")
+        raise UnreadableError(f"{', '.join(files)} of {source.label}: no d2t and no selected_token_ids in it")
     return None
 
 
-def _token_ids(file: str, value: Any) -> tuple[int, ...]:
-    torch = _torch()
-    if isinstance(value, torch.Tensor):
-        _check(file, "its token list", value)
-        value = value.tolist() if value.ndim == 1 else None
-    if not isinstance(value, list) or not all(type(item) is int and abs(item) < 1 << 31 for item in value):
-        raise Unreadable(f"{file} holds no list of token ids; integers in one axis were needed")
-    return tuple(value)
+def _token_ids(source: Source, file: str, saved: TorchFile, value: Value) -> tuple[int, ...]:
+    items: list[Any] | None = None
+    if is_tensor(value):
+        view = tensor_view("its token list", value)
+        saved.check([view])
+        if len(view.shape) == 1 and view.shape[0] <= MAX_TOKENS:
+            items = _tensor(source, file, saved, view).tolist()
+    elif isinstance(value, List):
+        items = value.items
+    if items is None or not all(type(item) is int and abs(item) < 1 << 31 for item in items):
+        raise UnreadableError(f"{file} holds no list of token ids; integers in one axis were needed")
+    return tuple(items)
 
 
 def _torch() -> Any:
-    """torch, in a version whose weights_only=True runs no code."""
     try:
         import torch
     except ImportError:
-        raise Usage(
-            "reading pickled weights needs torch; install eaglectl with its torch extra: pip install '.[torch]' in a"
+        raise UsageError(
+            "reading pickled weights needs torch; install eaglectl with its torch extra: pip install"
+            " '.[torch]' in a"
             " checkout"
         ) from None
-    if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < (2, 6):
-        raise Usage(
-            f"torch {torch.__version__} may run code that a pickle holds (CVE-2025-32434); install torch 2.6 or newer"
-        )
     return torch
 
 
 def _pickled(source: Source, files: tuple[str, ...]) -> dict[str, "torch.Tensor"]:
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
-        state = _state(_load(source, file))
-        for name, tensor in state.items():
-            if not isinstance(name, str) or not name.isprintable():
-                raise Unreadable(f"{file} has a tensor under {name!a}, which is no tensor's name")
-            if name in tensors:
-                raise Refused(f"{name} is in more than one of {', '.join(files)}; keep one")
-            _check(file, name, tensor)
-            tensors[name] = tensor
+        with _named(file):
+            saved = _load(source, file)
+            views = state_views(saved.value)
+            saved.check(views)
         size = source.size(file)
-        if (held := sum(tensor.nbytes for tensor in state.values())) > MOST_REPEATS * size:
-            raise Unreadable(f"{file} has {size} bytes and names {held} bytes of tensors, the same ones many times")
+        if (held := sum(view.nbytes for view in views)) > MAX_REPEATS * size:
+            raise UnreadableError(
+                f"{file} has {size} bytes and names {held} bytes of tensors, the same ones many times"
+            )
+        for view in views:
+            if view.name in tensors:
+                raise RefusedError(f"{view.name} is in more than one of {', '.join(files)}; keep one")
+            tensors[view.name] = _tensor(source, file, saved, view)
     if not tensors:
-        raise Unreadable(f"{source.label}: {', '.join(files)} holds no tensors")
+        raise UnreadableError(f"{source.label}: {', '.join(files)} holds no tensors")
     return tensors
 
 
-def _state(value: object) -> dict[Any, "torch.Tensor"]:
-    """The tensors of a loaded pickle: a state dict, or one inside a trainer's state."""
+def _tensor(source: Source, file: str, saved: TorchFile, view: StorageView) -> "torch.Tensor":
+    """A tensor of `file`, contiguous and with memory of its own."""
     torch = _torch()
-    for _ in range(NESTING):
-        if not isinstance(value, Mapping):
-            break
-        if tensors := {name: item for name, item in value.items() if isinstance(item, torch.Tensor)}:
-            return tensors
-        value = next((value[key] for key in STATES if isinstance(value.get(key), Mapping)), None)
-    return {}
+    dtype = getattr(torch, view.dtype)
+    if not view.nbytes:
+        return torch.empty(view.shape, dtype=dtype)
+    first, last = (saved.place(view.storage)[0] + offset for offset in view.span)
+    flat = torch.frombuffer(bytearray(source.read(file, first, last)), dtype=torch.uint8).view(dtype)
+    return flat.as_strided(view.shape, view.strides).contiguous()
 
 
-def _check(file: str, name: str, tensor: "torch.Tensor") -> None:
-    if oddity := _oddity(tensor):
-        raise Unreadable(f"{file}: {name} is {oddity}; save it as a plain tensor, as safetensors holds them")
-
-
-def _oddity(tensor: "torch.Tensor") -> str | None:
-    torch = _torch()
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return f"a {type(tensor).__name__}"
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        return "nested" if tensor.is_nested else f"sparse ({tensor.layout})"
-    if tensor.device.type != "cpu":
-        return f"on the {tensor.device.type} device, without its data"
-    if dtype not in ITEM:
-        return f"of dtype {dtype}"
-    if tensor.nbytes > tensor.untyped_storage().nbytes():
-        return f"expanded to {tensor.nbytes} bytes from {tensor.untyped_storage().nbytes()}"
-    return None
-
-
-def _load(source: Source, name: str) -> Any:
-    """What `name` holds, once it is known to be no pointer."""
-    path = source.path(name)
-    if path is None:
-        raise Unreadable(f"{name} of {source.label} is not on this machine, and pickles are not read from elsewhere")
-    if source.read(name, 0, min(40, source.size(name))).startswith(b"version https://git-lfs"):
-        raise Unreadable(f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
-    with path.open("rb") as file:
-        return _loaded(name, file, source.size(name))
-
-
-def _loaded(name: str, file: IO[bytes], size: int) -> Any:
-    """What a file of `size` bytes holds; it is not asked to be good, only to hold no code that runs."""
-    torch = _torch()
+@contextmanager
+def _named(file: str) -> Iterator[None]:
+    """Name `file` in what the reading of its pickle raises, as UnreadableError."""
     try:
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                whole = sum(part.file_size for part in archive.infolist())
-            if whole > size:
-                raise Unreadable(
-                    f"{name} would unpack to {whole} bytes from {size}; torch compresses no file of its own"
-                )
-        file.seek(0)
-        with warnings.catch_warnings():
-            # on pickle protocols and layouts, which are judged here
-            warnings.simplefilter("ignore")
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except Unreadable:
-        raise
-    except pickle.UnpicklingError as error:
-        raise Unreadable(
-            f"{name} holds more than tensors and was not loaded ({_asked(error)}); save its state_dict alone"
+        yield
+    except UnfitTensorError as problem:
+        raise UnreadableError(
+            f"{file}: {shortened(problem.name)} is {problem}; save it as a plain tensor, as safetensors holds"
+            " them"
         ) from None
-    except Exception as error:
-        raise Unreadable(f"{name} is not a torch file, or is truncated ({_first_line(error)})") from None
+    except ForeignNameError as problem:
+        raise UnreadableError(
+            f"{file} holds more than tensors and was not loaded ({problem}); save its state_dict alone"
+        ) from None
+    except PickleError as problem:
+        raise UnreadableError(f"{file} is not a torch file, or is truncated ({problem})") from None
+
+
+def _load(source: Source, name: str) -> TorchFile:
+    """Read `name`. Raises UnreadableError where it is not on this machine, or is a Git LFS pointer."""
+    if source.path(name) is None:
+        raise UnreadableError(
+            f"{name} of {source.label} is not on this machine, and pickles are not read from elsewhere"
+        )
+    if source.read(name, 0, min(40, source.size(name))).startswith(b"version https://git-lfs"):
+        raise UnreadableError(
+            f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository"
+        )
+    return read_torch_file(source, name)
 
 
 def _distributed(source: Source, table: str) -> dict[str, "torch.Tensor"]:
-    """The model's tensors of a torch distributed checkpoint; optimizer and scheduler states are never loaded."""
-    return {entry.name: _assembled(source, entry) for entry in read_table(source, table)}
+    """The model's tensors of a torch distributed checkpoint; optimizer and scheduler states stay unread."""
+    return {entry.name: _assemble(source, entry) for entry in read_table(source, table)}
 
 
-def _assembled(source: Source, entry: Entry) -> "torch.Tensor":
+def _assemble(source: Source, entry: DistributedTensor) -> "torch.Tensor":
     torch = _torch()
     whole = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
     is_filled = torch.zeros(entry.shape, dtype=torch.bool)
-    for piece in entry.pieces:
-        raw = source.read(piece.file, piece.start, piece.stop)
-        part = _loaded(piece.file, io.BytesIO(raw), len(raw))
-        if not isinstance(part, torch.Tensor) or (tuple(part.shape), part.dtype) != (piece.shape, whole.dtype):
-            raise Unreadable(
-                f"{piece.file} does not hold {entry.name} as .metadata says: {entry.dtype} {list(piece.shape)}"
-            )
-        _check(piece.file, entry.name, part)
-        block = tuple(slice(start, start + size) for start, size in zip(piece.offsets, piece.shape, strict=True))
-        whole[block] = part.detach()
+    for chunk in entry.chunks:
+        part = _piece(source, entry, chunk)
+        block = tuple(
+            slice(start, start + size) for start, size in zip(chunk.offsets, chunk.shape, strict=True)
+        )
+        whole[block] = part
         is_filled[block] = True
     if not is_filled.all():
-        raise Unreadable(f"the pieces of {entry.name} in {source.label} overlap and leave a hole; save them again")
+        raise UnreadableError(
+            f"the pieces of {entry.name} in {source.label} overlap and leave a hole; save them again"
+        )
     return whole
 
 
+def _piece(source: Source, entry: DistributedTensor, chunk: Chunk) -> "torch.Tensor":
+    """A piece of a tensor, which torch.save wrote into its own bytes of a file."""
+    with _named(chunk.file):
+        saved = read_torch_file(source, chunk.file, chunk.start, chunk.stop)
+        view = tensor_view(entry.name, saved.value) if is_tensor(saved.value) else None
+        if view is None or (view.shape, view.dtype) != (chunk.shape, entry.dtype):
+            raise UnreadableError(
+                f"{chunk.file} does not hold {entry.name} as .metadata says: {entry.dtype}"
+                f" {list(chunk.shape)}"
+            )
+        saved.check([view])
+    return _tensor(source, chunk.file, saved, view)
+
+
 def _write(tensors: Mapping[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
-    torch = _torch()
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # views share storage with each other, which safetensors cannot express
-    apart = {
-        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
     try:
-        save_file(apart, path, metadata)
+        save_file(dict(tensors), path, metadata)
     except SafetensorError as error:
-        raise Unreadable(f"{path.parent.parent}: cannot keep the unpickled weights there: {error}") from None
-
-
-def _asked(error: Exception) -> str:
-    """What torch's unpickler refused, out of a page of advice on how to load it all the same."""
-    if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"it asks for {found[1][:120]}"
-    found = re.search(r"(Unsupported [^\n]+)", str(error))
-    return found[1][:120] if found else "torch's weights_only refuses it"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise UnreadableError(
+            f"{path.parent.parent}: cannot keep the unpickled weights there: {error}"
+        ) from None
 
 
 def _marks(names: Iterable[str]) -> dict[str, str]:
-    """File metadata that keeps the one mark which removing the trainer's prefix would lose."""
+    """File metadata that records the producer where removing the trainer's prefix would lose it."""
     is_torchspec = any(name.startswith(TORCHSPEC_PREFIX) for name in names)
     return {"format": "pt"} | ({"torchspec_version": "training state"} if is_torchspec else {})
 

@@ -1,4 +1,4 @@
-"""Bytes [start, stop) of a file behind HTTP, from the Hub client's session: tried again where that is safe, checked, bounded.
+"""Bytes [start, stop) of a file over HTTP, by the Hub client's session: retried, checked and bounded.
 
 A redirect to another host is followed without the token: the session's client drops it there.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from eaglectl.checkpoint.hub_faults import Asked, refusal, unreachable
-from eaglectl.errors import Unreadable
+from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
+from eaglectl.errors import UnreadableError
 
 # pauses before each further try, and before the only one where no connection came about or nothing was sent
 WAITS = (0.5, 1.0, 2.0)
@@ -24,16 +24,16 @@ AGAIN = (408, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer's status, headers, and as much of its body as was wanted."""
+class Response:
+    """A response: its status, its headers, and as much of its body as was requested."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class _Fault(Exception):
-    """Why a try gave nothing, and whether the server said nothing at all."""
+class _TransferError(Exception):
+    """Why a try failed; `is_silent`: there was no connection, or no byte came."""
 
     def __init__(self, how: str, *, is_silent: bool = False) -> None:
         super().__init__(how)
@@ -41,63 +41,70 @@ class _Fault(Exception):
         self.is_silent = is_silent
 
 
-def read_whole(client: Any, asked: Asked, url: str, headers: Mapping[str, str], most: int) -> Answer:
-    """The whole body at `url`. Raises Unreadable, also where it has more than `most` bytes."""
-    answer = _patiently(client, asked, url, headers, most)
-    if answer.status != 200 or len(answer.body) > most:
-        raise refusal(asked, answer.status, answer.headers.get("x-error-code", ""))
-    return answer
+def read_whole(client: Any, request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> Response:
+    """The whole body at `url`. Raises UnreadableError, also where it has more than `most` bytes."""
+    response = _with_retries(client, request, url, headers, most)
+    if response.status != 200 or len(response.body) > most:
+        raise refusal(request, response.status, response.headers.get("x-error-code", ""))
+    return response
 
 
-def read_range(client: Any, asked: Asked, url: str, headers: Mapping[str, str], place: tuple[int, int, int]) -> bytes:
-    """Bytes [start, stop) of a file of `size` bytes (`place` is all three). Raises Unreadable."""
+def read_range(
+    client: Any, request: HubRequest, url: str, headers: Mapping[str, str], place: tuple[int, int, int]
+) -> bytes:
+    """Bytes [start, stop) of a file of `size` bytes (`place` is all three). Raises UnreadableError."""
     start, stop, size = place
     is_part = (start, stop) != (0, size)
     ranged = {**headers, "Range": f"bytes={start}-{stop - 1}"} if is_part else headers
-    answer = _patiently(client, asked, url, ranged, stop - start)
-    match answer.status:
-        case 206 if _said(answer) == place:
+    response = _with_retries(client, request, url, ranged, stop - start)
+    match response.status:
+        case 206 if _content_range(response) == place:
             pass
         case 206:
-            raise unreachable(asked, f"sent other bytes than {start} to {stop}, which were asked for")
+            raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
         case 200 if start == 0:
             pass  # the file's beginning, whatever follows
         case 200:
-            way = f"run `hf download {asked.repo}`, and give it again"
-            raise Unreadable(f"{asked.what}: the Hub at {asked.host} sends whole files only, and not ranges; {way}")
+            raise UnreadableError(
+                f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges;"
+                " run `hf"
+                f" download {request.repo}`, and give it again"
+            )
         case status:
-            raise refusal(asked, status, answer.headers.get("x-error-code", ""))
-    if not is_part and len(answer.body) > size:
-        raise unreachable(asked, f"sent more than the {size} bytes that it lists")
-    if len(answer.body) < stop - start:
-        raise unreachable(asked, f"sent {len(answer.body)} bytes of {stop - start}")
-    return answer.body[: stop - start]
+            raise refusal(request, status, response.headers.get("x-error-code", ""))
+    if not is_part and len(response.body) > size:
+        raise unreachable(request, f"sent more than the {size} bytes that it lists")
+    if len(response.body) < stop - start:
+        raise unreachable(request, f"sent {len(response.body)} bytes of {stop - start}")
+    return response.body[: stop - start]
 
 
-def _said(answer: Answer) -> tuple[int, int, int] | None:
-    """The range that an answer says it is: start, stop, size of the file."""
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("content-range", "").strip())
-    return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
+def _content_range(response: Response) -> tuple[int, int, int] | None:
+    """Start, stop and size of the file, as the response states them."""
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("content-range", "").strip())
+    return (int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
 
 
-def _patiently(client: Any, asked: Asked, url: str, headers: Mapping[str, str], most: int) -> Answer:
-    """The answer, after as many tries as are worth it; reading is safe to repeat."""
+def _with_retries(
+    client: Any, request: HubRequest, url: str, headers: Mapping[str, str], most: int
+) -> Response:
+    """The response, after a bounded number of tries; reading is safe to repeat."""
     tries = 0
     while True:
         try:
-            answer = _once(client, url, headers, most)
-        except _Fault as fault:
-            waits = WAIT_FOR_SILENCE if fault.is_silent else WAITS
+            response = _once(client, url, headers, most)
+        except _TransferError as error:
+            waits = WAIT_FOR_SILENCE if error.is_silent else WAITS
             if tries >= len(waits):
-                raise unreachable(asked, fault.how) from None
+                raise unreachable(request, error.how) from None
             wait = waits[tries]
         else:
-            if answer.status not in AGAIN:
-                return answer
-            told = _wait(answer.headers)
-            if tries >= len(WAITS) or told > LONGEST_WAIT:
-                raise refusal(asked, answer.status, wait=told)
-            wait = max(told, WAITS[tries])
+            if response.status not in AGAIN:
+                return response
+            requested = _wait(response.headers)
+            if tries >= len(WAITS) or requested > LONGEST_WAIT:
+                raise refusal(request, response.status, wait=requested)
+            wait = max(requested, WAITS[tries])
         tries += 1
         time.sleep(wait)
 
@@ -107,29 +114,31 @@ def _wait(headers: Mapping[str, str]) -> float:
     after = headers.get("retry-after", "").strip()
     if after.isdecimal():
         return float(after[:6])
-    found = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})", headers.get("ratelimit", ""))
-    return float(found[1]) if found else 0.0
+    match = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})", headers.get("ratelimit", ""))
+    return float(match[1]) if match else 0.0
 
 
-def _once(client: Any, url: str, headers: Mapping[str, str], most: int) -> Answer:
+def _once(client: Any, url: str, headers: Mapping[str, str], most: int) -> Response:
     """One try; the body is read to its end, or until there is more than `most` of it."""
     transport, session = _transport(client), client.utils.get_session()
     end = time.monotonic() + PATIENCE + most / SLOWEST
     seconds = float(client.constants.HF_HUB_DOWNLOAD_TIMEOUT)
     try:
-        with session.stream("GET", url, headers=dict(headers), timeout=seconds, follow_redirects=True) as response:
-            found = {name.lower(): value for name, value in response.headers.items()}
-            if found.get("content-encoding", "identity") != "identity":
-                raise _Fault("sends the file compressed, although it was asked not to")
-            return Answer(response.status_code, found, b"".join(_pieces(response, most, end)))
+        with session.stream(
+            "GET", url, headers=dict(headers), timeout=seconds, follow_redirects=True
+        ) as response:
+            fields = {name.lower(): value for name, value in response.headers.items()}
+            if fields.get("content-encoding", "identity") != "identity":
+                raise _TransferError("sends the file compressed, although it was asked not to")
+            return Response(response.status_code, fields, b"".join(_pieces(response, most, end)))
     except transport.TimeoutException:
-        raise _Fault(f"said nothing for {seconds:.0f} seconds", is_silent=True) from None
+        raise _TransferError(f"sent nothing for {seconds:.0f} seconds", is_silent=True) from None
     except (transport.ConnectError, transport.UnsupportedProtocol):
-        raise _Fault("cannot be reached", is_silent=True) from None
+        raise _TransferError("cannot be reached", is_silent=True) from None
     except (transport.HTTPError, transport.InvalidURL, transport.StreamError) as error:
-        raise _Fault(f"broke the answer off ({type(error).__name__})") from None
+        raise _TransferError(f"broke the answer off ({type(error).__name__})") from None
     except OSError as error:
-        raise _Fault(f"cannot be reached ({type(error).__name__})", is_silent=True) from None
+        raise _TransferError(f"cannot be reached ({type(error).__name__})", is_silent=True) from None
 
 
 def _pieces(response: Any, most: int, end: float) -> Iterator[bytes]:
@@ -138,9 +147,9 @@ def _pieces(response: Any, most: int, end: float) -> Iterator[bytes]:
         yield piece
         count += len(piece)
         if count > most:
-            return  # what was asked for is there; the rest stays where it is
+            return
         if time.monotonic() > end:
-            raise _Fault(f"is too slow: {count} bytes came of {most}", is_silent=True)
+            raise _TransferError(f"is too slow: {count} bytes came of {most}", is_silent=True)
 
 
 def _transport(client: Any) -> Any:

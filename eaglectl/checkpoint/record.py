@@ -1,15 +1,15 @@
-"""eaglectl.json as it lies beside the weights: the record of the last conversion, and inside it those of the ones before."""
+"""eaglectl.json: the record of the last conversion, which holds the records of earlier ones."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# conversions of conversions; a file that nests deeper is none of ours
-DEEPEST = 100
+# a record that nests deeper was not written by eaglectl
+MAX_DEPTH = 100
 
 
 def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The record and the earlier ones that it holds, the newest first."""
-    for _ in range(DEEPEST):
+    """The record and the earlier records that it holds, newest first."""
+    for _ in range(MAX_DEPTH):
         yield record
         earlier = record.get("previous")
         if not isinstance(earlier, Mapping):
@@ -18,6 +18,9 @@ def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def is_untrained(record: Mapping[str, Any]) -> bool:
-    """Whether the drafter was written by `--init-only`, as a start for a trainer; a later conversion moves bytes and trains nothing."""
-    upgrades = (one.get("upgrade") for one in history(record))
+    """Whether `--init-only` wrote the drafter, as a start for a trainer.
+
+    A later conversion does not change that: it moves bytes and trains nothing.
+    """
+    upgrades = (entry.get("upgrade") for entry in history(record))
     return any(isinstance(upgrade, Mapping) and bool(upgrade.get("needs_finetune")) for upgrade in upgrades)

@@ -1,88 +1,154 @@
-"""Writing a checkpoint folder, all or nothing: a sibling folder is filled, synced, and renamed into place."""
+"""Write a folder, all or nothing: a sibling folder is filled, synced, and renamed into place."""
 
-import ctypes
 import errno
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglectl.errors import Unreadable, Usage
+from eaglectl.checkpoint.renaming import exchange, rename_new
+from eaglectl.checkpoint.scratch import REPLACING, WRITING, Scratch, sweep, sync_folder
+from eaglectl.checkpoint.signals import register_removal, stopped_by_signals, unregister_removal
+from eaglectl.errors import UnreadableError, UsageError
 
 CHUNK = 32 << 20
+# up to this size, copying in the kernel is not worth a call
 SMALL = 1 << 16
+# what was at `out`, where the system cannot exchange it in one step
+OLD = ".old"
+# the disk is full, a quota is used up, or the file is too large
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bytes [start, stop) of a local file."""
+    """Bytes [start, stop) of a local file; `descriptor` is the open file, where there is one."""
 
     path: Path
     start: int
     stop: int
+    descriptor: int | None = None
+
+    def opened(self, opened: ExitStack) -> int:
+        """The descriptor of the file, opened now if it is not open."""
+        if self.descriptor is not None:
+            return self.descriptor
+        return opened.enter_context(self.path.open("rb")).fileno()
 
 
 Bytes = Copy | bytes
 
 
-class Folder:
-    """A folder being written beside `out`; use as a context manager, and nothing is left behind unless `publish` ran.
+# files that --force may replace: those of a checkpoint
+CHECKPOINT_FILES = re.compile(
+    r".+\.(json|safetensors|bin|pt|pth|md|txt|model|jinja|sig)|SHA256SUMS|(LICENSE|NOTICE).*|\.gitattributes"
+)
 
-    Every fault of the file system on the way becomes Unreadable, in one sentence.
+
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """A kind of folder that --force may replace: every file has a name of `files`, and `needed` is there."""
+
+    name: str
+    files: re.Pattern[str]
+    needed: str
+
+    def matches(self, path: Path) -> bool:
+        """Whether `path` is a folder of this kind, or an empty one."""
+        if path.is_symlink() or not path.is_dir():
+            return False
+        entries = list(path.iterdir())
+        is_fit = all(entry.is_file() and self.files.fullmatch(entry.name) for entry in entries)
+        return not entries or (is_fit and (path / self.needed).is_file())
+
+
+CHECKPOINT = FolderKind("a checkpoint folder", CHECKPOINT_FILES, "config.json")
+STATISTICS = FolderKind(
+    "a folder that `calibrate` wrote", re.compile(r"statistics\.(json|safetensors)"), "statistics.json"
+)
+
+
+class Folder:
+    """A folder being written beside `out`: a context manager that leaves nothing behind unless `publish` ran.
+
+    What a killed run left beside the same `out` is removed first; SIGTERM and SIGHUP leave nothing either.
+    Raises UnreadableError for every error of the file system.
     """
 
-    def __init__(self, out: Path, *, force: bool, kind: "Kind | None" = None) -> None:
+    def __init__(self, out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
         self.shown = out
-        self.kind = kind or CHECKPOINT
+        self.kind = kind
         self.out = out.absolute()  # not resolved: a link at `out` must stay visible
         self.force = force
-        self.work = self.out.parent / f".{self.out.name}.{secrets.token_hex(4)}.partial"
         self.made: list[Path] = []
+        self.signals = ExitStack()
+        self.scratch: Scratch | None = None
+        # device and inode of what was written, while it is not known what it was exchanged for
+        self.written: tuple[int, int] | None = None
+        self.is_kept = False
+
+    @property
+    def work(self) -> Path:
+        """The folder that is filled."""
+        assert self.scratch is not None, "only inside `with`"
+        return self.scratch.work
 
     def __enter__(self) -> "Folder":
+        sweep(self.out.parent, self.out.name, self.out.name, self._may_remove)
+        self.signals.enter_context(stopped_by_signals())
+        register_removal(self._finish)
         try:
-            self._check()
+            check_free(self.shown, force=self.force, kind=self.kind)
             missing = [parent for parent in self.out.parents if not parent.exists()]
             for parent in reversed(missing):
-                parent.mkdir()
                 self.made.append(parent)
-            self.work.mkdir()
-        except (OSError, KeyboardInterrupt) as error:
+                parent.mkdir()
+            self.scratch = Scratch(self.out.parent, self.out.name, self.out.name)
+        except BaseException as error:
             self._remove()
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise Unreadable(f"{self.shown.parent}: cannot write there: {error.strerror}") from None
+            if isinstance(error, OSError):
+                raise UnreadableError(f"{self.shown.parent}: cannot write there: {error.strerror}") from None
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._remove(is_failed=error is not None)
+        self._finish(is_failed=error is not None)
         if isinstance(error, OSError):
-            raise Unreadable(self._fault(error)) from None
+            raise UnreadableError(self._message(error)) from None
 
-    def write(self, name: str, parts: Iterable[Bytes], told: Callable[[int], None] | None = None) -> None:
-        """Write one file from ranges of other files and from bytes in memory, and sync it."""
+    def _finish(self, *, is_failed: bool = True) -> None:
+        try:
+            if self.written is not None:  # interrupted between the exchange and the look at what came out
+                self._settle(self.written)
+        finally:
+            self._remove(is_failed=is_failed)
+
+    def write(self, name: str, parts: Iterable[Bytes], on_bytes: Callable[[int], None] | None = None) -> None:
+        """Write a file from ranges of other files and from bytes in memory, and sync it.
+
+        `on_bytes` is called with the size of each part once it is written.
+        """
         with ExitStack() as opened:
             file = opened.enter_context((self.work / name).open("wb"))
             sources: dict[Path, int] = {}
             try:
                 for part in parts:
                     if isinstance(part, Copy) and part.path not in sources:
-                        sources[part.path] = opened.enter_context(part.path.open("rb")).fileno()
+                        sources[part.path] = part.opened(opened)
                     if isinstance(part, Copy):
                         size = _copy(sources[part.path], file.fileno(), part)
                     else:
                         size = _write(file.fileno(), part)
-                    if told:
-                        told(size)
+                    if on_bytes:
+                        on_bytes(size)
                 os.fsync(file.fileno())
             except OSError as error:
                 if error.errno in FULL:
-                    raise Unreadable(f"{self.shown.parent}: no space left for {name}; nothing was written") from None
+                    raise UnreadableError(
+                        f"{self.shown.parent}: no space left for {name}; nothing was written"
+                    ) from None
                 raise
 
     def link(self, name: str, path: Path) -> bool:
@@ -94,38 +160,125 @@ class Folder:
         return True
 
     def publish(self) -> None:
-        """Give the finished folder its name; what stood there before is exchanged in one step where the system can."""
-        _sync(self.work)
-        self._check()
-        if not os.path.lexists(self.out):
-            self.work.rename(self.out)
-        elif not _exchange(self.work, self.out):
-            aside = self.work.with_suffix(".old")
-            self.out.rename(aside)
-            try:
-                self.work.rename(self.out)
-            except BaseException:
-                aside.rename(self.out)
-                raise
-            shutil.rmtree(aside)
-        self.made.clear()
-        _sync(self.out.parent)
+        """Rename the folder to `out`, which nothing may have; with `force`, replace a folder of its kind.
 
-    def _check(self) -> None:
-        if not os.path.lexists(self.out):
-            return
-        if not self.force:
-            raise Usage(f"{self.shown} is there already; give another -o, or --force to replace it")
-        if not self.kind.is_at(self.out):
-            raise Usage(f"{self.shown} is not {self.kind.name}, so --force does not replace it; give another -o")
+        What is replaced is looked at again once it is out of the way: what may not be replaced is put back.
+        """
+        sync_folder(self.work)
+        check_free(self.shown, force=self.force, kind=self.kind)
+        try:
+            rename_new(self.work, self.out)
+        except FileExistsError:
+            if not self.force:
+                raise _taken(self.shown) from None
+            check_free(self.shown, force=True, kind=self.kind)
+            self._replace()
+        self.made.clear()
+        sync_folder(self.out.parent)
+
+    def _replace(self) -> None:
+        assert self.scratch is not None
+        self.scratch.note(REPLACING)
+        written = _identity(self.work)
+        self.written = written
+        if exchange(self.work, self.out):
+            self._settle(written)
+        else:
+            self._replace_in_steps(self.scratch.folder / OLD)
+        self.written = None
+
+    def _replace_in_steps(self, aside: Path) -> None:
+        """Move what is at `out` aside and rename; the next run puts back what a killed one left."""
+        rename_new(self.out, aside)
+        try:
+            self._check_replaced(aside)
+            rename_new(self.work, self.out)
+        except BaseException:
+            rename_new(aside, self.out)
+            raise
+        self._remove_replaced(aside)
+
+    def _settle(self, written: tuple[int, int]) -> None:
+        """Remove what was exchanged for the folder; put it back where it may not be replaced.
+
+        Until that is done, nothing else may remove it.
+        """
+        assert self.scratch is not None
+        aside = self.scratch.folder / OLD
+        self.is_kept = True
+        if os.path.lexists(aside):
+            if os.path.lexists(self.out):
+                self._check_replaced(aside)
+                self._remove_replaced(aside)
+            else:
+                rename_new(aside, self.out)
+        elif os.path.lexists(self.work) and _identity(self.work) != written:
+            self._settle_exchange(written)
+        self.is_kept = False
+
+    def _settle_exchange(self, written: tuple[int, int]) -> None:
+        try:
+            self._check_replaced(self.work)
+        except UsageError:
+            exchange(self.work, self.out)
+            if _identity(self.work) != written:
+                raise self._kept(self.work) from None
+            self.is_kept = False
+            raise
+        self._remove_replaced(self.work)
+
+    def _check_replaced(self, path: Path) -> None:
+        """Raise UsageError where what was moved out of the way may not be replaced."""
+        try:
+            is_fit = self.kind.matches(path)
+        except OSError:
+            is_fit = False
+        if not is_fit:
+            raise UsageError(
+                f"{self.shown} became something else than {self.kind.name} while it was to be replaced; it"
+                " is back in its place, give another -o"
+            )
+
+    def _remove_replaced(self, path: Path) -> None:
+        """Remove the files of the folder's kind, and the folder unless others came into it meanwhile."""
+        for entry in path.iterdir():
+            if self.kind.files.fullmatch(entry.name) and (entry.is_file() or entry.is_symlink()):
+                entry.unlink()
+        try:
+            path.rmdir()
+        except OSError:
+            raise self._kept(path) from None
+
+    def _kept(self, path: Path) -> UnreadableError:
+        """The error that names what another process brought and that stays where it is now."""
+        self.is_kept, self.written = True, None
+        return UnreadableError(
+            f"{self.shown} was changed by another process while it was replaced; what is not eaglectl's was"
+            f" left at {path}"
+        )
+
+    def _may_remove(self, folder: Path, state: str) -> bool:
+        """Whether all that a killed run left may go; what it had moved aside is put back if `out` is free."""
+        work, aside = folder / self.out.name, folder / OLD
+        if os.path.lexists(aside) and not os.path.lexists(self.out):
+            rename_new(aside, self.out)
+        replaced = [path for path in (work, aside) if os.path.lexists(path)]
+        return state == WRITING or all(self.kind.matches(path) for path in replaced)
 
     def _remove(self, *, is_failed: bool = True) -> None:
-        shutil.rmtree(self.work, ignore_errors=True)
-        for parent in reversed(self.made if is_failed else []):
-            with suppress(OSError):
-                parent.rmdir()
+        try:
+            if self.scratch is not None and self.is_kept:
+                self.scratch.release()
+            elif self.scratch is not None:
+                self.scratch.remove()
+            for parent in reversed(self.made if is_failed else []):
+                with suppress(OSError):
+                    parent.rmdir()
+            unregister_removal(self._finish)
+        finally:
+            self.signals.close()
 
-    def _fault(self, error: OSError) -> str:
+    def _message(self, error: OSError) -> str:
         what = Path(os.fsdecode(error.filename)).name if error.filename else self.shown.name
         if error.errno in FULL:
             return f"{self.shown.parent}: no space left for {what}; nothing was written"
@@ -133,51 +286,29 @@ class Folder:
 
 
 def check_apart(out: Path, source: Path) -> None:
-    """Raise Usage where writing `out` could touch `source`."""
+    """Raise UsageError where writing `out` could touch `source`."""
     try:
         there, here = out.resolve(), source.resolve()
     except (OSError, RuntimeError):
-        raise Usage(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
+        raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
     if there == here or there in here.parents or here in there.parents:
-        raise Usage(
-            f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give another -o"
+        raise UsageError(
+            f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
+            " another -o"
         )
 
 
-# what a folder may hold and still be replaced by --force: a checkpoint, and nothing that is somebody's work
-CHECKPOINT_FILES = re.compile(
-    r".+\.(json|safetensors|bin|pt|pth|md|txt|model|jinja|sig)|SHA256SUMS|(LICENSE|NOTICE).*|\.gitattributes"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What stands at OUT and may be replaced by --force: what the command writes itself, and nothing else."""
-
-    name: str
-    files: re.Pattern[str]
-    needed: str
-
-    def is_at(self, path: Path) -> bool:
-        """Whether `path` is a folder of this kind, or an empty one."""
-        if path.is_symlink() or not path.is_dir():
-            return False
-        entries = list(path.iterdir())
-        fits = all(entry.is_file() and self.files.fullmatch(entry.name) for entry in entries)
-        return not entries or (fits and (path / self.needed).is_file())
-
-
-CHECKPOINT = Kind("a checkpoint folder", CHECKPOINT_FILES, "config.json")
-STATISTICS = Kind("a folder that `calibrate` wrote", re.compile(r"statistics\.(json|safetensors)"), "statistics.json")
-
-
-def check_free(out: Path, *, force: bool, kind: Kind = CHECKPOINT) -> None:
-    """Raise Usage where no folder may be written at `out`: to be asked before long work, not after it."""
-    if not os.path.lexists(out) or (force and kind.is_at(out.absolute())):
+def check_free(out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
+    """Raise UsageError where no folder may be written at `out`; call it before long work too."""
+    if not os.path.lexists(out) or (force and kind.matches(out.absolute())):
         return
     if force:
-        raise Usage(f"{out} is not {kind.name}, so --force does not replace it; give another -o")
-    raise Usage(f"{out} is there already; give another -o, or --force to replace it")
+        raise UsageError(f"{out} is not {kind.name}, so --force does not replace it; give another -o")
+    raise _taken(out)
+
+
+def _taken(out: Path) -> UsageError:
+    return UsageError(f"{out} is there already; give another -o, or --force to replace it")
 
 
 def _write(target: int, data: bytes) -> int:
@@ -192,7 +323,7 @@ def _copy(source: int, target: int, part: Copy) -> int:
     while position < part.stop:
         moved = _move(source, target, position, min(CHUNK, part.stop - position))
         if moved == 0:
-            raise Unreadable(f"{part.path.name} became shorter while it was read; nothing was written")
+            raise UnreadableError(f"{part.path.name} became shorter while it was read; nothing was written")
         position += moved
     return part.stop - part.start
 
@@ -208,19 +339,6 @@ def _move(source: int, target: int, position: int, size: int) -> int:
     return os.write(target, data) if data else 0
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """renameat2 with RENAME_EXCHANGE (Linux); False where there is none."""
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    at_cwd, exchange = -100, 2
-    return bool(call(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino

@@ -1,66 +1,91 @@
-"""The command line: it parses, calls the API, prints, and exits with the codes that the contract names."""
+"""The command line: parse arguments, call the API, print results, exit with documented codes."""
 
+import contextlib
+import errno
+import signal
 import sys
 import traceback
 from itertools import pairwise
 
+from eaglectl.checkpoint.signals import Terminated, run_removals
 from eaglectl.cli.app import app
 from eaglectl.cli.options import print_json
-from eaglectl.errors import EaglectlError, Usage
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.terminal import discard_stdout
+
+USAGE = 2
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
 def main() -> None:
-    """Run, and turn every outcome into the contract's exit code."""
+    """Run the command line of the process and exit."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run with these arguments and return the exit code; only a crash of our own shows a traceback."""
+    """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
     try:
         code = int(app(_common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
-    except EaglectlError as problem:
-        if _wants_json(arguments):
-            from eaglectl.reports import machine
-
-            print_json(machine.error(problem))
-        print(f"eaglectl: {problem}", file=sys.stderr)
-        return problem.exit_code
+    except EaglectlError as error:
+        _print_error(error, arguments)
+        print(f"eaglectl: {error}", file=sys.stderr)
+        return error.exit_code
+    except Terminated as end:
+        _print_end(f"ended by {signal.Signals(end.number).name}")
+        return 128 + end.number
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except Exception as problem:
-        code = _other(problem, is_json=_wants_json(arguments))
+    except Exception as error:
+        code = _handle_other(error, arguments)
     if code == INTERRUPTED:
-        print("eaglectl: interrupted; nothing was left behind", file=sys.stderr)
+        _print_end("interrupted")
     return code
 
 
-INTERRUPTED = 130
-COMMON = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
+def _print_end(what: str) -> None:
+    """Remove what the exception of a signal kept from being removed, and say how the run ended."""
+    rest = "nothing was left behind" if run_removals() else "the next run removes what it left"
+    print(f"eaglectl: {what}; {rest}", file=sys.stderr)
 
 
 def _common_first(arguments: list[str]) -> list[str]:
-    """The options that every command has are the application's; users write them after the command as well."""
+    """Move the common options, which the application parses, before the name of the command."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    common = [argument for argument in arguments[:end] if argument in COMMON]
-    return [*common, *(argument for argument in arguments[:end] if argument not in COMMON), *arguments[end:]]
+    options = arguments[:end]
+    common = [option for option in options if option in COMMON_OPTIONS]
+    others = [option for option in options if option not in COMMON_OPTIONS]
+    return [*common, *others, *arguments[end:]]
 
 
-def _wants_json(arguments: list[str]) -> bool:
-    return bool({"--json", "--format=json"} & set(arguments)) or ("--format", "json") in pairwise(arguments)
+def _print_error(error: EaglectlError, arguments: list[str]) -> None:
+    """Print the error as a JSON document if the command line asks for JSON."""
+    is_json = bool({"--json", "--format=json"} & set(arguments)) or ("--format", "json") in pairwise(
+        arguments
+    )
+    if is_json:
+        from eaglectl.reports.json.error import error_document
+
+        with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
+            print_json(error_document(error))
 
 
-def _other(problem: Exception, *, is_json: bool) -> int:
-    show = getattr(problem, "show", None)  # click's usage errors, which typer may vendor under another module
-    if callable(show) and hasattr(problem, "exit_code"):
-        if is_json:
-            from eaglectl.reports import machine
-
-            message = getattr(problem, "format_message", lambda: str(problem))()
-            print_json(machine.error(Usage(message)))
+def _handle_other(error: Exception, arguments: list[str]) -> int:
+    """Print a usage error of click, or the traceback of an error in eaglectl; return the exit code."""
+    # click's errors are known by their methods, as typer may ship click under another name
+    show = getattr(error, "show", None)
+    if callable(show) and hasattr(error, "exit_code"):
+        message = getattr(error, "format_message", lambda: str(error))()
+        _print_error(UsageError(message), arguments)
         show()
-        return 2
-    if type(problem).__name__ == "Abort":
+        return USAGE
+    if type(error).__name__ == "Abort":
         return INTERRUPTED
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        discard_stdout()
+        print(f"eaglectl: {error.filename or 'stdout'}: {error.strerror}; make room", file=sys.stderr)
+        return UnreadableError.exit_code
     traceback.print_exc()
     print("eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
-    return 70
+    return INTERNAL_ERROR

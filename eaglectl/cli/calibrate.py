@@ -6,10 +6,18 @@ from typing import Annotated
 
 import typer
 
-import eaglectl
-from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Semantics, Source, print_json
-from eaglectl.errors import Usage
-from eaglectl.terminal import Bar, Face
+from eaglectl.cli.options import (
+    AuxConvention,
+    AuxLayers,
+    Json,
+    Semantics,
+    Source,
+    TrustRemoteCode,
+    print_json,
+    print_trust,
+)
+from eaglectl.errors import UsageError
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 
 def calibrate_command(
@@ -21,55 +29,70 @@ def calibrate_command(
         Path | None, typer.Option("--prompts", help="Prompts like production's; built-in ones otherwise.")
     ] = None,
     answer_tokens: Annotated[
-        int, typer.Option("--answer-tokens", help="Tokens of the target's own answer to each prompt that count too.")
+        int,
+        typer.Option(
+            "--answer-tokens", help="Tokens of the target's own answer to each prompt that count too."
+        ),
     ] = 64,
     engine: Annotated[
-        str, typer.Option("--engine", help="What runs the target: transformers, or the installed vLLM (vllm).")
+        str,
+        typer.Option("--engine", help="What runs the target: transformers, or the installed vLLM (vllm)."),
     ] = "transformers",
     device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", help="GPUs that vLLM spreads the target over.")
     ] = 1,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds for vLLM to load the target, and for each batch after that.")
+        float,
+        typer.Option("--timeout", help="Seconds for vLLM to load the target, and for each batch after that."),
     ] = 1800.0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder at OUT.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
 ) -> None:
-    """Run the target over prompts and collect what `convert --to 3.1` has to know of its states."""
+    """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
     from eaglectl import api
 
-    face: Face = context.obj
+    settings: OutputSettings = context.obj
     if device not in ("auto", "cuda", "cpu"):
-        raise Usage(f"--device {device}: auto, cuda or cpu was expected")
+        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
     if answer_tokens < 1:
-        raise Usage("--answer-tokens needs to be at least 1")
+        raise UsageError("--answer-tokens needs to be at least 1")
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    with Bar(face, is_on=not (face.quiet or json_)) as progress:
-        found = api.calibrate(
-            source, target, out, prompts=prompts, answer_tokens=answer_tokens, device=device, engine=engine,
-            tensor_parallel_size=tensor_parallel_size, timeout=timeout, answers=answers, force=force, told=progress.prompts,
-        )  # fmt: skip
-    if prompts is None and not face.quiet:
-        face.console(stderr=True).print(
-            "warning: calibrated on the built-in prompts; prompts like those in production are better", style="yellow"
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        options = api.CalibrateOptions(
+            prompts=prompts,
+            answer_tokens=answer_tokens,
+            device=device,
+            engine=engine,
+            tensor_parallel_size=tensor_parallel_size,
+            timeout=timeout,
+            answers=answers,
+            trust_remote_code=trust_remote_code,
+            force=force,
+        )
+        statistics = api.calibrate(source, target, out, options, on_progress=bar)
+    if prompts is None and not settings.quiet:
+        settings.console(stderr=True).print(
+            "warning: calibrated on the built-in prompts; prompts like those in production are better",
+            style="yellow",
         )
     if json_:
-        print_json(
-            {"schema": "eaglectl/calibrate/1", "version": eaglectl.__version__, "out": str(out), **found.described()}
-        )
+        from eaglectl.reports.json.calibrate import calibrate_document
+
+        print_json(calibrate_document(statistics, out, trust_remote_code=trust_remote_code))
         return
-    layers = "\n".join(
-        f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}"
-        for boundary, rms, spread in zip(found.boundaries, found.rms, found.spread, strict=True)
-    )
-    print(
-        f"{found.tokens} tokens of {len(found.prompts)} prompts and the target's answers\n{layers}\n  first two fed-back states: median RMS {found.sigma:.4g}"
-    )
-    print(
-        "next:",
-        shlex.join(["eaglectl", "convert", source, "--to", "3.1", "--target", target, "--calibration", str(out)]),
+    print_trust(trust_remote_code)
+    emit(f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers")
+    for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
+        emit(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
+    emit(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
+    emit(
+        "next: "
+        + shlex.join(
+            ["eaglectl", "convert", source, "--to", "3.1", "--target", target, "--calibration", str(out)]
+        )
     )

@@ -4,7 +4,7 @@ import typer
 
 
 def demo_command(context: typer.Context) -> None:
-    """Run the main job on the fixtures of a checkout, end to end."""
+    """Run the main commands on the fixtures of a checkout, each with its output."""
     from eaglectl.cli import run
     from eaglectl.demo import run_demo
 

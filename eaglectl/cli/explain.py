@@ -13,14 +13,14 @@ def explain_command(
     json_: Json = False,
 ) -> None:
     """Say what a rule asks, why, what to do about its findings, and how to let one pass."""
-    from eaglectl.validation.catalogue import find
+    from eaglectl.validation.catalogue import find_rule
 
-    found = find(rule)
+    explained = find_rule(rule)
     if json_:
-        from eaglectl.reports import documents
+        from eaglectl.reports.json.rules import explain_document
 
-        print_json(documents.explanation(found))
+        print_json(explain_document(explained))
         return
-    from eaglectl.reports.rulebook import print_rule
+    from eaglectl.reports.terminal.rules import print_rule
 
-    context.obj.show(lambda console: print_rule(console, found))
+    context.obj.show(lambda console: print_rule(console, explained))

@@ -4,71 +4,76 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglectl.cli.options import print_json
-from eaglectl.errors import Usage
-from eaglectl.terminal import Bar, Face
+from eaglectl.errors import UsageError
+from eaglectl.terminal import OutputSettings, ProgressBar
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.plan import Plan
-    from eaglectl.validation.judging import Report
+    from eaglectl.api import ValidateOptions
+    from eaglectl.conversion.plan import ConversionPlan
+    from eaglectl.validation.judge import Report
 
 Fix = Annotated[
     bool,
     typer.Option(
         "--fix",
-        help="Write the checkpoint anew where that repairs what is found and needs nothing from outside; the verdict is"
-        " the output's.",
+        help="Convert the checkpoint where that repairs findings and needs no other file; the verdict is"
+        " that of the output.",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("-o", "--out", help="--fix: the folder to write; NAME-fixed in the current folder by default."),
+    typer.Option(
+        "-o", "--out", help="--fix: the folder to write; NAME-fixed in the current folder by default."
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="--fix: replace an existing checkpoint folder at OUT.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says of --fix."""
+class FixRequest:
+    """The options of --fix."""
 
     is_on: bool
     out: Path | None
     force: bool
 
-    def check(self, sources: Sequence[str], form: str) -> None:
-        """Raise Usage for what does not go together."""
+    def check(self, sources: Sequence[str], report_format: str) -> None:
+        """Raise UsageError for options that contradict each other."""
         if not self.is_on and (self.out is not None or self.force):
-            raise Usage("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
+            raise UsageError("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
         if self.is_on and len(sources) > 1:
-            raise Usage("--fix takes one SOURCE")
-        if self.is_on and form not in ("text", "json"):
-            raise Usage(
-                f"--fix and --format {form}: text or json was expected; --output {form}=FILE writes the report too"
+            raise UsageError("--fix takes one SOURCE")
+        if self.is_on and report_format not in ("text", "json"):
+            raise UsageError(
+                f"--fix and --format {report_format}: text or json was expected;"
+                f" --output {report_format}=FILE writes the report too"
             )
 
 
 def fix_one(
-    face: Face, source: str, asked: Asked, options: dict[str, Any], *, is_json: bool, is_quiet: bool
+    settings: OutputSettings, source: str, request: FixRequest, options: "ValidateOptions", *, is_json: bool
 ) -> "Report":
-    """Fix one checkpoint and show what came of it; the report is that of the output, where one was written."""
+    """Fix one checkpoint and print the result; the report is on the output where one was written."""
     from eaglectl.api import fix
-    from eaglectl.reports.fixing import fixing, print_fixing
-    from eaglectl.reports.text import print_plan
+    from eaglectl.reports.json.validate import fix_document
+    from eaglectl.reports.terminal.convert import print_plan
+    from eaglectl.reports.terminal.fix import print_fix
 
-    with Bar(face, is_on=not (is_json or is_quiet)) as bar:
+    is_silent = is_json or settings.quiet
 
-        def planned(plan: "Plan") -> None:
-            if not (is_json or is_quiet):
-                face.show(partial(print_plan, plan=plan))
-            bar.start(plan)
+    def show_plan(plan: "ConversionPlan") -> None:
+        if not is_silent:
+            settings.show(partial(print_plan, plan=plan))
 
-        done = fix(source, asked.out, force=asked.force, planned=planned, told=bar.advance, **options)
+    with ProgressBar(settings, is_on=not is_silent) as bar:
+        result = fix(source, request.out, options, force=request.force, on_plan=show_plan, on_progress=bar)
     if is_json:
-        print_json(fixing(done))
+        print_json(fix_document(result))
     else:
-        face.show(partial(print_fixing, done=done, is_quiet=is_quiet))
-    return done.report
+        settings.show(partial(print_fix, result=result, is_quiet=settings.quiet))
+    return result.report

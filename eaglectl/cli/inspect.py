@@ -8,16 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target, print_json
-from eaglectl.terminal import Bar, Face
+from eaglectl.terminal import OutputSettings, ProgressBar
 
 Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Checkpoint folders, weight files beside their config.json, or Hub repositories: org/name[@revision].",
+        help="Checkpoint folders, weight files beside their config.json,"
+        " or Hub repositories: org/name[@revision].",
     ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Of several SOURCEs, how many at the same time.")]
+Jobs = Annotated[
+    int, typer.Option("--jobs", min=1, max=64, help="Of several SOURCEs, how many at the same time.")
+]
 TOGETHER = 8
 
 
@@ -34,9 +37,10 @@ def inspect_command(
     jobs: Jobs = TOGETHER,
     page: Page = None,
 ) -> None:
-    """Say what checkpoints are, what they were trained on, and which engines run them as trained. Reads headers only.
+    """Show what checkpoints are, what they were trained on, and which engines run them as trained.
 
-    Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst of all.
+    Reads headers only. Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst
+    of all.
     """
     from eaglectl import api
     from eaglectl.reports.files import parse_page, write_page
@@ -45,16 +49,16 @@ def inspect_command(
     look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
     named, file = list(dict.fromkeys(sources)), parse_page(page)
     if len(named) > 1:
-        api.check_options(target=target, engines=engine or ())
+        api.check_options(api.ValidateOptions(target, engine or ()))
         _several(context.obj, named, look, jobs, file, is_json=json_, has_tensors=tensors)
         return
     found = look(named[0])
     if json_:
-        from eaglectl.reports import machine
+        from eaglectl.reports.json.inspect import inspect_document
 
-        print_json(machine.inspection(found))
+        print_json(inspect_document(found))
     else:
-        from eaglectl.reports.text import print_inspection
+        from eaglectl.reports.terminal.inspect import print_inspection
 
         context.obj.show(lambda console: print_inspection(console, found, has_tensors=tensors))
     if file:
@@ -62,27 +66,37 @@ def inspect_command(
 
 
 def _several(
-    face: Face, sources: list[str], look: Any, jobs: int, page: Path | None, *, is_json: bool, has_tensors: bool
+    settings: OutputSettings,
+    sources: list[str],
+    look: Any,
+    jobs: int,
+    page: Path | None,
+    *,
+    is_json: bool,
+    has_tensors: bool,
 ) -> None:
     from eaglectl import api
     from eaglectl.api.several import CRASH, inspect_all
     from eaglectl.reports.files import write_page
-    from eaglectl.reports.findings import Failure
-    from eaglectl.reports.inspections import inspections, print_inspections
+    from eaglectl.reports.json.inspect import inspections_document
+    from eaglectl.reports.terminal.inspect import print_inspections
+    from eaglectl.results import FailedSource
 
-    with Bar(face, is_on=not face.quiet) as bar:
-        done = inspect_all(sources, look, jobs=jobs, told=bar.checkpoints)
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+        done = inspect_all(sources, look, jobs=jobs, on_progress=bar)
     for crash in done.crashes:
-        print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
+        print(
+            f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above",
+            file=sys.stderr,
+        )
     found = list(zip(sources, done.reports, strict=True))
     if is_json:
-        print_json(inspections(found))
+        print_json(inspections_document(found))
     else:
-        face.show(lambda console: print_inspections(console, found, has_tensors=has_tensors))
+        settings.show(lambda console: print_inspections(console, found, has_tensors=has_tensors))
     if page:
         write_page(page, api.render_page(*done.reports, names=sources, has_tensors=has_tensors))
-    code = (
-        CRASH if done.crashes else max((one.exit_code for one in done.reports if isinstance(one, Failure)), default=0)
-    )
+    codes = [report.exit_code for report in done.reports if isinstance(report, FailedSource)]
+    code = CRASH if done.crashes else max(codes, default=0)
     if code:
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""What several commands share: options, and how a JSON document is printed."""
+"""Options that several commands share, and the output of JSON documents."""
 
 import json
 from typing import Annotated, Any
@@ -11,18 +11,22 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision].",
+        help="A checkpoint folder, a weight file beside its config.json, or a Hub repository:"
+        " org/name[@revision].",
     ),
 ]
 Target = Annotated[
     str | None,
     typer.Option(
-        "--target", help="The target model: its folder, config.json or Hub repository. Only the config is read."
+        "--target",
+        help="The target model: its folder, config.json or Hub repository. Only the config is read.",
     ),
 ]
 Engines = Annotated[
     list[str] | None,
-    typer.Option("--engine", help="An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times."),
+    typer.Option(
+        "--engine", help="An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Page = Annotated[
@@ -30,13 +34,14 @@ Page = Annotated[
     typer.Option(
         "--page",
         metavar="FILE.html",
-        help="Write a page too: one HTML file with all that is shown, to read and to send.",
+        help="Write the result as one self-contained HTML file too.",
     ),
 ]
 AuxLayers = Annotated[
     str | None,
     typer.Option(
-        "--aux-layers", help="The trained aux layers as boundaries (or as --aux-convention says), like 2,16,29."
+        "--aux-layers",
+        help="The trained aux layers as boundaries (or by --aux-convention), like 2,16,29.",
     ),
 ]
 AuxConvention = Annotated[
@@ -50,8 +55,21 @@ Semantics = Annotated[
         help="A fact about the trainer that the file cannot state, like specforge=pre-879.",
     ),
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Let the target's own code run (auto_map in its files). Never done unasked.",
+    ),
+]
+
+
+def print_trust(trust_remote_code: bool) -> None:
+    """Print that the target's own code was allowed to run, where it was."""
+    if trust_remote_code:
+        emit("the target's own code was allowed to run (--trust-remote-code)")
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     emit(json.dumps(document, indent=2))

@@ -10,10 +10,10 @@ def rules_command(context: typer.Context, json_: Json = False) -> None:
     from eaglectl.validation.catalogue import rules
 
     if json_:
-        from eaglectl.reports import documents
+        from eaglectl.reports.json.rules import rules_document
 
-        print_json(documents.catalogue(rules()))
+        print_json(rules_document(rules()))
         return
-    from eaglectl.reports.rulebook import print_rules
+    from eaglectl.reports.terminal.rules import print_rules
 
     context.obj.show(lambda console: print_rules(console, rules()))

@@ -5,10 +5,19 @@ from typing import Annotated
 
 import typer
 
-import eaglectl
-from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Page, Semantics, Source, print_json
-from eaglectl.errors import Usage
-from eaglectl.terminal import Bar, Face
+from eaglectl.cli.options import (
+    AuxConvention,
+    AuxLayers,
+    Json,
+    Page,
+    Semantics,
+    Source,
+    TrustRemoteCode,
+    print_json,
+    print_trust,
+)
+from eaglectl.errors import UsageError
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 
 def smoke_command(
@@ -16,84 +25,113 @@ def smoke_command(
     source: Source,
     target: Annotated[str, typer.Option("--target", help="The target model's folder; it is run.")],
     engine: Annotated[
-        str, typer.Option("--engine", help="auto, vllm, reference, or the URL of a running vLLM or SGLang server.")
+        str,
+        typer.Option(
+            "--engine", help="auto, vllm, reference, or the URL of a running vLLM or SGLang server."
+        ),
     ] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
-    k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", help="Drafted tokens a round.")] = 3,
+    k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", help="Draft tokens in a round.")] = 3,
     prompts: Annotated[
         Path | None,
-        typer.Option("--prompts", help="JSON lines with a prompt each, or plain lines; built-in ones otherwise."),
+        typer.Option(
+            "--prompts", help="A file of prompts: JSON lines or plain lines; built-in ones otherwise."
+        ),
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="New tokens for each prompt.")] = 64,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    against: Annotated[str | None, typer.Option("--against", help="A second drafter, run on the same prompts.")] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", help="A second drafter, run on the same prompts.")
+    ] = None,
     min_acceptance_length: Annotated[
         float | None, typer.Option("--min-acceptance-length", help="Fail below this.")
     ] = None,
     min_position_0: Annotated[
         float | None,
-        typer.Option("--min-position-0", help="Fail where the first drafted token is accepted less often."),
+        typer.Option("--min-position-0", help="Fail where the first draft token is accepted less often."),
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds after which an engine is stopped.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds after which an engine is stopped.")
+    ] = 600.0,
     probe: Annotated[
         str | None,
-        typer.Option("--probe", help="sensitivity: other readings of the file; drift: other conditions, to depth 7."),
+        typer.Option(
+            "--probe", help="sensitivity: doubtful settings the other way; drift: other prompts, to depth 7."
+        ),
     ] = None,
     is_load_only: Annotated[
-        bool, typer.Option("--load-only", help="Only load the drafter in vLLM and list what the file does not fill.")
+        bool,
+        typer.Option(
+            "--load-only", help="Only load the drafter in vLLM and list what the file does not fill."
+        ),
     ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
     page: Page = None,
 ) -> None:
-    """Run a drafter against its target and measure how much of what it drafts is accepted. A dead drafter fails."""
+    """Run a drafter against its target and measure how many draft tokens it accepts."""
     from eaglectl import api
     from eaglectl.reports.files import parse_page, write_page
 
-    face: Face = context.obj
+    settings: OutputSettings = context.obj
     if device not in ("auto", "cuda", "cpu"):
-        raise Usage(f"--device {device}: auto, cuda or cpu was expected")
+        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     if is_load_only and page is not None:
-        raise Usage("--load-only measures nothing that a page could show; leave --page out")
+        raise UsageError("--load-only measures nothing that a page could show; leave --page out")
     file = parse_page(page)
     if is_load_only:
-        _load_only(face, source, target, timeout, is_json=json_)
+        _load_only(source, target, timeout, trust_remote_code=trust_remote_code, is_json=json_)
         return
-    with Bar(face, is_on=not (face.quiet or json_)) as progress:
-        report = api.smoke(
-            source, target, engine=engine, device=device, k=k, prompts=prompts, max_tokens=max_tokens, temperature=temperature, seed=seed,
-            against=against, min_acceptance_length=min_acceptance_length, min_position_0=min_position_0, timeout=timeout, probe=probe, answers=answers,
-            told=progress.prompts,
-        )  # fmt: skip
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        options = api.SmokeOptions(
+            engine=engine,
+            device=device,
+            k=k,
+            prompts=prompts,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            against=against,
+            min_acceptance_length=min_acceptance_length,
+            min_position_0=min_position_0,
+            timeout=timeout,
+            probe=probe,
+            trust_remote_code=trust_remote_code,
+            answers=answers,
+        )
+        report = api.smoke(source, target, options, on_progress=bar)
     if json_:
-        from eaglectl.reports import machine
+        from eaglectl.reports.json.smoke import smoke_document
 
-        print_json(machine.smoke(report))
+        print_json(smoke_document(report))
     else:
-        from eaglectl.reports.smoke import print_smoke
+        from eaglectl.reports.terminal.smoke import print_smoke
 
-        face.show(lambda console: print_smoke(console, report))
+        settings.show(lambda console: print_smoke(console, report))
     if file:
         write_page(file, api.render_page(report))
     if report.verdict == "fail":
         raise typer.Exit(1)
 
 
-def _load_only(face: Face, source: str, target: str, timeout: float, *, is_json: bool) -> None:
+def _load_only(source: str, target: str, timeout: float, *, trust_remote_code: bool, is_json: bool) -> None:
     from eaglectl import api
 
-    found = api.load_only(source, target, timeout=timeout)
-    missing = found["unfilled"]
+    result = api.load_only(source, target, timeout=timeout, trust_remote_code=trust_remote_code)
     if is_json:
-        print_json({"schema": "eaglectl/load/1", "version": eaglectl.__version__, **found})
+        from eaglectl.reports.json.load import load_document
+
+        print_json(load_document(result, trust_remote_code=trust_remote_code))
     else:
-        print(
-            f"vLLM {found['version']} loads it as {found['resolved']['class']}; parameters that the file does not fill:"
-            f" {', '.join(missing) or 'none'}"
+        emit(
+            f"vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file does not"
+            f" fill: {', '.join(result.unfilled) or 'none'}"
         )
-    if missing:
+        print_trust(trust_remote_code)
+    if result.unfilled:
         raise typer.Exit(1)

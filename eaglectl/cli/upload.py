@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
-from eaglectl.errors import printable
-from eaglectl.terminal import Bar, Face
+from eaglectl.progress import Progress
+from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.text import printable
 
 if TYPE_CHECKING:
-    from eaglectl.publishing.plan import Plan
+    from eaglectl.publishing.plan import UploadPlan
 
 Pull = Annotated[
     bool | None,
     typer.Option(
-        "--pr/--direct", help="A pull request (the default, but to a new repository), or a commit on the branch."
+        "--pr/--direct",
+        help="A pull request (the default, but to a new repository), or a commit on the branch.",
     ),
 ]
 Private = Annotated[
@@ -25,58 +27,89 @@ Private = Annotated[
 
 def upload_command(
     context: typer.Context,
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint's folder; it is not written to.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="The checkpoint's folder; it is not written to.")
+    ],
     repo: Annotated[str, typer.Argument(metavar="REPO", help="org/name on the Hub.")],
     is_pull: Pull = None,
     revision: Annotated[str, typer.Option("--revision", help="The branch.")] = "main",
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag the commit once it is verified; a tag is never moved.")] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="Tag the commit once it is verified; a tag is never moved.")
+    ] = None,
     is_private: Private = None,
-    policy: Annotated[str | None, typer.Option("--policy", metavar="FILE", help="The release policy; by default the nearest eaglectl.toml.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and send nothing; needs no token.")] = False,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy", metavar="FILE", help="The release policy; by default the nearest eaglectl.toml."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and send nothing; needs no token.")
+    ] = False,
     target: Target = None,
     engine: Engines = None,
-    smoke: Annotated[str | None, typer.Option("--smoke", metavar="FILE", help="What `eaglectl smoke --json` measured, for the card.")] = None,
-    eval_results: Annotated[bool, typer.Option("--eval-results", help="Put what smoke measured into the card's front matter, as the Hub reads results (model-index).")] = False,
-    sign: Annotated[str | None, typer.Option("--sign", metavar="KEY", help="Add model.sig: a private key's file, or sigstore.")] = None,
+    smoke: Annotated[
+        str | None,
+        typer.Option("--smoke", metavar="FILE", help="What `eaglectl smoke --json` measured, for the card."),
+    ] = None,
+    eval_results: Annotated[
+        bool,
+        typer.Option(
+            "--eval-results",
+            help="Put what smoke measured into the card's front matter, as the Hub reads results"
+            " (model-index).",
+        ),
+    ] = False,
+    sign: Annotated[
+        str | None,
+        typer.Option("--sign", metavar="KEY", help="Add model.sig: a private key's file, or sigstore."),
+    ] = None,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
-) -> None:  # fmt: skip
-    """Publish a drafter: validate it, show the plan, make one commit, verify what landed. The token is the Hub client's own."""
+) -> None:
+    """Publish a drafter: validate it, show the plan, make one commit, verify what landed.
+
+    The token is the Hub client's own.
+    """
     from eaglectl import api
-    from eaglectl.reports.upload import print_plan, print_upload
-    from eaglectl.reports.upload import upload as document
+    from eaglectl.reports.json.upload import upload_document
+    from eaglectl.reports.terminal.upload import print_plan, print_upload
 
-    face: Face = context.obj
+    settings: OutputSettings = context.obj
 
-    def show(plan: "Plan") -> None:
-        if not json_ and not (face.quiet and not dry_run):
-            face.show(lambda console: print_plan(console, plan))
+    def show_plan(plan: "UploadPlan") -> None:
+        if not json_ and not (settings.quiet and not dry_run):
+            settings.show(lambda console: print_plan(console, plan))
 
-    def tell(text: str) -> None:
-        if not face.quiet:
-            print(printable(text), file=sys.stderr)
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
 
-    with Bar(face, is_on=not face.quiet) as bar:
+        def show_progress(progress: Progress) -> None:
+            if progress.unit:
+                bar(progress)
+            elif not settings.quiet:
+                print(printable(progress.stage), file=sys.stderr)
+
         done = api.upload(
             folder,
             api.Destination(repo, revision, is_pull, is_private, tag),
-            policy=api.read_policy(policy),
-            engines=engine or (),
-            target=target,
-            smoke=smoke,
-            has_results=eval_results,
-            signer=sign,
-            dry_run=dry_run,
-            answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
-            told=tell,
-            hashed=bar.hashing,
-            planned=show,
+            api.UploadOptions(
+                policy=api.read_policy(policy),
+                engines=engine or (),
+                target=target,
+                smoke=smoke,
+                has_results=eval_results,
+                signer=sign,
+                dry_run=dry_run,
+                answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+            ),
+            on_plan=show_plan,
+            on_progress=show_progress,
         )
     if json_:
-        print_json(document(done))
+        print_json(upload_document(done))
     else:
-        face.show(lambda console: print_upload(console, done))
+        settings.show(lambda console: print_upload(console, done))
     if done.outcome == "mismatch":
         raise typer.Exit(1)

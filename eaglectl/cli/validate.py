@@ -1,35 +1,40 @@
 """`eaglectl validate`."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglectl.cli.fixing import Asked, Fix, Force, Out, fix_one
+from eaglectl.cli.fixing import Fix, FixRequest, Force, Out, fix_one
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target
-from eaglectl.errors import Usage
-from eaglectl.terminal import Bar, Face, emit
+from eaglectl.errors import UsageError
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 if TYPE_CHECKING:
+    from eaglectl.api import ValidateOptions
     from eaglectl.reports.files import Outputs
-    from eaglectl.validation.judging import Report
+    from eaglectl.validation.judge import Report
+    from eaglectl.validation.policy import Policy
 
 Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Checkpoint folders, files in them (weights, config.json, the index of the shards), or Hub repositories:"
-        " org/name[@revision]. Of those, headers and rows are read from where they are; rules that need all the weights"
-        " download them into the Hub client's cache, and --headers-only asks for none.",
+        help="Checkpoint folders, files in them (weights, config.json, the index of the shards), or Hub"
+        " repositories: org/name[@revision]. Of those, headers and rows are read by ranges; rules that need"
+        " all the weights download them into the Hub client's cache, and with --headers-only none are.",
     ),
 ]
 Select = Annotated[list[str] | None, typer.Option("--select", help="Only these rules: EGL201, a name, EGL2.")]
 Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Not these rules.")]
 FailOn = Annotated[
     str | None,
-    typer.Option("--fail-on", help="The least severity that fails: error (the default), warning, note or never."),
+    typer.Option(
+        "--fail-on", help="The least severity that fails: error (the default), warning, note or never."
+    ),
 ]
 PolicyFile = Annotated[
     str | None,
@@ -42,17 +47,22 @@ PolicyFile = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="On stdout: text (the default), json, junit, sarif, github, gitlab, markdown."),
+    typer.Option(
+        "--format", help="On stdout: text (the default), json, junit, sarif, github, gitlab, markdown."
+    ),
 ]
 Output = Annotated[
     list[str] | None,
-    typer.Option("--output", metavar="FORMAT=FILE", help="Write a report to a file too. May be given several times."),
+    typer.Option(
+        "--output", metavar="FORMAT=FILE", help="Write a report to a file too. May be given several times."
+    ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Checkpoints judged at the same time.")]
-# what a hook that is given files by their names may hand over in place of the folder
-STAND_FOR_FOLDER = ("config.json", "model.safetensors.index.json")
-CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
+# files that stand for their folder, as pre-commit hooks are given file names
+FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
+EXIT_CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 CRASH = 70
+CRASH_MESSAGE = "this is a fault of eaglectl; please report it with the lines above"
 
 
 def validate_command(
@@ -77,64 +87,76 @@ def validate_command(
     force: Force = False,
     page: Page = None,
 ) -> None:
-    """Judge checkpoints by rules, and by what each engine release does with them."""
+    """Check checkpoints by rules, and by what each engine release does with them."""
+    from eaglectl import api
+    from eaglectl.reports.ci import outputs
+    from eaglectl.reports.files import parse_page
+
+    report_format, files = _report_format(format_, is_json=json_), outputs.parse_outputs(output or ())
+    severity, page_file = _severity(fail_on), parse_page(page, files)
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    read_policy = api.read_policy(policy)
+    options = api.ValidateOptions(
+        target, engine or (), select or (), ignore or (), severity, read_policy, headers_only, answers
+    )
+    api.check_options(options)
+    fix_request, folders = FixRequest(fix, out, force), _folders(sources)
+    fix_request.check(folders, report_format)
+    is_quiet, has_crashed = context.obj.quiet, False
+    if fix:
+        is_json = report_format == "json"
+        reports = [fix_one(context.obj, folders[0], fix_request, options, is_json=is_json)]
+    else:
+        reports, has_crashed = _validate_all(context.obj, folders, options, read_policy, jobs)
+        _show(context.obj, report_format, reports, is_quiet=is_quiet)
+    _write(files, page_file, reports)
+    if not fix and "github" in (report_format, *(name for name, _ in files)):
+        outputs.append_summary(reports)
+    _exit(reports, has_crashed=has_crashed)
+
+
+def _validate_all(
+    settings: OutputSettings, folders: Sequence[str], options: "ValidateOptions", policy: "Policy", jobs: int
+) -> "tuple[list[Report], bool]":
+    """The reports on all folders, and whether eaglectl crashed on one; tracebacks go to stderr."""
     from eaglectl import api
     from eaglectl.api.several import validate_all
-    from eaglectl.reports import outputs
-    from eaglectl.reports.files import parse_page
-    from eaglectl.validation.judging import merged, unopened
+    from eaglectl.validation.judge import unopened_report
 
-    name, files, least = _format(format_, is_json=json_), outputs.parse_outputs(output or ()), _severity(fail_on)
-    asked_page = parse_page(page, files)
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    options: dict[str, Any] = {
-        "target": target, "engines": engine or (), "select": select or (), "ignore": ignore or (),
-    }  # fmt: skip
-    options["policy"] = asked = api.read_policy(policy)
-    api.check_options(**options)
-    least = least or asked.fail_on
-    judge = partial(api.validate, **options, fail_on=least, headers_only=headers_only, answers=answers)
-    blind = partial(unopened, fail_on=None if least == "never" else least or "error", policy=asked.origin)
-    folders, is_quiet = _folders(sources), context.obj.quiet
-    fixing = Asked(fix, out, force)
-    fixing.check(folders, name)
-    if fix:
-        options |= {"fail_on": least, "headers_only": headers_only, "answers": answers}
-        report = fix_one(context.obj, folders[0], fixing, options, is_json=name == "json", is_quiet=is_quiet)
-        _write(files, asked_page, [report])
-        if CODES[report.verdict]:
-            raise typer.Exit(CODES[report.verdict])
-        return
-    is_one = len(folders) == 1
-    with Bar(context.obj, is_on=not is_quiet) as bar:
-        judge = partial(judge, told=bar.reading if is_one else None)
-        done = validate_all(folders, judge, blind, jobs=jobs, told=None if is_one else bar.checkpoints)
-    for crash in done.crashes:
-        print(f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
-    _show(context.obj, name, done.reports, is_quiet=is_quiet)
-    _write(files, asked_page, done.reports)
-    if "github" in (name, *(file for file, _ in files)):
-        outputs.append_summary(done.reports)
-    code = CRASH if done.crashes else CODES[merged(done.reports)]
+    unopened = partial(unopened_report, fail_on=options.least_severity(policy), policy=policy.origin)
+    is_single = len(folders) == 1
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+        validate = partial(api.validate, options=options, on_progress=bar if is_single else None)
+        on_progress = None if is_single else bar
+        results = validate_all(folders, validate, unopened, jobs=jobs, on_progress=on_progress)
+    for crash in results.crashes:
+        print(f"{crash}eaglectl: {CRASH_MESSAGE}", file=sys.stderr)
+    return results.reports, bool(results.crashes)
+
+
+def _exit(reports: "list[Report]", *, has_crashed: bool) -> None:
+    from eaglectl.validation.judge import overall_verdict
+
+    code = CRASH if has_crashed else EXIT_CODES[overall_verdict(reports)]
     if code:
         raise typer.Exit(code)
 
 
-def _show(face: Face, name: str, reports: "list[Report]", *, is_quiet: bool) -> None:
-    from eaglectl.reports import outputs
+def _show(settings: OutputSettings, name: str, reports: "list[Report]", *, is_quiet: bool) -> None:
+    from eaglectl.reports.ci import outputs
 
     if name != "text":
         emit(outputs.render(name, reports))
         return
-    from eaglectl.reports.validation import print_reports
+    from eaglectl.reports.terminal.validate import print_reports
 
-    face.show(lambda console: print_reports(console, reports, is_quiet=is_quiet))
+    settings.show(lambda console: print_reports(console, reports, is_quiet=is_quiet))
 
 
 def _write(files: "Outputs", page: Path | None, reports: "list[Report]") -> None:
-    """The page first: files of --output that cannot be written end the call."""
+    """Write the page, then the files of --output: one that cannot be written ends the command."""
     from eaglectl import api
-    from eaglectl.reports import outputs
+    from eaglectl.reports.ci import outputs
     from eaglectl.reports.files import write_page
 
     if page:
@@ -143,27 +165,29 @@ def _write(files: "Outputs", page: Path | None, reports: "list[Report]") -> None
 
 
 def _folders(sources: list[str]) -> list[str]:
-    """The sources, each folder once where files stand for it."""
-    paths = [Path(source) for source in sources]
-    stands = [path.name in STAND_FOR_FOLDER and path.is_file() for path in paths]
-    named = [
-        str(path.parent) if is_file else source for source, path, is_file in zip(sources, paths, stands, strict=True)
-    ]
-    return list(dict.fromkeys(named))
+    """The sources without repeats; a file of FILES_OF_FOLDER becomes its folder."""
+    return list(dict.fromkeys(_folder(source) for source in sources))
 
 
-def _format(text: str | None, *, is_json: bool) -> str:
-    from eaglectl.reports.outputs import FORMATS
+def _folder(source: str) -> str:
+    path = Path(source)
+    return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source
+
+
+def _report_format(text: str | None, *, is_json: bool) -> str:
+    from eaglectl.reports.ci.outputs import FORMATS
 
     name = text or ("json" if is_json else "text")
     if name not in FORMATS:
-        raise Usage(f"--format {text}: one of {', '.join(FORMATS)} was expected")
+        raise UsageError(f"--format {text}: one of {', '.join(FORMATS)} was expected")
     if is_json and name != "json":
-        raise Usage(f"--json and --format {name} are two formats; write one of them to a file: --output {name}=FILE")
+        raise UsageError(
+            f"--json and --format {name} are two formats; write one of them to a file: --output {name}=FILE"
+        )
     return name
 
 
 def _severity(text: str | None) -> Any:
     if text not in (None, "error", "warning", "note", "never"):
-        raise Usage(f"--fail-on {text}: error, warning, note or never was expected")
+        raise UsageError(f"--fail-on {text}: error, warning, note or never was expected")
     return text

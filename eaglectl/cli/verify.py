@@ -1,18 +1,21 @@
 """`eaglectl verify`."""
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from eaglectl.cli.options import Json, print_json
-from eaglectl.terminal import Bar, Face
+from eaglectl.terminal import OutputSettings, ProgressBar
 
 
 def verify_command(
     context: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A downloaded checkpoint.")],
     public_key: Annotated[
-        str | None, typer.Option("--public-key", metavar="FILE", help="Who must have signed: the holder of this key.")
+        str | None,
+        typer.Option("--public-key", metavar="FILE", help="Who must have signed: the holder of this key."),
     ] = None,
     identity: Annotated[
         str | None, typer.Option("--identity", metavar="NAME", help="Who must have signed, by Sigstore.")
@@ -20,24 +23,54 @@ def verify_command(
     provider: Annotated[
         str | None, typer.Option("--identity-provider", metavar="URL", help="Who knows that identity.")
     ] = None,
-    no_signature: Annotated[bool, typer.Option("--no-signature", help="Leave model.sig unlooked at.")] = False,
+    no_signature: Annotated[
+        bool, typer.Option("--no-signature", help="Leave model.sig unlooked at.")
+    ] = False,
+    require_signature: Annotated[
+        bool, typer.Option("--require-signature", help="A download without model.sig differs.")
+    ] = False,
+    require_record: Annotated[
+        bool, typer.Option("--require-record", help="A download without the list in eaglectl.json differs.")
+    ] = False,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="Its [verify] says who must have signed; by default the nearest eaglectl.toml"
+            " outside of DIR.",
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Compare a downloaded drafter with its eaglectl.json, SHA256SUMS and model.sig, file by file."""
     from eaglectl import api
-    from eaglectl.reports.upload import print_verification, verification
+    from eaglectl.reports.json.verify import verify_document
+    from eaglectl.reports.terminal.verify import print_verification
 
-    face: Face = context.obj
-    with Bar(face, is_on=not face.quiet) as bar:
-        found = api.verify(
+    options = api.VerifyOptions(
+        api.Signer(public_key, identity, provider),
+        is_signature_ignored=no_signature,
+        needs_signature=require_signature,
+        needs_record=require_record,
+        policy=api.read_policy(policy, _outside(Path(folder))),
+    )
+    settings: OutputSettings = context.obj
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+        done = api.verify(
             folder,
-            signer=api.Signer(public_key, identity, provider),
-            is_signature_ignored=no_signature,
-            told=bar.hashing,
+            options,
+            on_progress=bar,
         )
     if json_:
-        print_json(verification(found))
+        print_json(verify_document(done))
     else:
-        face.show(lambda console: print_verification(console, found))
-    if found.verdict != "equal":
-        raise typer.Exit(1 if found.verdict == "differs" else 3)
+        settings.show(lambda console: print_verification(console, done))
+    if done.verdict != "equal":
+        raise typer.Exit(1 if done.verdict == "differs" else 3)
+
+
+def _outside(folder: Path) -> Path:
+    """The current folder, or the one around the download: nobody's download says who must have signed it."""
+    current, root = Path.cwd(), Path(os.path.realpath(folder))
+    return root.parent if current.is_relative_to(root) else current

@@ -1,1 +1,1 @@
-"""Two drafters side by side: what they mean, what their tensors hold, how they are spelled."""
+"""Comparing two drafters: what they mean, their tensors, and how their files are written."""

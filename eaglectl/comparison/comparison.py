@@ -1,4 +1,4 @@
-"""A comparison as a value: facts, tensors and spellings of two drafters, A and B."""
+"""A comparison as a value: facts, tensors and spelling of two drafters, A and B."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SAME: tuple[TensorState, ...] = ("equal", "zeros", "not-compared")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: the source as it was given, its headers, the drafter that they mean, and its config without nesting."""
+    """A or B: the source as given, its headers, its drafter, and its config without nesting."""
 
     source: str
     checkpoint: Checkpoint
@@ -26,7 +26,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that a drafter means, in A and in B; `why` says what a state rests on where that is not plain."""
+    """A property of the drafters, in A and in B; `why` explains a state that the values do not show."""
 
     name: str
     a: Any
@@ -36,8 +36,11 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A canonical tensor on one side: `origin` are the names that it is made of in the file; no digest where it was not read."""
+class TensorSide:
+    """A canonical tensor of A or B.
+
+    `origin` are the names of the stored tensors that it is made of; `sha256` None: it was not read.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,8 +52,8 @@ class Stored:
 class Numbers:
     """How far two tensors of one shape are apart.
 
-    `max_abs` and `relative_rms` (the RMS of A - B over the RMS of A) are over finite numbers, and None for whole numbers and
-    where they cannot be had; `not_finite` counts places where one of the two is NaN or infinite.
+    `max_abs` and `relative_rms` (the RMS of A - B over the RMS of A) are over finite numbers, and None for
+    integers and where they cannot be computed. `not_finite` counts places where A or B is NaN or infinite.
     """
 
     count: int
@@ -66,8 +69,8 @@ class TensorPair:
 
     name: str
     state: TensorState
-    a: Stored | None
-    b: Stored | None
+    a: TensorSide | None
+    b: TensorSide | None
     numbers: Numbers | None = None
     remark: str = ""
 
@@ -79,7 +82,7 @@ class TensorPair:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A config key that is not the same in A and in B; None where it is absent, or null, which says no more."""
+    """A config key that differs; None where it is absent or null, which mean the same."""
 
     key: str
     a: Any
@@ -97,7 +100,7 @@ class NamePair:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Another difference of spelling, in words."""
+    """Another difference in how the files are written, in words."""
 
     about: str
     a: str
@@ -106,7 +109,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How A and B are written differently; none of it decides whether they are the same drafter."""
+    """How the files of A and B differ; none of it makes them different drafters."""
 
     remarks: tuple[Remark, ...]
     names: tuple[NamePair, ...]
@@ -120,7 +123,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All of it. `has_values`: whether tensor data was looked at."""
+    """The result of `diff`. `has_values`: whether tensor data was compared."""
 
     a: Side
     b: Side
@@ -132,7 +135,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Spelling never makes two drafters of one; "same-headers": nothing differs, and no tensor data was looked at."""
+        """The outcome; "same-headers": nothing differs, and no tensor data was compared."""
         states = {fact.state for fact in self.facts}
         if "differs" in states or any(pair.differs for pair in self.tensors):
             return "differs"

@@ -1,4 +1,4 @@
-"""The bytes of a canonical tensor, wherever they lie in the files: read in pieces, each file opened once."""
+"""The bytes of canonical tensors, read by range; each file is opened once."""
 
 from bisect import bisect_right
 from contextlib import ExitStack
@@ -8,11 +8,11 @@ from itertools import accumulate
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import encode, evaluate, join_absorbed
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
 
 
 class Files:
-    """The weight files of a checkpoint, open while it is read."""
+    """The weight files of a checkpoint, kept open while it is read."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -26,7 +26,7 @@ class Files:
         self._stack.close()
 
     def read(self, stored: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of a stored tensor's data. Raises Unreadable."""
+        """Bytes [start, stop) of a stored tensor's data. Raises UnreadableError."""
         tensor = self.checkpoint.tensors[stored]
         stream = self._stream(tensor.file)
         if stream is None:
@@ -35,23 +35,25 @@ class Files:
             stream.seek(tensor.start + start)
             data = stream.read(stop - start)
         except OSError as error:
-            raise Unreadable(f"{tensor.file} in {self.checkpoint.source.label}: {error.strerror}") from None
+            raise UnreadableError(
+                f"{tensor.file} in {self.checkpoint.source.label}: {error.strerror}"
+            ) from None
         if len(data) != stop - start:
-            raise Unreadable(f"{tensor.file} ends within {stored}: it is truncated or being written")
+            raise UnreadableError(f"{tensor.file} ends within {stored}: it is truncated or being written")
         return data
 
     def _stream(self, file: str) -> FileIO | None:
         if file not in self._open:
             path = self.checkpoint.source.path(file)
             try:
-                self._open[file] = None if path is None else self._stack.enter_context(path.open("rb", buffering=0))
+                self._open[file] = self._stack.enter_context(path.open("rb", buffering=0)) if path else None
             except OSError as error:
-                raise Unreadable(f"{file} in {self.checkpoint.source.label}: {error.strerror}") from None
+                raise UnreadableError(f"{file} in {self.checkpoint.source.label}: {error.strerror}") from None
         return self._open[file]
 
 
 class Content:
-    """The data of one canonical tensor as one run of bytes. What is rearranged or computed is made whole first."""
+    """The data of a canonical tensor as contiguous bytes; a computed tensor is held in memory."""
 
     def __init__(self, tensor: Tensor, files: Files) -> None:
         self.tensor, self._files = tensor, files
@@ -64,7 +66,9 @@ class Content:
                 self._whole = encode(evaluate(tensor, files.checkpoint), tensor.dtype, tensor.name)
             case segments:
                 self._segments = segments
-        sizes = [segment.stop - segment.start for segment in self._segments] if self._whole is None else [len(self._whole)]  # fmt: skip
+        sizes = [segment.stop - segment.start for segment in self._segments]
+        if self._whole is not None:
+            sizes = [len(self._whole)]
         self._ends = list(accumulate(sizes))
 
     @property
@@ -82,6 +86,8 @@ class Content:
             segment, end = self._segments[index], self._ends[index]
             begin = end - (segment.stop - segment.start)
             upto = min(stop, end)
-            parts.append(self._files.read(segment.stored, segment.start + start - begin, segment.start + upto - begin))
+            parts.append(
+                self._files.read(segment.stored, segment.start + start - begin, segment.start + upto - begin)
+            )
             start, index = upto, index + 1
         return parts[0] if len(parts) == 1 else b"".join(parts)

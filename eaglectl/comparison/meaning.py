@@ -1,139 +1,178 @@
-"""What two drafters mean, fact by fact; a fact that a file leaves open is never called equal to one that another states."""
+"""What two drafters mean, fact by fact; a fact that one file leaves open is never equal to a stated one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
 from eaglectl.comparison.comparison import Fact, FactState, Side
 from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, sorted_order, to_boundaries
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
-from eaglectl.formats.keys import MISSING, Keys
-from eaglectl.formats.reading import MASK_KEYS
+from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.reader import MASK_KEYS
 
-# what a scaling means where it is silent (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
+# defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
 YARN: Mapping[str, float] = {"beta_fast": 32, "beta_slow": 1}
 SLIDING = ("sliding_window", "layer_types")
 DEPTH = "the default depends on the target's depth; pass --target"
 
 
-def facts(a: Side, b: Side) -> Iterator[Fact]:
+def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
     """Every fact but the draft vocabulary, which is tensor data."""
-    one, other = a.drafter, b.drafter
     output = _norm_output(a, b)
-    yield fact("kind", one.kind, other.kind)
-    yield _version(one, other, output.state)
+    facts_a, facts_b = _plain_facts(a.drafter), _plain_facts(b.drafter)
+    yield stated_fact("kind", a.drafter.kind, b.drafter.kind)
+    yield _version(a.drafter, b.drafter, output.state)
     yield _boundaries(a, b)
-    yield fact("fc_norm", one.norms.fc_norm, other.norms.fc_norm)
+    yield stated_fact("fc_norm", a.drafter.norms.fc_norm, b.drafter.norms.fc_norm)
     yield output
-    yield fact("norm_before_fc", one.norms.norm_before_fc, other.norms.norm_before_fc)
-    yield fact("norm_before_residual", one.norms.norm_before_residual, other.norms.norm_before_residual)
-    yield fact("attention", one.dims.attention, other.dims.attention)
+    for name, value in facts_a.items():
+        yield stated_fact(name, value, facts_b[name])
+    yield from _dimensions(a.drafter, b.drafter)
+    yield from _rope(a.drafter, b.drafter)
+    for key, value in a.drafter.settings.items():
+        yield stated_fact(key, value, b.drafter.settings.get(key))
+    facts_a, facts_b = _carried_facts(a.drafter), _carried_facts(b.drafter)
+    for name, value in facts_a.items():
+        yield stated_fact(name, value, facts_b[name])
+
+
+def _plain_facts(drafter: Drafter) -> dict[str, Any]:
+    return {
+        "norm_before_fc": drafter.norms.norm_before_fc,
+        "norm_before_residual": drafter.norms.norm_before_residual,
+        "attention": drafter.dims.attention,
+    }
+
+
+def _carried_facts(drafter: Drafter) -> dict[str, Any]:
+    return {
+        "sliding_window": _sliding(drafter),
+        "mask_token_id": _mask_token(drafter),
+        "logit_scale": _carried(drafter, "logit_scale", 1.0),
+        "quantisation": drafter.quantisation,
+    }
+
+
+def _dimensions(a: Drafter, b: Drafter) -> Iterator[Fact]:
     for name in Dimensions.__dataclass_fields__:
-        mine, theirs = getattr(one.dims, name), getattr(other.dims, name)
-        if mine or theirs:
-            yield fact(name, mine or None, theirs or None)
-    yield from _rope(one, other)
-    for key in one.settings:
-        yield fact(key, one.settings[key], other.settings.get(key))
-    yield fact("sliding_window", _sliding(one), _sliding(other))
-    yield fact("mask_token_id", _mask_token(one), _mask_token(other))
-    yield fact("logit_scale", _carried(one, "logit_scale", 1.0), _carried(other, "logit_scale", 1.0))
-    yield fact("quantisation", one.quantisation, other.quantisation)
+        size_a, size_b = getattr(a.dims, name), getattr(b.dims, name)
+        if size_a or size_b:
+            yield stated_fact(name, size_a or None, size_b or None)
 
 
-def fact(name: str, a: Any, b: Any, why: str = "") -> Fact:
+def stated_fact(name: str, a: Any, b: Any, why: str = "") -> Fact:
     """A fact that both sides state."""
     return Fact(name, a, b, "equal" if a == b else "differs", why)
 
 
-def _version(one: Drafter, other: Drafter, output: FactState) -> Fact:
-    if one.norms.norm_output is None or other.norms.norm_output is None:
-        return Fact("eagle", one.version, other.version, output, "norm_output decides it")
-    return fact("eagle", one.version, other.version)
+def _version(a: Drafter, b: Drafter, output: FactState) -> Fact:
+    if a.norms.norm_output is None or b.norms.norm_output is None:
+        return Fact("eagle", a.version, b.version, output, "norm_output decides it")
+    return stated_fact("eagle", a.version, b.version)
 
 
 def _norm_output(a: Side, b: Side) -> Fact:
-    one, other = a.drafter.norms.norm_output, b.drafter.norms.norm_output
-    if one is not None and other is not None:
-        return fact("norm_output", one, other)
-    said = [Keys(side.flat).take("norm_output") for side in (a, b)]
-    if one is other and said[0] == said[1] and a.drafter.producer == b.drafter.producer:
+    value_a, value_b = a.drafter.norms.norm_output, b.drafter.norms.norm_output
+    if value_a is not None and value_b is not None:
+        return stated_fact("norm_output", value_a, value_b)
+    stated = [Keys(side.flat).take("norm_output") for side in (a, b)]
+    is_alike = stated[0] == stated[1] and a.drafter.producer == b.drafter.producer
+    if value_a is value_b and is_alike:
         why = "neither file says what was trained, and both are written alike"
-        return Fact("norm_output", one, other, "equal", why)
-    return Fact("norm_output", one, other, "unknown", _question(a, b, "norm_output"))
+        return Fact("norm_output", value_a, value_b, "equal", why)
+    return Fact("norm_output", value_a, value_b, "unknown", _question(a, b, "norm_output"))
 
 
-def _question(a: Side, b: Side, about: str) -> str:
-    """What the sides ask on a subject, once where both ask the same."""
-    asked: dict[str, list[str]] = {}
+def questions(a: Side, b: Side, subjects: Collection[str]) -> Iterator[str]:
+    """The open questions on `subjects`, each once, with the sides that have it."""
+    sides: dict[str, list[str]] = {}
     for name, side in (("A", a), ("B", b)):
-        for note in side.drafter.told("question"):
-            if note.about == about:
-                asked.setdefault(note.text, []).append(name)
-    return "; ".join(f"{' and '.join(names)}: {text}" for text, names in asked.items())
+        for note in side.drafter.notes_at("question"):
+            if note.about in subjects:
+                sides.setdefault(note.text, []).append(name)
+    return (f"{' and '.join(names)}: {text}" for text, names in sides.items())
+
+
+def _question(a: Side, b: Side, subject: str) -> str:
+    return "; ".join(questions(a, b, (subject,)))
 
 
 def _boundaries(a: Side, b: Side) -> Fact:
-    one, other = a.drafter.aux, b.drafter.aux
-    values = _shown(one), _shown(other)
-    if one.boundaries is not None and other.boundaries is not None:
-        return fact("boundaries", *values)
-    if one.is_default and other.is_default:
+    aux_a, aux_b = a.drafter.aux, b.drafter.aux
+    values = _shown(aux_a), _shown(aux_b)
+    if aux_a.boundaries is not None and aux_b.boundaries is not None:
+        return stated_fact("boundaries", *values)
+    if aux_a.is_default and aux_b.is_default:
         return Fact("boundaries", *values, "equal")
-    is_alike = a.drafter.producer == b.drafter.producer and one.is_default == other.is_default
-    if is_alike and one.ids == other.ids and one.boundaries is other.boundaries:
-        return Fact("boundaries", *values, "equal", "neither file says what its ids mean, and both are written alike")
-    if not _may_agree(one, other):
+    if a.drafter.producer == b.drafter.producer and _is_written_alike(aux_a, aux_b):
+        why = "neither file says what its ids mean, and both are written alike"
+        return Fact("boundaries", *values, "equal", why)
+    if not _may_agree(aux_a, aux_b):
         return Fact("boundaries", *values, "differs", "in every way of reading them")
-    asks = [_question(a, b, "aux layers")] + [DEPTH] * (one.is_default or other.is_default)
-    return Fact("boundaries", *values, "unknown", "; ".join(filter(None, asks)))
+    reasons = [_question(a, b, "aux layers")] + [DEPTH] * (aux_a.is_default or aux_b.is_default)
+    return Fact("boundaries", *values, "unknown", "; ".join(filter(None, reasons)))
+
+
+def _is_written_alike(a: AuxLayers, b: AuxLayers) -> bool:
+    return a.is_default == b.is_default and a.ids == b.ids and a.boundaries is b.boundaries
 
 
 def _shown(aux: AuxLayers) -> Any:
     if aux.boundaries is not None:
         return list(aux.boundaries)
     if aux.is_default:
-        return "2, n//2, n-3"
+        return TRAINING_DEFAULT.terms
     return f"ids {', '.join(map(str, aux.ids))}, of unknown meaning" if aux.ids else "not stated"
 
 
-def _may_agree(one: AuxLayers, other: AuxLayers) -> bool:
-    mine, theirs = _readings(one), _readings(other)
-    if mine is not None and theirs is not None:
-        return bool(mine & theirs)
-    known = theirs if mine is None else mine
-    default = one.is_default if mine is None else other.is_default
-    return known is None or not default or any(map(may_be_default, known))
+def _may_agree(a: AuxLayers, b: AuxLayers) -> bool:
+    """Whether the two may mean the same boundaries."""
+    readings_a, readings_b = _readings(a), _readings(b)
+    if readings_a is not None and readings_b is not None:
+        return bool(readings_a & readings_b)
+    if readings_a is None:
+        known, is_default = readings_b, a.is_default
+    else:
+        known, is_default = readings_a, b.is_default
+    return known is None or not is_default or any(map(may_be_default, known))
 
 
 def _readings(aux: AuxLayers) -> frozenset[tuple[int, ...]] | None:
-    """The boundaries that a drafter may mean; None where there is no end of them."""
+    """The boundaries that a drafter may mean; None where any are possible."""
     if aux.boundaries is not None:
         return frozenset({aux.boundaries})
     if aux.ids is None:
         return None
-    return frozenset(sorted_order(to_boundaries(aux.ids, convention))[0] for convention in get_args(Convention))
+    return frozenset(
+        sorted_order(to_boundaries(aux.ids, convention))[0] for convention in get_args(Convention)
+    )
 
 
-def _rope(one: Drafter, other: Drafter) -> Iterator[Fact]:
-    yield fact("rope_theta", one.rope.theta, other.rope.theta)
-    yield fact("rope_scaling", _scaling(one.rope), _scaling(other.rope))
-    if one.dims.attention == "MLA" or other.dims.attention == "MLA":
-        yield fact("rope_interleave", one.rope.is_interleaved, other.rope.is_interleaved)
-        yield fact("rope_factors", list(one.rope.mla_factors), list(other.rope.mla_factors))
-    yield fact("partial_rotary_factor", _share(one), _share(other))
+def _rope(a: Drafter, b: Drafter) -> Iterator[Fact]:
+    yield stated_fact("rope_theta", a.rope.theta, b.rope.theta)
+    yield stated_fact("rope_scaling", _scaling(a.rope), _scaling(b.rope))
+    if "MLA" in (a.dims.attention, b.dims.attention):
+        yield stated_fact("rope_interleave", a.rope.is_interleaved, b.rope.is_interleaved)
+        yield stated_fact("rope_factors", list(a.rope.mla_factors), list(b.rope.mla_factors))
+    yield stated_fact("partial_rotary_factor", _partial_rotary(a), _partial_rotary(b))
 
 
 def _scaling(rope: Rope) -> Mapping[str, Any] | None:
-    """The scaling with what it means where it is silent."""
-    stated = {key: value for key, value in (rope.scaling or {}).items() if value is not None and key != "partial_rotary_factor"}  # fmt: skip
+    """The scaling with the defaults of the keys that it lacks."""
+    stated = {
+        key: value
+        for key, value in (rope.scaling or {}).items()
+        if value is not None and key != "partial_rotary_factor"
+    }
     if stated.get("rope_type", "default") == "default" and len(stated) <= 1:
         return None
     return {**YARN, **stated} if stated.get("rope_type") == "yarn" else stated
 
 
-def _share(drafter: Drafter) -> Any:
-    return (drafter.rope.scaling or {}).get("partial_rotary_factor") or _carried(drafter, "partial_rotary_factor", 1.0)
+def _partial_rotary(drafter: Drafter) -> Any:
+    stated = (drafter.rope.scaling or {}).get("partial_rotary_factor")
+    return stated or _carried(drafter, "partial_rotary_factor", 1.0)
 
 
 def _sliding(drafter: Drafter) -> Mapping[str, Any] | None:
@@ -143,8 +182,10 @@ def _sliding(drafter: Drafter) -> Mapping[str, Any] | None:
 
 
 def _mask_token(drafter: Drafter) -> Any:
-    found = [Keys(drafter.carried).at(key) for key in MASK_KEYS] if Feature.PARALLEL in drafter.features() else []
-    return next((value for value in found if value is not MISSING), None)
+    if Feature.PARALLEL not in drafter.features():
+        return None
+    values = (Keys(drafter.carried).at(key) for key in MASK_KEYS)
+    return next((value for value in values if value is not MISSING), None)
 
 
 def _carried(drafter: Drafter, key: str, absent: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How two files write what they mean: producers, names of tensors, config keys, files."""
+"""How the files of two drafters are written: producers, names of tensors, config keys, files."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,49 +11,49 @@ from eaglectl.formats.catalogue import by_name
 CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
 
 
-def spelling(a: Side, b: Side, more: tuple[Remark, ...] = ()) -> Spelling:
-    """Every difference of spelling; `more` are those of the draft vocabulary."""
-    return Spelling((*_remarks(a, b), *more), tuple(_names(a, b)), tuple(_keys(a, b)))
+def compare_spelling(a: Side, b: Side, vocabulary: tuple[Remark, ...] = ()) -> Spelling:
+    """Every difference in how the files are written; `vocabulary` are those of the draft vocabulary."""
+    return Spelling((*_remarks(a, b), *vocabulary), tuple(_names(a, b)), tuple(_keys(a, b)))
 
 
 def _remarks(a: Side, b: Side) -> Iterator[Remark]:
-    one, other = a.drafter, b.drafter
-    yield from _remark("producer", by_name(one.producer).title, by_name(other.producer).title)
-    yield from _remark("layer ids", _ids(one.aux), _ids(other.aux))
-    yield from _remark("files", _files(a), _files(b))
-    yield from _remark("target", one.target.name or "not named", other.target.name or "not named")
-    yield from _remark("strays", ", ".join(one.strays) or "none", ", ".join(other.strays) or "none")
+    words_a, words_b = _words(a), _words(b)
+    for about, text in words_a.items():
+        if text != words_b[about]:
+            yield Remark(about, text, words_b[about])
 
 
-def _remark(about: str, a: str, b: str) -> Iterator[Remark]:
-    if a != b:
-        yield Remark(about, a, b)
+def _words(side: Side) -> dict[str, str]:
+    drafter = side.drafter
+    return {
+        "producer": by_name(drafter.producer).title,
+        "layer ids": _ids(drafter.aux),
+        "files": ", ".join(side.checkpoint.weight_files),
+        "target": drafter.target.name or "not named",
+        "strays": ", ".join(drafter.strays) or "none",
+    }
 
 
 def _ids(aux: AuxLayers) -> str:
     return f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
 
 
-def _files(side: Side) -> str:
-    return ", ".join(side.checkpoint.weight_files)
-
-
 def _names(a: Side, b: Side) -> Iterator[NamePair]:
-    mine, theirs = tensors_of(a), tensors_of(b)
-    for name in mine:
-        if name in theirs and mine[name].stored != theirs[name].stored:
-            yield NamePair(name, mine[name].stored, theirs[name].stored)
+    tensors_a, tensors_b = tensors_of(a), tensors_of(b)
+    for name, tensor in tensors_a.items():
+        if name in tensors_b and tensor.stored != tensors_b[name].stored:
+            yield NamePair(name, tensor.stored, tensors_b[name].stored)
 
 
 def _keys(a: Side, b: Side) -> Iterator[KeyPair]:
-    mine, theirs = dict(_flat(a.flat)), dict(_flat(b.flat))
-    for key in dict.fromkeys((*mine, *theirs)):
-        if mine.get(key) != theirs.get(key):
-            yield KeyPair(key, mine.get(key), theirs.get(key))
+    keys_a, keys_b = dict(_flat(a.flat)), dict(_flat(b.flat))
+    for key in dict.fromkeys((*keys_a, *keys_b)):
+        if keys_a.get(key) != keys_b.get(key):
+            yield KeyPair(key, keys_a.get(key), keys_b.get(key))
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys as "object.key"; a null says no more than an absent key."""
+    """Keys as "object.key"; null is left out, as it means the same as an absent key."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

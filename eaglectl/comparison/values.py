@@ -1,10 +1,9 @@
-"""Two tensors' data against each other, block by block: digests, and how far their numbers are apart; one of numpy's homes."""
+"""The data of two tensors, block by block: digests, and how far their numbers are apart."""
 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite, prod, sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,146 +11,158 @@ import numpy.typing as npt
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.comparison.comparison import Numbers
 from eaglectl.comparison.contents import Content
-from eaglectl.validation.scanning import FORMS, Floats, as_floats
+from eaglectl.validation.scanning import FLOAT_FORMATS, Floats, as_floats
 
-Read = Callable[[int], None]
+OnBytes = Callable[[int], None]
 BLOCK = 4 << 20
-# bytes of numbers at a time, which take eight times as much as float64
-NUMBERS = 256 << 10
+# bytes of numbers at a time; as float64 they take up to eight times as many
+NUMBER_BLOCK = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Digests:
+class DigestPair:
     """SHA-256 of the data of each side."""
 
     a: str
     b: str
 
 
-def digests(a: Content, b: Content, read: Read) -> Digests:
-    """Digests of both, the second one only computed from where they part. `read` hears how many bytes of A each block had."""
-    mine, theirs = hashlib.sha256(), None
+def digests(a: Content, b: Content, on_bytes: OnBytes) -> DigestPair:
+    """SHA-256 of both; the second is computed from the first difference on. `on_bytes` counts bytes of A."""
+    hash_a, hash_b = hashlib.sha256(), None
     size = max(a.nbytes, b.nbytes)
     for start in range(0, size, BLOCK):
-        one = a.read(start, min(start + BLOCK, a.nbytes)) if start < a.nbytes else b""
-        other = b.read(start, min(start + BLOCK, b.nbytes)) if start < b.nbytes else b""
-        if theirs is None and one != other:
-            theirs = mine.copy()
-        mine.update(one)
-        if theirs:
-            theirs.update(other)
-        read(len(one))
-    return Digests(mine.hexdigest(), (theirs or mine).hexdigest())
+        block_a, block_b = _block(a, start), _block(b, start)
+        if hash_b is None and block_a != block_b:
+            hash_b = hash_a.copy()
+        hash_a.update(block_a)
+        if hash_b:
+            hash_b.update(block_b)
+        on_bytes(len(block_a))
+    return DigestPair(hash_a.hexdigest(), (hash_b or hash_a).hexdigest())
 
 
-def digest(content: Content, read: Read) -> str:
-    """SHA-256 of the data of a tensor that only one side has."""
-    return digests(content, content, read).a
+def _block(content: Content, start: int) -> bytes:
+    """The block at `start`; empty beyond the end."""
+    return content.read(start, min(start + BLOCK, content.nbytes)) if start < content.nbytes else b""
+
+
+def digest(content: Content, on_bytes: OnBytes) -> str:
+    """SHA-256 of the data of a tensor of one side only."""
+    return digests(content, content, on_bytes).a
 
 
 def is_zero(content: Content) -> bool:
-    """Whether a tensor of floats is zeros, of either sign."""
-    if content.tensor.dtype not in FORMS:
+    """Whether a tensor of floats holds only zeros, of either sign."""
+    if content.tensor.dtype not in FLOAT_FORMATS:
         return False
     starts = range(0, content.nbytes, BLOCK)
-    return not any(
-        _numbers(content.tensor.dtype, content.read(at, min(at + BLOCK, content.nbytes))).any() for at in starts
-    )
+    return not any(_numbers(content.tensor.dtype, _block(content, start)).any() for start in starts)
 
 
 def distance(a: Content, b: Content) -> Numbers | None:
-    """How far two tensors of one shape are apart; None where their dtypes have no numbers in common (packed ones)."""
+    """How far two tensors of one shape are apart; None for dtypes that cannot be compared (packed ones)."""
     count = prod(a.tensor.shape)
-    mine, theirs = a.tensor.dtype, b.tensor.dtype
-    if mine in FORMS and theirs in FORMS:
-        tally = _Tally()
-        for x, y, is_same in _blocks(a, b):
-            tally.add(_numbers(mine, x), None if is_same else _numbers(theirs, y), _parted(mine, theirs, x, y))
-        return tally.numbers(count)
-    if mine != theirs or DTYPE_BITS[mine] < 8:
+    dtype_a, dtype_b = a.tensor.dtype, b.tensor.dtype
+    if dtype_a in FLOAT_FORMATS and dtype_b in FLOAT_FORMATS:
+        sums = _DifferenceSums()
+        for raw_a, raw_b, is_same in _blocks(a, b):
+            numbers_b = None if is_same else _numbers(dtype_b, raw_b)
+            differing = _differing_words(dtype_a, raw_a, raw_b) if dtype_a == dtype_b else None
+            sums.add(_numbers(dtype_a, raw_a), numbers_b, differing)
+        return sums.numbers(count)
+    if dtype_a != dtype_b or DTYPE_BITS[dtype_a] < 8:
         return None
-    words = f"u{DTYPE_BITS[mine] // 8}"
-    return Numbers(count, sum(int(np.count_nonzero(_words(words, x) != _words(words, y))) for x, y, _ in _blocks(a, b)))
+    width = DTYPE_BITS[dtype_a] // 8
+    return Numbers(count, sum(_count_differing(width, raw_a, raw_b) for raw_a, raw_b, _ in _blocks(a, b)))
 
 
 def _blocks(a: Content, b: Content) -> Iterator[tuple[bytes, bytes, bool]]:
     """The same numbers of both, and whether they are the same bytes of one dtype."""
-    one, other = (DTYPE_BITS[content.tensor.dtype] // 8 for content in (a, b))
-    step = NUMBERS // max(one, other)
-    count = a.nbytes // one
+    width_a, width_b = (DTYPE_BITS[content.tensor.dtype] // 8 for content in (a, b))
+    is_one_dtype = a.tensor.dtype == b.tensor.dtype
+    step = NUMBER_BLOCK // max(width_a, width_b)
+    count = a.nbytes // width_a
     for start in range(0, count, step):
         stop = min(start + step, count)
-        x, y = a.read(start * one, stop * one), b.read(start * other, stop * other)
-        yield x, y, one == other and a.tensor.dtype == b.tensor.dtype and x == y
+        raw_a = a.read(start * width_a, stop * width_a)
+        raw_b = b.read(start * width_b, stop * width_b)
+        yield raw_a, raw_b, is_one_dtype and raw_a == raw_b
 
 
-def _words(kind: str, raw: bytes) -> npt.NDArray[Any]:
-    return np.frombuffer(raw, f"<{kind}")
+def _count_differing(width: int, raw_a: bytes, raw_b: bytes) -> int:
+    """How many words of `width` bytes differ."""
+    words_a, words_b = (np.frombuffer(raw, f"<u{width}") for raw in (raw_a, raw_b))
+    return int(np.count_nonzero(words_a != words_b))
+
+
+def _differing_words(dtype: str, raw_a: bytes, raw_b: bytes) -> int:
+    """How many words of one dtype of floats differ: -0 is not 0, and a NaN equals itself."""
+    return _count_differing(FLOAT_FORMATS[dtype].width, raw_a, raw_b)
 
 
 def _numbers(dtype: str, raw: bytes) -> Floats:
     """As float64, with NaN for words of 8-bit floats that are no finite number."""
     with np.errstate(invalid="ignore"):
         values = as_floats(dtype, raw)
-    form = FORMS[dtype]
+    form = FLOAT_FORMATS[dtype]
     if form.width == 1:
         words = np.frombuffer(raw, np.uint8)
-        values[((words & form.magnitude) >= form.limit) | (words == form.hole)] = np.nan
+        values[((words & form.magnitude) >= form.limit) | (words == form.nan)] = np.nan
     return values
 
 
-def _parted(mine: str, theirs: str, x: bytes, y: bytes) -> int | None:
-    """How many words differ, where both are of one dtype: -0 is not 0, and a NaN is itself."""
-    if mine != theirs:
-        return None
-    kind = f"u{FORMS[mine].width}"
-    return int(np.count_nonzero(_words(kind, x) != _words(kind, y)))
-
-
-class _Tally:
-    """Differences of two tensors' numbers, block by block."""
+class _DifferenceSums:
+    """Sums over the differences of two tensors, block by block."""
 
     def __init__(self) -> None:
         self.differing = self.not_finite = 0
-        self.largest = self.apart = self.size = 0.0
+        self.max_abs = self.squared_difference = self.squared_a = 0.0
 
-    def add(self, x: Floats, y: Floats | None, parted: int | None) -> None:
-        """Add a block; `y` is None where it is the same as `x`."""
+    def add(self, a: Floats, b: Floats | None, differing: int | None) -> None:
+        """Add a block; `b` None: it equals `a`; `differing`: words that differ, if both are of one dtype."""
         with np.errstate(all="ignore"):
-            if not self._added(x, y, parted):
-                known = np.isfinite(x) if y is None else np.isfinite(x) & np.isfinite(y)
-                self.not_finite += len(x) - int(np.count_nonzero(known))
-                self.differing += self._apart(x, y, parted, known)
-                self._add(x[known], None if y is None else y[known])
+            if self._add_if_finite(a, b, differing):
+                return
+            is_known = np.isfinite(a) if b is None else np.isfinite(a) & np.isfinite(b)
+            self.not_finite += len(a) - int(np.count_nonzero(is_known))
+            self.differing += _count_numbers(a, b, differing, is_known)
+            self._add(a[is_known], None if b is None else b[is_known])
 
-    def _added(self, x: Floats, y: Floats | None, parted: int | None) -> bool:
-        """Whether the block was added: sums that are finite are of numbers that are, which costs less than to look at each."""
-        before = self.size, self.apart, self.largest
-        self._add(x, y)
-        if not isfinite(self.size + self.apart):
-            self.size, self.apart, self.largest = before
+    def _add_if_finite(self, a: Floats, b: Floats | None, differing: int | None) -> bool:
+        """Add a block whose numbers are all finite, which finite sums show at less cost than the numbers."""
+        before = self.squared_a, self.squared_difference, self.max_abs
+        self._add(a, b)
+        if not isfinite(self.squared_a + self.squared_difference):
+            self.squared_a, self.squared_difference, self.max_abs = before
             return False
-        if y is not None:
-            self.differing += int(np.count_nonzero(x != y)) if parted is None else parted
+        if b is not None:
+            self.differing += int(np.count_nonzero(a != b)) if differing is None else differing
         return True
 
-    def _add(self, x: Floats, y: Floats | None) -> None:
-        self.size += float(x @ x)
-        if y is not None and len(x):
-            between = x - y
-            self.apart += float(between @ between)
-            self.largest = max(self.largest, float(between.max()), -float(between.min()))
-
-    @staticmethod
-    def _apart(x: Floats, y: Floats | None, parted: int | None, known: npt.NDArray[np.bool_]) -> int:
-        if y is None:
-            return 0
-        if parted is not None:
-            return parted
-        same = (x == y) | (np.isnan(x) & np.isnan(y) & ~known)
-        return len(x) - int(np.count_nonzero(same))
+    def _add(self, a: Floats, b: Floats | None) -> None:
+        self.squared_a += float(a @ a)
+        if b is not None and len(a):
+            difference = a - b
+            self.squared_difference += float(difference @ difference)
+            self.max_abs = max(self.max_abs, float(difference.max()), -float(difference.min()))
 
     def numbers(self, count: int) -> Numbers:
-        relative = sqrt(self.apart / self.size) if self.size and isfinite(self.apart) and isfinite(self.size) else None
-        largest = self.largest if isfinite(self.largest) else None
-        return Numbers(count, self.differing, largest, relative, self.not_finite)
+        """The result for tensors of `count` numbers."""
+        relative = None
+        if self.squared_a and isfinite(self.squared_difference) and isfinite(self.squared_a):
+            relative = sqrt(self.squared_difference / self.squared_a)
+        max_abs = self.max_abs if isfinite(self.max_abs) else None
+        return Numbers(count, self.differing, max_abs, relative, self.not_finite)
+
+
+def _count_numbers(
+    a: Floats, b: Floats | None, differing: int | None, is_known: npt.NDArray[np.bool_]
+) -> int:
+    """How many numbers differ; two NaN are equal where no words were compared."""
+    if b is None:
+        return 0
+    if differing is not None:
+        return differing
+    is_same = (a == b) | (np.isnan(a) & np.isnan(b) & ~is_known)
+    return len(a) - int(np.count_nonzero(is_same))

@@ -1,21 +1,25 @@
-"""The draft vocabularies of two drafters as the tokens that they mean, offsets or absolute ids, in whatever order."""
+"""The draft vocabularies of two drafters as target tokens, from offsets or absolute ids, in any order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eaglectl.checkpoint.checkpoint import VOCABULARY_PICKLES
-from eaglectl.comparison.comparison import Fact, Remark, Side
-from eaglectl.drafter.vocabulary import DraftVocabulary, numbers, read_vocabulary
-from eaglectl.errors import Refused, Usage
+from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
+from eaglectl.comparison.comparison import Fact, FactState, Remark, Side
+from eaglectl.drafter.tensors import Tensor
+from eaglectl.drafter.vocabulary import DraftVocabulary, Ids, numbers, read_vocabulary
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.catalogue import by_name
 
 NAME = "draft_tokens"
+NO_MAPS = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What d2t and t2d of one side may mean: lists of target tokens, one where it is known, none where they are broken.
+class VocabularyReading:
+    """What d2t and t2d of one side may mean, as lists of target tokens.
 
-    `how` says what that rests on, or what is wrong; `is_absent`: the files hold no map at all. `raw` are the numbers as they lie, whatever integers hold them.
+    There is one list where the meaning is known, and none where the maps are broken. `how` explains that.
+    `is_absent`: the files hold no map. `raw` are the stored integers as bytes.
     """
 
     lists: tuple[tuple[int, ...], ...]
@@ -30,110 +34,128 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of lm_head of the tokens that both have, in one order; None where the heads lie row for row alike."""
+class SharedRows:
+    """Rows of lm_head in A and in B that are of the same tokens, in one order."""
 
     a: Sequence[int]
     b: Sequence[int]
 
 
-def read(side: Side, answer: str | None) -> Reading:
-    """The reading of one side; `answer` ("offset", "absolute") is for a d2t that fits as both. Raises Unreadable."""
+def read(side: Side, answer: str | None) -> VocabularyReading:
+    """Read one side; `answer` ("offset", "absolute") decides a d2t that fits as both.
+
+    Raises UnreadableError.
+    """
     drafter, dims = side.drafter, side.drafter.dims
-    tensors = [drafter.tensors.get(name) for name in ("d2t", "t2d")]
-    if tensors == [None, None] and not drafter.has_reduced_vocabulary:
-        return Reading((tuple(range(dims.vocab)),), "no map: all tokens, in their order", (None, None))
-    data = tuple(None if one is None else side.checkpoint.read(one.stored[0]) for one in tensors)
-    if tensors[0] is None and (tensors[1] is None or drafter.producer == "automodel"):
+    d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
+    if d2t is None and t2d is None and not drafter.has_reduced_vocabulary:
+        return VocabularyReading((tuple(range(dims.vocab)),), "no map: all tokens, in their order", NO_MAPS)
+    data = tuple(_data(side, tensor) for tensor in (d2t, t2d))
+    if d2t is None and (t2d is None or by_name(drafter.producer).has_unordered_rows):
         return _absent(side, data)
     try:
-        values = [
-            numbers(one.name, one.dtype, raw) if one and raw is not None else None
-            for one, raw in zip(tensors, data, strict=True)
-        ]
-    except Refused as error:
-        return Reading((), str(error), data)
-    raw = tuple(None if one is None else one.tobytes() for one in values)
+        values = tuple(_integers(tensor, raw) for tensor, raw in zip((d2t, t2d), data, strict=True))
+    except RefusedError as error:
+        return VocabularyReading((), str(error), data)
+    return _interpret(side, values, answer)
 
-    def as_said(reading: str | None) -> DraftVocabulary:
+
+def _data(side: Side, tensor: Tensor | None) -> bytes | None:
+    return None if tensor is None else side.checkpoint.read(tensor.stored[0])
+
+
+def _integers(tensor: Tensor | None, raw: bytes | None) -> Ids | None:
+    return numbers(tensor.name, tensor.dtype, raw) if tensor and raw is not None else None
+
+
+def _interpret(side: Side, values: tuple[Ids | None, ...], answer: str | None) -> VocabularyReading:
+    """The meaning of d2t and t2d; two meanings where d2t fits as both and no answer is given."""
+    dims = side.drafter.dims
+    raw = tuple(None if value is None else value.tobytes() for value in values)
+
+    def read_as(reading: str | None) -> DraftVocabulary:
         return read_vocabulary(values[0], values[1], dims.draft_vocab, dims.vocab, reading)
 
     try:
-        found = [as_said(None)]
-    except Refused as error:
-        return Reading((), str(error), raw)
-    except Usage as error:  # both fit
-        found = [as_said(answer)] if answer else [as_said("offset"), as_said("absolute")]
-        how = found[0].how if answer else str(error)
-        return Reading(tuple(map(_tokens, found)), how, raw)
-    return Reading((_tokens(found[0]),), found[0].how, raw)
+        only = read_as(None)
+    except RefusedError as error:
+        return VocabularyReading((), str(error), raw)
+    except UsageError as error:  # d2t fits as both
+        if answer:
+            chosen = read_as(answer)
+            return VocabularyReading((_tokens(chosen),), chosen.how, raw)
+        both = tuple(_tokens(read_as(reading)) for reading in ("offset", "absolute"))
+        return VocabularyReading(both, str(error), raw)
+    return VocabularyReading((_tokens(only),), only.how, raw)
 
 
-def _absent(side: Side, data: tuple[bytes | None, ...]) -> Reading:
-    """No d2t, and no t2d whose order is the head's; what lies beside the weights is compared as bytes."""
+def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:
+    """The reading without a d2t; pickles beside the weights are compared as bytes."""
     source = side.checkpoint.source
     beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
     where = f"; {beside[0]} holds it, a pickle, which only `eaglectl convert` opens" if beside else ""
-    return Reading((), f"d2t is missing{where}", (*data, *map(source.read, beside)), is_absent=True)
+    return VocabularyReading((), f"d2t is missing{where}", (*data, *map(source.read, beside)), is_absent=True)
 
 
 def _tokens(vocabulary: DraftVocabulary) -> tuple[int, ...]:
     return tuple(vocabulary.targets.tolist())
 
 
-def compare(a: Side, b: Side, one: Reading, other: Reading) -> Fact:
+def compare(a: Side, b: Side, reading_a: VocabularyReading, reading_b: VocabularyReading) -> Fact:
     """Whether both propose the same tokens."""
-    mine, theirs = one.tokens, other.tokens
-    if mine is not None and theirs is not None:
-        return _known(mine, theirs)
-    values = _shown(a, one), _shown(b, other)
-    why = "; ".join(f"{name}: {side.how}" for name, side in (("A", one), ("B", other)) if side.tokens is None)
-    if one.is_absent == other.is_absent and one.raw == other.raw:
-        state = "equal"
-    elif one.is_absent or other.is_absent:
-        marked = one.raw[1], other.raw[1]
-        state = "differs" if None not in marked and marked[0] != marked[1] else "unknown"
-    else:
-        state = "unknown" if set(one.lists) & set(other.lists) else "differs"
-    return Fact(NAME, *values, state, why)  # type: ignore[arg-type]
+    if reading_a.tokens is not None and reading_b.tokens is not None:
+        return _known(reading_a.tokens, reading_b.tokens)
+    unknown = [(name, side) for name, side in (("A", reading_a), ("B", reading_b)) if side.tokens is None]
+    why = "; ".join(f"{name}: {side.how}" for name, side in unknown)
+    return Fact(NAME, _shown(a, reading_a), _shown(b, reading_b), _state(reading_a, reading_b), why)
 
 
-def _known(mine: tuple[int, ...], theirs: tuple[int, ...]) -> Fact:
-    only_a, only_b = set(mine) - set(theirs), set(theirs) - set(mine)
+def _state(a: VocabularyReading, b: VocabularyReading) -> FactState:
+    """The state of two readings of which one at least is not known."""
+    if a.is_absent == b.is_absent and a.raw == b.raw:
+        return "equal"
+    if a.is_absent or b.is_absent:
+        t2d = a.raw[1], b.raw[1]
+        return "differs" if None not in t2d and t2d[0] != t2d[1] else "unknown"
+    return "unknown" if set(a.lists) & set(b.lists) else "differs"
+
+
+def _known(tokens_a: tuple[int, ...], tokens_b: tuple[int, ...]) -> Fact:
+    shown_a, shown_b = f"{len(tokens_a)} tokens", f"{len(tokens_b)} tokens"
+    only_a, only_b = set(tokens_a) - set(tokens_b), set(tokens_b) - set(tokens_a)
     if not only_a and not only_b:
-        return Fact(NAME, f"{len(mine)} tokens", f"{len(theirs)} tokens", "equal")
-    values = f"{len(mine)} tokens, {len(only_a)} only here", f"{len(theirs)} tokens, {len(only_b)} only here"
-    return Fact(NAME, *values, "differs")
+        return Fact(NAME, shown_a, shown_b, "equal")
+    shown_a, shown_b = f"{shown_a}, {len(only_a)} only here", f"{shown_b}, {len(only_b)} only here"
+    return Fact(NAME, shown_a, shown_b, "differs")
 
 
-def _shown(side: Side, reading: Reading) -> str:
+def _shown(side: Side, reading: VocabularyReading) -> str:
     size = f"{side.drafter.dims.draft_vocab} tokens"
     return size if reading.tokens is not None else f"{size}, not known which"
 
 
-def head_rows(one: Reading, other: Reading) -> Rows | None:
-    """Which rows of the two heads are of the same tokens."""
-    mine, theirs = one.tokens, other.tokens
-    if mine is None or theirs is None or mine == theirs:
+def head_rows(a: VocabularyReading, b: VocabularyReading) -> SharedRows | None:
+    """The rows of lm_head of shared tokens; None where the tokens are equal in their order, or not known."""
+    if a.tokens is None or b.tokens is None or a.tokens == b.tokens:
         return None
-    places = {token: row for row, token in enumerate(theirs)}
-    pairs = [(row, places[token]) for row, token in enumerate(mine) if token in places]
-    return Rows([row for row, _ in pairs], [row for _, row in pairs])
+    rows_b = {token: row for row, token in enumerate(b.tokens)}
+    shared = [(row, rows_b[token]) for row, token in enumerate(a.tokens) if token in rows_b]
+    return SharedRows([row for row, _ in shared], [row for _, row in shared])
 
 
-def remarks(one: Reading, other: Reading) -> tuple[Remark, ...]:
+def remarks(a: VocabularyReading, b: VocabularyReading) -> tuple[Remark, ...]:
     """How the same tokens are written differently."""
-    mine, theirs = one.tokens, other.tokens
-    if mine is None or theirs is None or set(mine) != set(theirs):
+    if a.tokens is None or b.tokens is None or set(a.tokens) != set(b.tokens):
         return ()
-    words = [reading.how.removesuffix(", as t2d confirms") for reading in (one, other)]
-    found = [Remark("d2t", *words)] if words[0] != words[1] else []
-    if mine != theirs:
-        found.append(
-            Remark(
-                "token order",
-                "lm_head's rows are in this one's order",
-                "in another one; they are compared token by token",
-            )
+    remarks = []
+    words = [reading.how.removesuffix(", as t2d confirms") for reading in (a, b)]
+    if words[0] != words[1]:
+        remarks.append(Remark("d2t", *words))
+    if a.tokens != b.tokens:
+        order = Remark(
+            "token order",
+            "lm_head's rows are in this one's order",
+            "in another one; they are compared token by token",
         )
-    return tuple(found)
+        remarks.append(order)
+    return tuple(remarks)

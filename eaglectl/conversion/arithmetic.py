@@ -1,32 +1,36 @@
-"""The few steps that touch elements: arithmetic in float64, casting floats, and putting an absorbed kv_b_proj back together."""
+"""The steps that change elements: float64 arithmetic, casts, and joining an absorbed kv_b_proj."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor, cut
-from eaglectl.errors import Refused
+from eaglectl.errors import RefusedError
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
-
-
+_FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_STORED = {"BF16": "<u2", **_FLOATS}
 Array = npt.NDArray[np.float64]
 BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows can be made one by one
 
 
 def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
-    """A tensor's numbers as float64, whatever they come from; nothing is rounded on the way. Raises Refused for what is no float."""
+    """A tensor's numbers as float64, from any origin, without rounding.
+
+    Raises RefusedError for dtypes that are not floats.
+    """
     match tensor.origin:
         case Computed(sources=(), make=make, by_rows=True):
             whole: Array = make(0, tensor.shape[0])
             return whole
         case Computed(sources=sources, make=make):
-            found: Array = make(*(evaluate(source, checkpoint) for source in sources))
-            return found
+            made: Array = make(*(evaluate(source, checkpoint) for source in sources))
+            return made
         case Absorbed(w_kc, w_vc):
             raw = b"".join(join_absorbed(checkpoint, w_kc, w_vc))
         case segments:
@@ -35,7 +39,7 @@ def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
 
 
 def encoded(tensor: Tensor, checkpoint: Checkpoint) -> Iterator[bytes]:
-    """A computed tensor's bytes, a block of rows after the other where its arithmetic goes by rows: an lm_head may have 10^9 numbers."""
+    """A computed tensor's bytes, in blocks of rows where its arithmetic goes by rows."""
     if not _goes_by_rows(tensor):
         yield encode(evaluate(tensor, checkpoint), tensor.dtype, tensor.name)
         return
@@ -71,24 +75,24 @@ def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
 
 
 def decode(raw: bytes, dtype: str, name: str) -> Array:
-    """Floats of a stored dtype as float64, flat. Raises Refused for other dtypes."""
-    if dtype == "BF16":
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-            return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
-    if dtype not in _FLOATS:
-        raise Refused(f"{name} is {dtype}; arithmetic needs one of BF16, {', '.join(_FLOATS)}")
-    with np.errstate(invalid="ignore"):
-        return np.frombuffer(raw, _FLOATS[dtype]).astype(np.float64)
+    """Floats of a stored dtype as float64, flat. Raises RefusedError for other dtypes."""
+    if dtype not in _STORED:
+        raise RefusedError(f"{name} is {dtype}; arithmetic needs one of {', '.join(_STORED)}")
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return _as_floats(np.frombuffer(raw, _STORED[dtype]), dtype).astype(np.float64)
 
 
 def encode(values: Array, dtype: str, name: str) -> bytes:
-    """float64 numbers in a stored dtype, rounded once to nearest even. Raises Refused where they are not finite there."""
+    """float64 numbers in a stored dtype, rounded once to nearest even.
+
+    Raises RefusedError where they are not finite.
+    """
     with np.errstate(over="ignore"):
         result = _round_to_bfloat16(values) if dtype == "BF16" else values.astype(_FLOATS[dtype])
-    wide = (result.astype("<u4") << 16).view("<f4") if dtype == "BF16" else result
-    if not bool(np.isfinite(wide).all()):
-        raise Refused(
-            f"{name}: the result has values that {dtype} cannot hold, or none at all; see that its inputs are finite"
+    if not bool(np.isfinite(_as_floats(result, dtype)).all()):
+        raise RefusedError(
+            f"{name}: the result has values that {dtype} cannot hold, or none at all; see that its inputs are"
+            " finite"
         )
     return result.tobytes()
 
@@ -104,28 +108,26 @@ def _round_to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
     return _to_bfloat16(bits.view("<f4"))
 
 
-_FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-
-
 def cast(raw: bytes, before: str, after: str, name: str) -> bytes:
-    """Floats in `raw` from one of BF16, F16, F32 to another, rounded to nearest even.
+    """Floats in `raw` cast from one of BF16, F16, F32 to another, rounded to nearest even.
 
-    Raises Refused where a finite value would become infinite: that is not rounding.
+    Raises RefusedError where a finite value would become infinite: that is not rounding.
     """
-    values = (
-        (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
-        if before == "BF16"
-        else np.frombuffer(raw, "<f2" if before == "F16" else "<f4").astype("<f4")
-    )
+    values = _as_floats(np.frombuffer(raw, _STORED[before]), before).astype("<f4")
     with np.errstate(over="ignore"):
-        result = _to_bfloat16(values) if after == "BF16" else values.astype("<f2" if after == "F16" else "<f4")
-    wide = (result.astype("<u4") << 16).view("<f4") if after == "BF16" else result
-    if bool((np.isfinite(values) & ~np.isfinite(wide)).any()):
-        raise Refused(
-            f"{name} has values up to {float(np.abs(values[np.isfinite(values)]).max()):g}, which {after} cannot hold;"
+        result = _to_bfloat16(values) if after == "BF16" else values.astype(_FLOATS[after])
+    is_finite = np.isfinite(values)
+    if bool((is_finite & ~np.isfinite(_as_floats(result, after))).any()):
+        raise RefusedError(
+            f"{name} has values up to {float(np.abs(values[is_finite]).max()):g}, which {after} cannot hold;"
             " leave --dtype out or choose BF16"
         )
     return result.tobytes()
+
+
+def _as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """Elements of a stored dtype as numpy floats: BF16, which numpy lacks, as float32."""
+    return (stored.astype("<u4") << 16).view("<f4") if dtype == "BF16" else stored
 
 
 def _to_bfloat16(values: "np.typing.NDArray[np.float32]") -> "np.typing.NDArray[np.uint16]":
@@ -136,13 +138,13 @@ def _to_bfloat16(values: "np.typing.NDArray[np.float32]") -> "np.typing.NDArray[
 
 
 def join_absorbed(checkpoint: Checkpoint, w_kc: str, w_vc: str) -> Iterator[bytes]:
-    """kv_b_proj [heads*(nope+value), rank] from w_kc [heads, nope, rank] and w_vc [heads, rank, value]; no element changes.
+    """kv_b_proj [heads*(nope+value), rank] from w_kc [heads, nope, rank] and w_vc [heads, rank, value].
 
     Per head: the key rows as they are, then the value columns turned into rows (formats.md, C7).
     """
     keys, values = checkpoint.tensors[w_kc], checkpoint.tensors[w_vc]
     if keys.dtype != values.dtype:
-        raise Refused(f"{w_kc} is {keys.dtype} and {w_vc} is {values.dtype}; kv_b_proj needs one dtype")
+        raise RefusedError(f"{w_kc} is {keys.dtype} and {w_vc} is {values.dtype}; kv_b_proj needs one dtype")
     heads, rank, size = values.shape
     width = values.nbytes * 8 // (heads * rank * size)
     for head in range(heads):

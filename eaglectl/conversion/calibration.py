@@ -1,7 +1,8 @@
-"""What `calibrate` found out about a drafter and its target: kept as a small folder that may travel between machines."""
+"""The statistics of a drafter's target that `calibrate` collects, and the small folder that stores them."""
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,22 +12,24 @@ import numpy as np
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
 from eaglectl.checkpoint.header import header_length, parse_header, parse_json
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import STATISTICS, Folder
 from eaglectl.conversion.arithmetic import Array
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Segment
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
 SCHEMA = "eaglectl/statistics/1"
+MAX_STATISTICS = 64 * MIB
 ENDS, PIECE = 1 << 16, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden] (reference/collecting.py)."""
+    """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden]."""
 
     gram: Array
     cross: Array
@@ -36,8 +39,10 @@ class Matrices:
 class Statistics:
     """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
 
-    `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma` the median RMS of
-    the first two fed-back states, `sigmas` the same by set of prompts; `digests` name the drafter, the target and all prompts, `prompts` each of them.
+    `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma`
+    the median RMS of the first two fed-back states, `sigmas` the same by set of prompts. `digests` are of the
+    drafter, the target and all prompts together, `prompts` of each prompt. `engine` is what ran the target;
+    empty where it is not known.
     """
 
     digests: Mapping[str, str]
@@ -51,19 +56,26 @@ class Statistics:
     sigmas: Mapping[str, float]
     is_direction: bool
     matrices: Matrices | None = None
-    engine: Mapping[str, str] = field(default_factory=dict)  # what ran the target; empty where it is not known
+    engine: Mapping[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """All of it but the matrices, as provenance holds it."""
+        """All of it but the matrices, as eaglectl.json stores it."""
         return {
-            "digests": dict(self.digests), "boundaries": list(self.boundaries), "rms_norm_eps": self.eps, "tokens": self.tokens,
-            "rms": list(self.rms), "log_ratio_sd": list(self.spread), "sigma": self.sigma, "sigma_by_set": dict(self.sigmas), "is_direction": self.is_direction,
+            "digests": dict(self.digests),
+            "boundaries": list(self.boundaries),
+            "rms_norm_eps": self.eps,
+            "tokens": self.tokens,
+            "rms": list(self.rms),
+            "log_ratio_sd": list(self.spread),
+            "sigma": self.sigma,
+            "sigma_by_set": dict(self.sigmas),
+            "is_direction": self.is_direction,
             "engine": dict(self.engine),
-        }  # fmt: skip
+        }
 
 
 def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
-    """SHA-256 over the drafter's float tensors by canonical name, so that another spelling of the same drafter has the same."""
+    """SHA-256 over the float tensors by canonical name: the same for every layout of one drafter."""
     digest = hashlib.sha256()
     for name in sorted(drafter.tensors):
         tensor = drafter.tensors[name]
@@ -82,7 +94,7 @@ def _pieces(segment: Segment) -> tuple[Segment, ...]:
 
 
 def target_digest(source: Source) -> str:
-    """A fingerprint of a target: its config, and size, first and last 64 KiB of each weight file. Seconds for any size."""
+    """SHA-256 of a target's config, and of the size, first and last 64 KiB of each weight file."""
     digest = hashlib.sha256()
     for name in source.names():
         if name != "config.json" and not name.endswith((".safetensors", ".bin")):
@@ -95,7 +107,10 @@ def target_digest(source: Source) -> str:
 
 
 def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
-    """Write a folder, all or nothing. Raises Usage where it exists, Unreadable where nothing can be written."""
+    """Write a folder, all or nothing.
+
+    Raises UsageError where it exists, UnreadableError where nothing can be written.
+    """
     document = {
         "schema": SCHEMA,
         "eaglectl": eaglectl.__version__,
@@ -116,7 +131,11 @@ def _stored(matrices: Matrices) -> Iterator[bytes]:
     table: dict[str, Any] = {"__metadata__": {"format": "np"}}
     position, arrays = 0, [np.ascontiguousarray(array, "<f8") for array in (matrices.gram, matrices.cross)]
     for name, array in zip(("gram", "cross"), arrays, strict=True):
-        table[name] = {"dtype": "F64", "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
+        table[name] = {
+            "dtype": "F64",
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
         position += array.nbytes
     raw = json.dumps(table, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
@@ -133,24 +152,45 @@ def _counted(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]
 
 
 def read_statistics(folder: Path) -> Statistics:
-    """What `calibrate` wrote, looked at number by number. Raises Unreadable where it is not that."""
+    """The statistics in a folder that `calibrate` wrote, every number checked.
+
+    Raises UnreadableError for anything else.
+    """
     try:
-        value = parse_json(FILE, (folder / FILE).read_bytes())
+        value = parse_json(FILE, read_small_file(folder / FILE, MAX_STATISTICS, "--calibration"))
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise Unreadable(f"{FILE} is not what this version of it writes")
-        found = Statistics(
-            dict(value["digests"]), tuple(value["prompts"]), tuple(value["boundaries"]), _number(value["rms_norm_eps"]), int(value["tokens"]), tuple(value["rms"]),
-            tuple(value["log_ratio_sd"]), _number(value["sigma"]), dict(value["sigma_by_set"]), bool(value["is_direction"]), _matrices(folder, value),
-            dict(value.get("engine", {})),
-        )  # fmt: skip
-        if fault := next(_faults(found), None):
-            raise Unreadable(f"{FILE} is not as it was written: {fault}")
+            raise UnreadableError(f"{FILE} is not what this version of it writes")
+        statistics = _statistics(folder, value)
+        if fault := next(_faults(statistics), None):
+            raise UnreadableError(f"{FILE} is not as it was written: {fault}")
     except OSError as error:
-        raise Unreadable(f"--calibration {folder}: {error.filename and Path(error.filename).name}: {error.strerror}; give the folder that `eaglectl calibrate` wrote") from None  # fmt: skip
-    except (Unreadable, ValueError, KeyError, TypeError) as error:
+        raise UnreadableError(
+            f"--calibration {folder}: {error.filename and Path(error.filename).name}: {error.strerror}; give"
+            " the folder that `eaglectl calibrate` wrote"
+        ) from None
+    except (UnreadableError, ValueError, KeyError, TypeError) as error:
         what = f"{FILE} has no {error}" if isinstance(error, KeyError) else str(error)
-        raise Unreadable(f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({what}); calibrate again") from None  # fmt: skip
-    return found
+        raise UnreadableError(
+            f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({what}); calibrate again"
+        ) from None
+    return statistics
+
+
+def _statistics(folder: Path, document: Mapping[str, Any]) -> Statistics:
+    return Statistics(
+        digests=dict(document["digests"]),
+        prompts=tuple(document["prompts"]),
+        boundaries=tuple(document["boundaries"]),
+        eps=_number(document["rms_norm_eps"]),
+        tokens=int(document["tokens"]),
+        rms=tuple(document["rms"]),
+        spread=tuple(document["log_ratio_sd"]),
+        sigma=_number(document["sigma"]),
+        sigmas=dict(document["sigma_by_set"]),
+        is_direction=bool(document["is_direction"]),
+        matrices=_matrices(folder, document),
+        engine=dict(document.get("engine", {})),
+    )
 
 
 def _number(value: object) -> float:
@@ -160,66 +200,110 @@ def _number(value: object) -> float:
 
 
 def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
-    """The matrices beside the document, which has their digest. Raises Unreadable where they are others, or cut."""
-    known = document.get("matrices")
-    if not known and not (folder / MATRICES).exists():
+    """The matrices beside the document, which has their digest.
+
+    Raises UnreadableError where they differ or are truncated.
+    """
+    stated, path = document.get("matrices"), folder / MATRICES
+    if not stated and not path.exists():
         return None
-    path = folder / MATRICES
-    with path.open("rb") as file:
-        size = path.stat().st_size
+    with open_regular(path, "--calibration") as file:
+        size = os.fstat(file.fileno()).st_size
         length = header_length(MATRICES, file.read(8), size)
         header = parse_header(MATRICES, file.read(length), size)
         file.seek(0)
-        if known and hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
-            raise Unreadable(f"{MATRICES} is not the file that was written with {FILE}")
-    if any(t.dtype != "F64" for t in header.tensors):
-        raise Unreadable(f"{MATRICES} is not float64")
-    found = {t.name: np.memmap(path, "<f8", "r", t.start, t.shape) for t in header.tensors}
-    return Matrices(found["gram"], found["cross"])
+        if stated and hashlib.file_digest(file, "sha256").hexdigest() != stated["sha256"]:
+            raise UnreadableError(f"{MATRICES} is not the file that was written with {FILE}")
+    if any(tensor.dtype != "F64" for tensor in header.tensors):
+        raise UnreadableError(f"{MATRICES} is not float64")
+    arrays = {
+        tensor.name: np.memmap(path, "<f8", "r", tensor.start, tensor.shape) for tensor in header.tensors
+    }
+    return Matrices(arrays["gram"], arrays["cross"])
 
 
-def _faults(found: Statistics) -> Iterator[str]:
+def _faults(statistics: Statistics) -> Iterator[str]:
     """What no calibration gives."""
-    count = len(found.boundaries)
-    if not count or len(found.rms) != count or len(found.spread) != count:
+    count = len(statistics.boundaries)
+    if not count or {len(statistics.rms), len(statistics.spread)} != {count}:
         yield "boundaries, rms and log_ratio_sd differ in length"
-    numbers = (*found.rms, *found.spread, *found.sigmas.values(), *found.boundaries)
-    if not all(type(number) in (int, float) for number in numbers):
+    sizes = (
+        statistics.eps,
+        statistics.sigma,
+        statistics.tokens,
+        *statistics.rms,
+        *statistics.sigmas.values(),
+    )
+    if not all(
+        type(number) in (int, float) for number in (*sizes, *statistics.spread, *statistics.boundaries)
+    ):
         yield "a size is no number"
-    elif not all(number > 0 for number in (found.eps, found.sigma, found.tokens, *found.rms, *found.sigmas.values())):
+    elif not all(size > 0 for size in sizes):
         yield "a size is not above 0"
-    if found.matrices is None:
-        return
-    gram, cross = found.matrices.gram, found.matrices.cross
-    if gram.ndim != 2 or cross.ndim != 2 or gram.shape != (cross.shape[1],) * 2 or len(gram) % max(count, 1):
+    if statistics.matrices is not None:
+        yield from _matrix_faults(statistics.matrices, max(count, 1))
+
+
+def _matrix_faults(matrices: Matrices, layers: int) -> Iterator[str]:
+    gram, cross = matrices.gram, matrices.cross
+    is_fitting = gram.ndim == 2 and cross.ndim == 2 and gram.shape == (cross.shape[1],) * 2
+    if not is_fitting or len(gram) % layers:
         yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
     elif not (np.isfinite(gram.sum()) and np.isfinite(cross.sum())):
         yield "the matrices are not finite"
 
 
 def check_statistics(
-    statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter, target: Source | None, *, is_of_states: bool = False
-) -> None:  # fmt: skip
-    """Raise Refused unless they were made with this drafter, these aux layers and, where one is given, this target.
+    statistics: Statistics,
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    target: Source | None,
+    *,
+    is_of_states: bool = False,
+) -> None:
+    """Raise RefusedError unless they were made with this drafter, these aux layers and this target.
 
-    `is_of_states`: the sizes of the target's states are all that is taken, which every drafter of these layers shares.
+    `is_of_states`: only the scales of the target's states are used, which every drafter of these layers
+    shares.
     """
-    again = "run `eaglectl calibrate` with this drafter and its target"
-    if not is_of_states and statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
-        raise Refused(f"the calibration was made with another drafter; {again}")
-    stated, used = drafter.norms.norm_before_residual, statistics.is_direction
-    if stated != used and not is_of_states:
-        raise Refused(f"the calibration was made with norm_before_residual {str(used).lower()}, and this drafter says {str(stated).lower()}; {again}")  # fmt: skip
-    eps = float(drafter.settings["rms_norm_eps"])
-    if statistics.eps != eps and not is_of_states:
-        raise Refused(f"the calibration was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}; {again}")  # fmt: skip
-    if len(statistics.boundaries) != drafter.dims.aux:
-        raise Refused(f"the calibration is of {len(statistics.boundaries)} layers and this drafter takes {drafter.dims.aux}; {again}")  # fmt: skip
-    if is_of_states and drafter.aux.boundaries is None:
-        raise Usage(f"whether this drafter takes the calibration's boundaries {list(statistics.boundaries)} is not known; pass --target or --aux-layers")  # fmt: skip
-    if drafter.aux.boundaries is not None and statistics.boundaries != drafter.aux.boundaries:
-        raise Refused(
-            f"the calibration is of boundaries {list(statistics.boundaries)} and this drafter takes {list(drafter.aux.boundaries)}; {again}"
+    difference = None
+    if not is_of_states:
+        difference = _drafter_difference(statistics, checkpoint, drafter)
+    difference = difference or _layer_difference(statistics, drafter)
+    if difference is None and is_of_states and drafter.aux.boundaries is None:
+        raise UsageError(
+            f"whether this drafter takes the calibration's boundaries {list(statistics.boundaries)} is not"
+            " known; pass --target or --aux-layers"
         )
-    if target is not None and statistics.digests.get("target") != target_digest(target):
-        raise Refused(f"the calibration was made with another target; {again}")
+    if (
+        difference is None
+        and target is not None
+        and statistics.digests.get("target") != target_digest(target)
+    ):
+        difference = "was made with another target"
+    if difference:
+        raise RefusedError(
+            f"the calibration {difference}; run `eaglectl calibrate` with this drafter and its target"
+        )
+
+
+def _drafter_difference(statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter) -> str | None:
+    if statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
+        return "was made with another drafter"
+    stated, used = drafter.norms.norm_before_residual, statistics.is_direction
+    if stated != used:
+        made, has = str(used).lower(), str(stated).lower()
+        return f"was made with norm_before_residual {made}, and this drafter says {has}"
+    eps = float(drafter.settings["rms_norm_eps"])
+    if statistics.eps != eps:
+        return f"was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}"
+    return None
+
+
+def _layer_difference(statistics: Statistics, drafter: Drafter) -> str | None:
+    if len(statistics.boundaries) != drafter.dims.aux:
+        return f"is of {len(statistics.boundaries)} layers and this drafter takes {drafter.dims.aux}"
+    boundaries = drafter.aux.boundaries
+    if boundaries is not None and statistics.boundaries != boundaries:
+        return f"is of boundaries {list(statistics.boundaries)} and this drafter takes {list(boundaries)}"
+    return None

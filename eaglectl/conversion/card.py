@@ -1,22 +1,23 @@
-"""What a card says of a conversion: the one that is written with the output, and the parts that `upload` takes into its own."""
+"""The model card of a conversion, and the parts of it that `upload` takes into its own."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import eaglectl
 from eaglectl.checkpoint.record import history, is_untrained
-from eaglectl.errors import Unreadable, printable
+from eaglectl.errors import UnreadableError
+from eaglectl.text import printable
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.plan import Plan
+    from eaglectl.conversion.plan import ConversionPlan
 
 DEFINITION = (
-    "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In brackets: 95 % by"
-    " bootstrap over prompts."
+    "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In"
+    " brackets: 95 % by bootstrap over prompts."
 )
 UNTRAINED = (
-    "> **Not trained, and not to be served.** `eaglectl convert --to 3.1 --init-only` wrote this as a start for a trainer: its new"
-    " norms were never trained and its acceptance was not looked at. Train it first."
+    "> **Not trained, and not to be served.** `eaglectl convert --to 3.1 --init-only` wrote this as a start"
+    " for a trainer: its new norms were never trained and its acceptance was not looked at. Train it first."
 )
 FC_NORM = {
     "refit": "on: every state is divided by its size, and fc is refit to the normed states",
@@ -35,7 +36,7 @@ NORM_OUTPUT = {
 OTHER = ("pruning", "downgrade", "upgrade")
 
 
-def conversion_card(plan: "Plan", record: Mapping[str, Any]) -> str:
+def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     """README.md for an output whose source has none; `record` is its eaglectl.json."""
     drafter = plan.drafter
     base = drafter.target.name
@@ -48,13 +49,15 @@ def conversion_card(plan: "Plan", record: Mapping[str, Any]) -> str:
         "",
     ]
     boundaries = (
-        "the engines' default" if drafter.aux.boundaries is None else f"boundaries {list(drafter.aux.boundaries)}"
+        "the engines' default"
+        if drafter.aux.boundaries is None
+        else f"boundaries {list(drafter.aux.boundaries)}"
     )
     body = [
         f"# EAGLE-{drafter.version} drafter",
         "",
-        f"Converted from {plan.source} ({drafter.producer}) to the {plan.layout} layout by eaglectl {eaglectl.__version__}; aux layers:"
-        f" {boundaries}.",
+        f"Converted from {plan.source} ({drafter.producer}) to the {plan.layout} layout by eaglectl"
+        f" {eaglectl.__version__}; aux layers: {boundaries}.",
     ]
     gate = gate_lines(record)
     about = [*upgrade_lines(record), *(["## Acceptance", "", DEFINITION, "", *gate] if gate else [])]
@@ -62,7 +65,7 @@ def conversion_card(plan: "Plan", record: Mapping[str, Any]) -> str:
 
 
 def upgrade_lines(record: Mapping[str, Any]) -> list[str]:
-    """How the drafter became EAGLE-3.1, and in plain words if it is untrained; nothing where no record says so."""
+    """How the drafter became EAGLE-3.1, and whether it is untrained; empty where no record states it."""
     lines = [UNTRAINED, ""] if is_untrained(record) else []
     for one in history(record):
         if isinstance(upgrade := one.get("upgrade"), Mapping):
@@ -71,7 +74,7 @@ def upgrade_lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def gate_lines(record: Mapping[str, Any]) -> list[str]:
-    """What the gate measured, before and after; nothing where there was none, or the drafter is another one since."""
+    """What the gate measured; empty where there was none, or where the drafter has changed since."""
     for one in history(record):
         if isinstance(gate := one.get("gate"), Mapping):
             return _gate(gate, is_earlier=one is not record)
@@ -83,12 +86,18 @@ def gate_lines(record: Mapping[str, Any]) -> list[str]:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table in Markdown."""
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-    return [*lines, *(f"| {' | '.join(printable(cell).replace('|', '&#124;') for cell in row)} |" for row in rows)]
+    return [
+        *lines,
+        *(f"| {' | '.join(printable(cell).replace('|', '&#124;') for cell in row)} |" for row in rows),
+    ]
 
 
 def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple[str, str]]:
     try:
-        fc_norm, norm_output = (words.get(upgrade[key], str(upgrade[key])) for key, words in (("fc_norm", FC_NORM), ("norm_output", NORM_OUTPUT)))  # fmt: skip
+        fc_norm, norm_output = (
+            words.get(upgrade[key], str(upgrade[key]))
+            for key, words in (("fc_norm", FC_NORM), ("norm_output", NORM_OUTPUT))
+        )
         if refit := upgrade.get("refit"):
             fc_norm += f" ({float(refit['relative_residual']):.1%} of what it made is left unexplained)"
         if upgrade.get("is_exact"):
@@ -110,9 +119,14 @@ def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple
 def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
     try:
         rows = [
-            [str(int(row["k"])), f"{row['acceptance_length_before']:.3f}", f"{row['acceptance_length']:.3f}", f"{row['ratio']:.3f} [{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]"]
+            [
+                str(int(row["k"])),
+                f"{row['acceptance_length_before']:.3f}",
+                f"{row['acceptance_length']:.3f}",
+                f"{row['ratio']:.3f} [{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]",
+            ]
             for row in gate["rows"]
-        ]  # fmt: skip
+        ]
         prompts, least = int(gate["prompts"]), float(gate["tolerance"])
         engine, device, dtype = (printable(str(gate[key])) for key in ("engine", "device", "dtype"))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
@@ -121,14 +135,16 @@ def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
         return []
     when = ", before it was rewritten in this layout" if is_earlier else ""
     about = (
-        f"EAGLE-3 before and EAGLE-3.1 after the conversion, drafting k tokens, on the same {prompts} prompts, none of them calibrated on"
-        f" ({engine}, {device}, {dtype}){when}; the ratio's lower bound had to reach {least:g}:"
+        f"EAGLE-3 before and EAGLE-3.1 after the conversion, drafting k tokens, on the same {prompts}"
+        f" prompts, none of them calibrated on ({engine}, {device}, {dtype}){when}; the ratio's lower bound"
+        f" had to reach {least:g}:"
     )
     return [about, "", *table(("k", "before", "after", "ratio"), rows), ""]
 
 
-def _broken(what: str) -> Unreadable:
-    return Unreadable(
-        f"eaglectl.json cannot be used: {what} is not as eaglectl writes it; convert again, or remove the file",
+def _broken(what: str) -> UnreadableError:
+    return UnreadableError(
+        f"eaglectl.json cannot be used: {what} is not as eaglectl writes it; convert again, or remove the"
+        " file",
         where="eaglectl.json",
     )

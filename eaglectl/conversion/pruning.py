@@ -1,4 +1,4 @@
-"""A smaller draft vocabulary: which tokens stay, by how often they were counted; the rows of lm_head move, nothing is computed."""
+"""A smaller draft vocabulary: the tokens with the highest counts stay; rows of lm_head move."""
 
 import hashlib
 import json
@@ -8,32 +8,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eaglectl.conversion.plan import Pruning
+from eaglectl.checkpoint.files import MIB, read_small_file
+from eaglectl.conversion.request import Pruning
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.vocabulary import DraftVocabulary
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 
-SMALL_SHARE = 0.9  # of the tokens counted; a drafter stops at every token that it has no row for
+MAX_COUNTS = 256 * MIB
+SMALL_SHARE = 0.9  # of the counts; a drafter stops at every token that it has no row for
 FORMS = 'a JSON object {"id": count}, a JSON array with a count for every id, or a line "id count" for each'
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often each token was counted, all of them together, and the file's digest."""
+    """How often each token was counted, the sum of all counts, and the file's name and digest."""
 
-    of: Mapping[int, int]
+    by_token: Mapping[int, int]
     total: int
     name: str
     digest: str
 
     def share(self, tokens: Iterable[int]) -> float:
-        """What share of the tokens counted are among these."""
-        return sum(self.of.get(token, 0) for token in tokens) / self.total
+        """The share of the counts that these tokens have."""
+        return sum(self.by_token.get(token, 0) for token in tokens) / self.total
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """The drafter with fewer rows, their tokens, what to tell, and what eaglectl.json keeps."""
+class PrunedDrafter:
+    """The drafter with fewer draft tokens, their vocabulary, notes, and entries for eaglectl.json."""
 
     drafter: Drafter
     vocabulary: DraftVocabulary
@@ -41,95 +43,141 @@ class Pruned:
     record: Mapping[str, Any]
 
 
-def pruned(drafter: Drafter, vocabulary: DraftVocabulary, asked: Pruning) -> Pruned:
-    """The drafter with its most counted tokens, sorted by target id. Raises Usage for what makes no sense, Refused for what cannot be."""
-    have, head = drafter.dims.draft_vocab, drafter.tensors.get("lm_head.weight")
-    if not 0 < asked.size < have:
-        raise Usage(
-            f"--draft-vocab {asked.size}: this drafter has {have} tokens, and there are no rows to add; give a number below {have}"
+def pruned(drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning) -> PrunedDrafter:
+    """The drafter with its most counted tokens, sorted by target id.
+
+    Raises UsageError for a size that does not fit, RefusedError for a drafter without an lm_head.
+    """
+    have, size = drafter.dims.draft_vocab, request.size
+    head = drafter.tensors.get("lm_head.weight")
+    if not 0 < size < have:
+        raise UsageError(
+            f"--draft-vocab {size}: this drafter has {have} tokens, and there are no rows to add; give a"
+            f" number below {have}"
         )
     if head is None:
-        raise Refused(
-            "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave out; pass"
-            " --materialize-lm-head with --target"
+        raise RefusedError(
+            "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave"
+            " out; pass --materialize-lm-head with --target"
         )
-    counts = read_counts(asked.counts, drafter.dims.vocab)
+    counts = read_counts(request.counts, drafter.dims.vocab)
     rows = {target: row for row, target in enumerate(vocabulary.targets.tolist())}
-    kept = [token for token in asked.kept or () if token in rows]
-    if len(kept) > asked.size:
-        raise Usage(
-            f"--draft-vocab {asked.size}: {len(kept)} special tokens stay whatever was counted; give at least {len(kept)}"
+    kept = [token for token in request.kept or () if token in rows]
+    if len(kept) > size:
+        raise UsageError(
+            f"--draft-vocab {size}: {len(kept)} special tokens stay whatever was counted; give at least"
+            f" {len(kept)}"
         )
-    tokens = chosen(counts.of, rows, asked.size, kept)
-    found = vocabulary.selected(
-        [rows[token] for token in tokens], f"the {asked.size} most counted tokens of {counts.name}"
-    )
-    tensors = {**drafter.tensors, head.name: head.with_rows([rows[token] for token in tokens])}
-    before, after = counts.share(rows), counts.share(tokens)
+    tokens = most_counted(counts.by_token, rows, size, kept)
+    kept_rows = [rows[token] for token in tokens]
     record = {
-        "draft_vocab": asked.size, "of": have, "share": after, "share_before": before, "counts": counts.name, "sha256": counts.digest,
-        "tokens_counted": counts.total, "always_kept": kept,
-    }  # fmt: skip
-    return Pruned(
-        replace(drafter, tensors=tensors, dims=replace(drafter.dims, draft_vocab=asked.size)),
-        found,
-        tuple(_told(asked, counts, rows, tokens, record)),
-        {"pruning": record},
+        "draft_vocab": size,
+        "of": have,
+        "share": counts.share(tokens),
+        "share_before": counts.share(rows),
+        "counts": counts.name,
+        "sha256": counts.digest,
+        "tokens_counted": counts.total,
+        "always_kept": kept,
+    }
+    smaller = replace(
+        drafter,
+        tensors={**drafter.tensors, head.name: head.with_rows(kept_rows)},
+        dims=replace(drafter.dims, draft_vocab=size),
     )
+    missing = [token for token in request.kept or () if token not in rows]
+    notes = (
+        _share_note(counts, record),
+        *_uncounted_notes(counts, set(tokens) - set(request.kept or ()), size),
+        *_special_token_notes(request.kept, missing),
+    )
+    how = f"the {size} most counted tokens of {counts.name}"
+    return PrunedDrafter(smaller, vocabulary.selected(kept_rows, how), notes, {"pruning": record})
 
 
-def chosen(counts: Mapping[int, int], candidates: Iterable[int], size: int, kept: Sequence[int] = ()) -> list[int]:
-    """The `size` candidates with the highest counts, those to be kept among them, in ascending order; of equals the lower id."""
+def most_counted(
+    counts: Mapping[int, int], candidates: Iterable[int], size: int, kept: Sequence[int] = ()
+) -> list[int]:
+    """`kept` and the candidates with the highest counts, `size` in all; of equal counts the lower id."""
     others = sorted(set(candidates) - set(kept), key=lambda token: (-counts.get(token, 0), token))
     return sorted([*kept, *others[: size - len(kept)]])
 
 
-def _told(
-    asked: Pruning, counts: Counts, rows: Mapping[int, int], tokens: Sequence[int], record: Mapping[str, Any]
-) -> Iterator[Note]:  # fmt: skip
-    have, before, after = record["of"], record["share_before"], record["share"]
-    was = "" if before == 1.0 else f", {before:.2%} before"
-    yield Note(
-        "note" if after >= SMALL_SHARE else "warning",
-        "draft_vocab_size",
-        f"{asked.size} of {have} tokens stay; they are {after:.2%} of the {counts.total:,} counted in {counts.name}{was}"
-        + ("" if after >= SMALL_SHARE else ": every other token ends a draft; give a larger --draft-vocab"),
+def _share_note(counts: Counts, record: Mapping[str, Any]) -> Note:
+    before, after = record["share_before"], record["share"]
+    text = (
+        f"{record['draft_vocab']} of {record['of']} tokens stay; they are {after:.2%} of the {counts.total:,}"
+        f" counted in {counts.name}"
     )
-    if unseen := sum(not counts.of.get(token) for token in set(tokens) - set(asked.kept or ())):
-        yield Note("warning", "draft_vocab_size", f"{unseen} of the {asked.size} were never counted and fill it up, the lowest ids first; count more text, or give a smaller --draft-vocab")  # fmt: skip
-    if asked.kept is None:
-        yield Note("warning", "draft_vocab_size", "which tokens end an answer is not known, and they may be gone; pass --target, whose configs name them")  # fmt: skip
-    elif not asked.kept:
-        yield Note("warning", "draft_vocab_size", "the target's config.json and generation_config.json name no bos_token_id and no eos_token_id; they may be gone")  # fmt: skip
-    elif missing := [token for token in asked.kept if token not in rows]:
-        yield Note("warning", "draft_vocab_size", f"the target's special tokens {missing} have no row in this drafter; it never drafts them")  # fmt: skip
+    if before != 1.0:
+        text += f", {before:.2%} before"
+    if after >= SMALL_SHARE:
+        return Note("note", "draft_vocab_size", text)
+    text += ": every other token ends a draft; give a larger --draft-vocab"
+    return Note("warning", "draft_vocab_size", text)
+
+
+def _uncounted_notes(counts: Counts, tokens: Iterable[int], size: int) -> Iterator[Note]:
+    if uncounted := sum(not counts.by_token.get(token) for token in tokens):
+        yield Note(
+            "warning",
+            "draft_vocab_size",
+            f"{uncounted} of the {size} were never counted and fill it up, the lowest ids first; count more"
+            " text, or give a smaller --draft-vocab",
+        )
+
+
+def _special_token_notes(kept: Sequence[int] | None, missing: Sequence[int]) -> Iterator[Note]:
+    """`kept`: the target's special tokens (None: not known); `missing`: those without a row here."""
+    if kept is None:
+        text = (
+            "which tokens end an answer is not known, and they may be gone; pass --target, whose configs name"
+            " them"
+        )
+    elif not kept:
+        text = (
+            "the target's config.json and generation_config.json name no bos_token_id and no eos_token_id;"
+            " they may be gone"
+        )
+    elif missing:
+        text = (
+            f"the target's special tokens {list(missing)} have no row in this drafter; it never drafts them"
+        )
+    else:
+        return
+    yield Note("warning", "draft_vocab_size", text)
 
 
 def read_counts(path: Path, vocab: int) -> Counts:
-    """Counts by token id: a JSON object, a JSON array, or lines "id count". Raises Unreadable, or Usage with what is wrong where."""
+    """Counts by token id: a JSON object, a JSON array, or lines "id count".
+
+    Raises UnreadableError for a file that cannot be read, UsageError with the place of what is wrong in it.
+    """
+    raw = read_small_file(path, MAX_COUNTS, "--token-counts")
     try:
-        raw = path.read_bytes()
         text = raw.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unreadable(f"--token-counts {path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"--token-counts {path}: {error}") from None
     where = f"--token-counts {path}"
-    found: dict[int, int] = {}
-    for place, token, count in _pairs(text, where):
+    counts: dict[int, int] = {}
+    for place, token, count in _entries(text, where):
         if token >= vocab:
-            raise Usage(
-                f"{where}{place}: token {token} is outside of this drafter's vocabulary of {vocab}; these are counts of another one"
+            raise UsageError(
+                f"{where}{place}: token {token} is outside of this drafter's vocabulary of {vocab}; these are"
+                " counts of another one"
             )
-        if token in found:
-            raise Usage(f"{where}{place}: token {token} is counted twice; give each token once")
-        found[token] = count
-    if not any(found.values()):
-        raise Usage(f"{where} counts nothing; {FORMS} was expected")
-    return Counts(found, sum(found.values()), path.name, hashlib.sha256(raw).hexdigest())
+        if token in counts:
+            raise UsageError(f"{where}{place}: token {token} is counted twice; give each token once")
+        counts[token] = count
+    if not any(counts.values()):
+        raise UsageError(f"{where} counts nothing; {FORMS} was expected")
+    return Counts(counts, sum(counts.values()), path.name, hashlib.sha256(raw).hexdigest())
 
 
-def _pairs(text: str, where: str) -> Iterator[tuple[str, int, int]]:
-    """Where it stands, a token and its count, as the file lists them."""
-    if text.lstrip()[:1] not in ("{", "["):
+def _entries(text: str, where: str) -> Iterator[tuple[str, int, int]]:
+    """The place of each entry in the file, its token and its count."""
+    first = text.lstrip()[:1]
+    if first not in ("{", "["):
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 yield _of_line(line, where, f", line {number}")
@@ -137,34 +185,35 @@ def _pairs(text: str, where: str) -> Iterator[tuple[str, int, int]]:
     try:
         value = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
-        raise Usage(f"{where} is not JSON: {error}") from None
-    if text.lstrip()[0] == "[":
-        yield from (
-            (f", entry {token}", token, _count(count, where, f", entry {token}")) for token, count in enumerate(value)
-        )
+        raise UsageError(f"{where} is not JSON: {error}") from None
+    if first == "[":
+        for token, count in enumerate(value):
+            place = f", entry {token}"
+            yield place, token, _count(count, where, place)
         return
     for key, count in value:
-        yield f", key {key[:50]!r}", _token(key, where, ""), _count(count, where, f", key {key[:50]!r}")
+        place = f", key {key[:50]!r}"
+        yield place, _token(key, where, ""), _count(count, where, place)
 
 
 def _of_line(line: str, where: str, place: str) -> tuple[str, int, int]:
     fields = re.split(r"[\s,;]+", line.strip())
     if len(fields) != 2:
-        raise Usage(f'{where}{place} is {line.strip()[:50]!r}; "id count" was expected')
+        raise UsageError(f'{where}{place} is {line.strip()[:50]!r}; "id count" was expected')
     if not re.fullmatch(r"-?[0-9]{1,18}", fields[1]):
-        raise Usage(f"{where}{place}: {fields[1][:50]!r} is no count; a whole number was expected")
+        raise UsageError(f"{where}{place}: {fields[1][:50]!r} is no count; a whole number was expected")
     return place, _token(fields[0], where, place), _count(int(fields[1]), where, place)
 
 
 def _token(text: str, where: str, place: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise Usage(f"{where}{place}: {text[:50]!r} is no token id; counts go by id, not by text")
+        raise UsageError(f"{where}{place}: {text[:50]!r} is no token id; counts go by id, not by text")
     return int(text)
 
 
 def _count(value: object, where: str, place: str) -> int:
     if type(value) is not int:
-        raise Usage(f"{where}{place}: {str(value)[:50]!r} is no count; a whole number was expected")
+        raise UsageError(f"{where}{place}: {str(value)[:50]!r} is no count; a whole number was expected")
     if value < 0:
-        raise Usage(f"{where}{place}: a count of {value}; counts begin at 0")
+        raise UsageError(f"{where}{place}: a count of {value}; counts begin at 0")
     return value

@@ -1,4 +1,4 @@
-"""The target's lm_head, for a drafter that has none of its own and is to have one (it drafts with the target's till then)."""
+"""The target's lm_head as a drafter's own, for a drafter that shares the target's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ from eaglectl.conversion.arithmetic import Array, decode
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import Refused, Usage
+from eaglectl.errors import RefusedError, UsageError
 
 NAME = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class TargetHead:
-    """The matrix [vocab, hidden] that the target's logits come from, called `name` there; `read` gives rows [start, stop)."""
+    """The target's output matrix [vocab, hidden]; `read` returns rows [start, stop) as float64."""
 
     name: str
     dtype: str
@@ -24,15 +24,21 @@ class TargetHead:
 
 
 def find_target_head(target: Checkpoint) -> TargetHead:
-    """The target's lm_head, or its embedding where the two are one. Raises Refused where neither is there in plain numbers."""
+    """The target's lm_head, or its embedding where the two are tied.
+
+    Raises RefusedError where neither is stored unquantised.
+    """
     inner = target.config.get("text_config")
     is_tied = any(
-        place.get("tie_word_embeddings") is True for place in (target.config, inner) if isinstance(place, dict)
+        place.get("tie_word_embeddings") is True
+        for place in (target.config, inner)
+        if isinstance(place, dict)
     )
     name = matrix(target.tensors, HEADS) or (matrix(target.tensors, EMBEDDINGS) if is_tied else None)
     if name is None:
-        raise Refused(
-            f"--materialize-lm-head: {target.source.label} has no lm_head of plain numbers; give the target's unquantised weights"
+        raise RefusedError(
+            f"--materialize-lm-head: {target.source.label} has no lm_head of plain numbers; give the target's"
+            " unquantised weights"
         )
     stored = target.tensors[name]
 
@@ -44,15 +50,22 @@ def find_target_head(target: Checkpoint) -> TargetHead:
 
 
 def with_head(drafter: Drafter, head: TargetHead) -> Drafter:
-    """The drafter with the target's head as its own; the same function. Raises Usage where it has one, Refused where it does not fit."""
+    """The drafter with the target's head as its own: the same function.
+
+    Raises UsageError where it has one, RefusedError where the shapes do not match.
+    """
     dims = drafter.dims
     if NAME in drafter.tensors:
-        raise Usage("--materialize-lm-head: this drafter has an lm_head of its own; leave the option out")
+        raise UsageError(
+            "--materialize-lm-head: this drafter has an lm_head of its own; leave the option out"
+        )
     if head.shape != (dims.draft_vocab, dims.hidden):
-        raise Refused(
+        raise RefusedError(
             f"--materialize-lm-head: the target's {head.name} is {list(head.shape)}; this drafter needs"
             f" [{dims.draft_vocab}, {dims.hidden}]"
         )
-    own = Tensor(NAME, head.dtype, head.shape, Computed(f"the target's {head.name}", (), head.read, by_rows=True))
+    own = Tensor(
+        NAME, head.dtype, head.shape, Computed(f"the target's {head.name}", (), head.read, by_rows=True)
+    )
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
     return replace(drafter, tensors={**drafter.tensors, NAME: own}, notes=notes)

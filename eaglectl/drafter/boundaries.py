@@ -1,7 +1,8 @@
 """Aux layers as boundaries of the target, and the conventions in which files and engines write them as ids.
 
-Boundary b is the residual stream entering target layer b: 0 is the embedding output, n (the target's depth) the state
-after the last layer, before the final norm. Inside eaglectl there are boundaries only; ids exist at the edges.
+Boundary b is the residual stream entering target layer b: 0 is the embedding output, n (the target's depth)
+the state after the last layer, before the final norm. Inside eaglectl there are boundaries only; ids exist
+at the edges.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ Convention = Literal["boundary", "output"]
 class AuxLayers:
     """What is known of a drafter's aux layers.
 
-    `boundaries` is None where it cannot be known without the target's depth (`is_default`) or without asking the user.
-    `how` says in words what the knowledge rests on. `order` is set where the file lists its ids unsorted or repeated:
-    it maps each sorted, distinct boundary to the places it had in the file, which is how `fc` is laid out.
+    `boundaries` is None where it cannot be known without the target's depth (`is_default`) or without
+    asking the user. `how` says in words what the knowledge rests on. `order` is set where the file lists
+    its ids unsorted or repeated: it maps each sorted, distinct boundary to the places it had in the file,
+    which is how `fc` is laid out.
     """
 
     count: int
@@ -30,7 +32,10 @@ class AuxLayers:
 
 
 def default_boundaries(depth: int) -> tuple[int, int, int]:
-    """(2, n//2, n-3): what every engine uses when a file names no layers (vLLM interfaces.py:1774, SGLang, SafeAILab)."""
+    """(2, n//2, n-3): the layers that trainers take where a recipe names none.
+
+    Source: SafeAILab modeling_llama_kv.py:1138.
+    """
     return (2, depth // 2, depth - 3)
 
 
@@ -45,7 +50,7 @@ def to_boundaries(ids: Sequence[int], convention: Convention) -> tuple[int, ...]
 
 
 def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention | None:
-    """The convention that the numbers themselves give away, for a target of `depth` layers; None where they do not.
+    """The convention that fits the numbers alone, for a target of `depth` layers; None where both may.
 
     n itself cannot be an output id; each producer's default set is known in both spellings.
     """

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.tensors import Dimensions, Tensor
-from eaglectl.errors import Refused
+from eaglectl.errors import RefusedError
 
 Level = Literal["note", "warning", "question", "problem"]
 
 
 class Feature(StrEnum):
-    """What a drafter may have beyond the first EAGLE-3; layouts and engine releases say which of these they express."""
+    """What a drafter may have beyond plain EAGLE-3; layouts and engine releases state which they express."""
 
     MLA = "MLA attention"
     QK_NORM = "q/k norms"
@@ -51,8 +51,8 @@ def bias_feature(name: str) -> Feature | None:
 class Note:
     """Something a reader of the checkpoint should know.
 
-    A question needs an answer that only the user has before a conversion; a problem forbids one. `topic` names the rule
-    of `eaglectl validate` that it is a case of; a note needs none.
+    A question needs an answer that only the user has before a conversion; a problem forbids one. `topic`
+    names the rule of `eaglectl validate` that it is a case of; a note needs none.
     """
 
     level: Level
@@ -63,7 +63,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """The four switches that tell EAGLE-3 variants apart (formats.md, section 1). None: it cannot be known, ask."""
+    """The switches in which EAGLE-3 variants differ (formats.md, section 1); None: the user must decide."""
 
     fc_norm: bool
     norm_before_fc: bool
@@ -87,7 +87,8 @@ class Rope:
     def mla_factors(self) -> tuple[float, float]:
         """What MLA classes multiply by: cos and sin, and the softmax scale; (1, 1) where there is no yarn.
 
-        Sources: vLLM deepseek_scaling_rope.py:52 and deepseek_v2.py:1129 (0.32.0), SGLang deepseek_v2.py, DeepSeek's own code.
+        Sources: vLLM deepseek_scaling_rope.py:52 and deepseek_v2.py:1129 (0.32.0), SGLang deepseek_v2.py,
+        DeepSeek's own code.
         """
         scaling = self.scaling or {}
         if scaling.get("rope_type") != "yarn" or not self.has_mla_factors:
@@ -100,7 +101,9 @@ class Rope:
 def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
     value = scaling.get(key) or absent
     if type(value) not in (int, float):
-        raise Refused(f"config.json: rope_scaling.{key} is {value!r}; a number was expected", topic="rope-values")
+        raise RefusedError(
+            f"config.json: rope_scaling.{key} is {value!r}; a number was expected", topic="rope-values"
+        )
     return float(value)
 
 
@@ -110,7 +113,7 @@ def _mscale(factor: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is known of the model that verifies; every field may be unknown. `repo` is the Hub repository that was looked at."""
+    """What is known of the target model; every field may be unknown. `repo` is its Hub repository."""
 
     name: str | None = None
     model_type: str | None = None
@@ -122,7 +125,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """One drafter. `settings` holds the remaining values that every layout states; `carried` all other config keys."""
+    """One drafter. `settings` are values that every layout states, `carried` all other config keys."""
 
     producer: str
     evidence: str
@@ -143,7 +146,10 @@ class Drafter:
 
     @property
     def version(self) -> str:
-        """ "3", "3.1" (fc_norm + norm_output: the paper's) or "3.1-joint" (norm_before_fc + norm_output); "3 or 3.1" where norm_output is unknown."""
+        """The EAGLE version: "3", "3.1", "3.1-joint", or "3 or 3.1" where norm_output is unknown.
+
+        3.1 has fc_norm and norm_output, as the paper; 3.1-joint norm_before_fc and norm_output.
+        """
         match self.norms:
             case Norms(norm_output=None):
                 return "3 or 3.1"
@@ -182,7 +188,7 @@ class Drafter:
         biases = {feature for name in names if (feature := bias_feature(name))}
         return frozenset(feature for feature, is_present in present.items() if is_present) | biases
 
-    def told(self, level: Level) -> tuple[Note, ...]:
+    def notes_at(self, level: Level) -> tuple[Note, ...]:
         """The notes of one level."""
         return tuple(note for note in self.notes if note.level == level)
 

@@ -10,7 +10,7 @@ PLAIN = ("F64", "F32", "F16", "BF16")
 
 
 def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str | None:
-    """The matrix of plain numbers with one of several names, the first that is there; vision towers have none of these."""
+    """The first matrix of plain numbers with one of `names`; vision towers have none of these."""
     for ending in endings:
         names = sorted((name for name in tensors if name == ending or name.endswith(f".{ending}")), key=len)
         for name in names:

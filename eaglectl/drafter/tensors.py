@@ -76,10 +76,10 @@ class Absorbed:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tensor made by arithmetic: `make` takes the sources as float64 arrays and returns one; `how` names the step.
+    """A tensor made by arithmetic: `make` computes it from float64 sources, `how` names the step.
 
-    `by_rows`: each row of the result comes from the same row of every source, so blocks of rows can be made one by one; without
-    sources, `make` then takes the first row and the one after the last.
+    `by_rows`: each row of the result comes from the same row of every source, so blocks of rows can be made
+    one by one; without sources, `make` then takes the first row and the one after the last.
     """
 
     how: str
@@ -90,7 +90,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A canonical tensor and where its bytes come from: segments in order, an absorbed pair, or arithmetic."""
+    """A canonical tensor and the origin of its bytes: segments in order, an absorbed pair, or arithmetic."""
 
     name: str
     dtype: str
@@ -109,7 +109,7 @@ class Tensor:
                 return tuple(dict.fromkeys(segment.stored for segment in segments))
 
     def with_rows(self, rows: Sequence[int]) -> "Tensor":
-        """The tensor of these rows of the first axis, in this order: bytes move, unless it has no bytes yet."""
+        """The tensor of these rows of the first axis, in this order; no value changes."""
         shape, picked = (len(rows), *self.shape[1:]), list(rows)
         if not isinstance(self.origin, tuple):
             moved = Computed("rows moved", (self,), lambda values: values[picked])
@@ -131,7 +131,7 @@ def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ..
 
 
 def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> Iterator[Segment]:
-    """The bytes of `rows`, each `size` long, out of the segments in `origin`; neighbours become one segment."""
+    """The segments of `rows`, each `size` bytes long, within `origin`; neighbours are merged."""
     places = [part for segment in origin for part in _rows_of(segment, size)]
     last: Segment | None = None
     for row in rows:
@@ -187,27 +187,34 @@ class Dimensions:
         """The names that shape expressions use, for a tensor of `layer`."""
         mla, query = bool(self.kv_lora_rank), self.qk_nope_head_dim + self.qk_rope_head_dim
         return {
-            "hidden": self.hidden, "target_hidden": self.target_hidden, "aux": self.aux, "vocab": self.vocab,
-            "draft_vocab": self.draft_vocab, "intermediate": self.intermediate,
+            "hidden": self.hidden,
+            "target_hidden": self.target_hidden,
+            "aux": self.aux,
+            "vocab": self.vocab,
+            "draft_vocab": self.draft_vocab,
+            "intermediate": self.intermediate,
             "input": 2 * self.hidden if layer == 0 else self.hidden,
-            "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": query if mla else self.head_dim,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": query if mla else self.head_dim,
             "value_dim": self.v_head_dim if mla else self.head_dim,
-            "q_lora_rank": self.q_lora_rank, "kv_lora_rank": self.kv_lora_rank,
+            "q_lora_rank": self.q_lora_rank,
+            "kv_lora_rank": self.kv_lora_rank,
             "query_dim": query,
             "latent_dim": self.kv_lora_rank + self.qk_rope_head_dim,
             "key_value_dim": self.qk_nope_head_dim + self.v_head_dim,
-        }  # fmt: skip
+        }
 
 
 def shape_expression(name: str) -> str | None:
-    """The shape of a canonical tensor in words ("hidden aux*target_hidden"); None for a name that is not canonical."""
+    """The shape of a canonical tensor as dimension names ("hidden aux*target_hidden"), else None."""
     if layer := LAYER.fullmatch(name):
         return LAYER_SHAPES.get(layer[2])
     return MODEL_SHAPES.get("fc_norm.N.weight" if NORM.fullmatch(name) else name)
 
 
 def expected_shape(name: str, dims: Dimensions) -> tuple[int, ...] | None:
-    """The shape that `dims` give a canonical tensor; None where the name, or what surrounds it, does not fix one."""
+    """The shape that `dims` give a canonical tensor; None where its name fixes none."""
     expression = shape_expression(name)
     if expression is None:
         return None
@@ -217,7 +224,7 @@ def expected_shape(name: str, dims: Dimensions) -> tuple[int, ...] | None:
 
 
 def is_quantised_part(name: str) -> bool:
-    """Whether a name is a quantiser's companion of a weight (scales, packed values), whose shape nothing here fixes."""
+    """Whether a name is a quantiser's companion of a weight: scales or packed values of any shape."""
     return QUANTISED.search(name) is not None
 
 

@@ -1,6 +1,7 @@
 """The draft vocabulary: d2t and t2d, read as numbers; the home of numpy for whole-number work.
 
-d2t is kept as offsets: draft token i proposes target token i + d2t[i] (vLLM llama_eagle3.py:385, SGLang, SafeAILab).
+d2t is kept as offsets: draft token i proposes target token i + d2t[i] (vLLM llama_eagle3.py:385, SGLang,
+SafeAILab).
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eaglectl.errors import Refused, Usage
+from eaglectl.errors import RefusedError, UsageError
 
 Ids = npt.NDArray[np.int64]
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "U8": "u1", "I8": "i1", "BOOL": "?"}
 _OTHERS = {"U64": "<u8", "U32": "<u4", "U16": "<u2", "F64": "<f8", "F32": "<f4", "F16": "<f2"}
 BOTH_FIT = (
-    "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset or"
-    " d2t=absolute"
+    "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset"
+    " or d2t=absolute"
 )
 
 
@@ -51,7 +52,7 @@ class DraftVocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong with d2t or t2d: the rule of `eaglectl validate` that it is a case of, and one sentence."""
+    """A fault of d2t or t2d: the name of the rule that reports it, and a message."""
 
     topic: str
     text: str
@@ -61,14 +62,19 @@ class Fault:
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
     """Raw little-endian data of an integer or boolean tensor as int64."""
     if dtype not in _INTEGERS:
-        raise Refused(
-            f"{name} is {dtype}; whole numbers were expected (engines read int64)", "d2t-dtype", f"tensor:{name}"
+        raise RefusedError(
+            f"{name} is {dtype}; whole numbers were expected (engines read int64)",
+            "d2t-dtype",
+            f"tensor:{name}",
         )
     return np.frombuffer(raw, dtype=_INTEGERS[dtype]).astype(np.int64)
 
 
 def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
-    """Raw little-endian data as engines copy it into their int64 parameter: fractions are cut off. Raises Refused."""
+    """Little-endian data as engines copy it into their int64 parameter: fractions are cut off.
+
+    Raises RefusedError.
+    """
     if dtype == "BF16":
         return _whole((np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16).view(np.float32))
     if dtype in _OTHERS:
@@ -91,9 +97,9 @@ def from_tokens(tokens: Sequence[int], draft_vocab: int, vocab: int) -> DraftVoc
     """The map of a trainer's list of target tokens, one for each lm_head row in order."""
     targets = np.array(tokens, dtype=np.int64)
     if len(targets) != draft_vocab or not _is_valid(targets, vocab):
-        raise Refused(
-            f"the trainer's token list has {len(targets)} entries; {draft_vocab} different tokens below {vocab} were"
-            " needed"
+        raise RefusedError(
+            f"the trainer's token list has {len(targets)} entries; {draft_vocab} different tokens below"
+            f" {vocab} were needed"
         )
     return DraftVocabulary(targets, "from the trainer's token list")
 
@@ -103,38 +109,43 @@ def read_vocabulary(
 ) -> DraftVocabulary:
     """The draft vocabulary from whichever of d2t [draft_vocab] and t2d [vocab] is there.
 
-    Raises Refused where they are out of range, repeat a token or contradict each other; Usage where d2t may be offsets
-    or absolute ids and `answer` ("offset", "absolute") does not say.
+    Raises RefusedError where they are out of range, repeat a token or contradict each other; UsageError
+    where d2t may be offsets or absolute ids and `answer` ("offset", "absolute") does not say.
     """
     used = None if t2d is None else np.flatnonzero(t2d)
     if used is not None and len(used) != draft_vocab:
-        raise Refused(_miscounted(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
+        raise RefusedError(_miscounted(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
     if d2t is None:
         if used is None:
-            raise Refused(
-                f"d2t is missing and the draft vocabulary has {draft_vocab} of {vocab} tokens; engines would propose"
-                f" the first {draft_vocab}: restore it from the trainer",
+            raise RefusedError(
+                f"d2t is missing and the draft vocabulary has {draft_vocab} of {vocab} tokens; engines would"
+                f" propose the first {draft_vocab}: restore it from the trainer",
                 "d2t-missing",
             )
         return DraftVocabulary(used.astype(np.int64), "from t2d")
     readings = _readings(d2t, used, vocab)
     fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
     if not fits and readings:
-        raise Refused(
-            f"d2t does not fit as --source-semantics d2t={answer} says; leave it out", "d2t-range", "tensor:d2t"
+        raise RefusedError(
+            f"d2t does not fit as --source-semantics d2t={answer} says; leave it out",
+            "d2t-range",
+            "tensor:d2t",
         )
     if not fits:
         states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), used, vocab))
-        raise Refused(
-            f"d2t, read as offsets, {states}, and does not fit as absolute ids either; restore it from the trainer",
+        raise RefusedError(
+            f"d2t, read as offsets, {states}, and does not fit as absolute ids either; restore it from the"
+            " trainer",
             "d2t-range",
             "tensor:d2t",
         )
     if len(fits) > 1 and not np.array_equal(offset_targets(d2t), d2t):
-        raise Usage(BOTH_FIT)
+        raise UsageError(BOTH_FIT)
     kind, targets = next(iter(fits.items()))
     words = {"offset": "offsets", "absolute": "absolute ids"}
-    return DraftVocabulary(targets, f"d2t holds {words[kind]}" + (", as t2d confirms" if used is not None else ""))
+    return DraftVocabulary(
+        targets, f"d2t holds {words[kind]}" + (", as t2d confirms" if used is not None else "")
+    )
 
 
 def offset_targets(d2t: Ids) -> Ids:
@@ -143,7 +154,7 @@ def offset_targets(d2t: Ids) -> Ids:
 
 
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
-    """What is wrong with d2t [draft_vocab], which engines read as offsets, and with t2d [vocab]; each fact once."""
+    """The faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
     used = None if t2d is None else np.flatnonzero(t2d)
     found: tuple[Fault, ...] = ()
     if used is not None and len(used) != draft_vocab:
@@ -164,8 +175,8 @@ def _faults_of_d2t(d2t: Ids, used: Ids | None, draft_vocab: int, vocab: int) -> 
         return [Fault("d2t-order", words.format(i, targets[i], targets[i + 1])) for i in falls]
     if "absolute" in readings:
         text = (
-            f"d2t holds token ids ({d2t[0]} to {d2t[-1]}); engines add the draft token's own number to each, and reach"
-            f" {targets.max()}"
+            f"d2t holds token ids ({d2t[0]} to {d2t[-1]}); engines add the draft token's own number to each,"
+            f" and reach {targets.max()}"
         )
         return [Fault("d2t-absolute", text)]
     return [
@@ -176,7 +187,9 @@ def _faults_of_d2t(d2t: Ids, used: Ids | None, draft_vocab: int, vocab: int) -> 
 
 def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
     """Whether d2t fits as offsets and as absolute ids, with no t2d to tell."""
-    return t2d is None and len(_readings(d2t, None, vocab)) > 1 and not np.array_equal(offset_targets(d2t), d2t)
+    return (
+        t2d is None and len(_readings(d2t, None, vocab)) > 1 and not np.array_equal(offset_targets(d2t), d2t)
+    )
 
 
 def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
@@ -190,7 +203,10 @@ def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
 
 
 def _miscounted(marked: int, draft_vocab: int) -> str:
-    return f"t2d marks {marked} target tokens and the draft vocabulary has {draft_vocab}; restore both from the trainer"
+    return (
+        f"t2d marks {marked} target tokens and the draft vocabulary has {draft_vocab}; restore both from the"
+        " trainer"
+    )
 
 
 def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
@@ -201,14 +217,19 @@ def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
         span = f"reaches from {targets.min()} to {targets.max()} in a vocabulary of {vocab}"
         found.append(Fault("d2t-range", f"{span} ({outside} tokens are outside)"))
     if repeated := len(inside) - len(np.unique(inside)):
-        found.append(Fault("d2t-unique", f"repeats a target token ({repeated} of {len(targets)} are another's too)"))
+        found.append(
+            Fault("d2t-unique", f"repeats a target token ({repeated} of {len(targets)} are another's too)")
+        )
     if not found and used is not None and (others := len(np.setdiff1d(targets, used))):
         found.append(Fault("d2t-t2d", f"does not give the tokens that t2d marks ({others} are others)"))
     return found
 
 
 def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
-    """Whether every pair of lm_head rows is one row twice, and no pair is zeros: TorchSpec's pruning fault (formats.md, 5.3)."""
+    """Whether every pair of lm_head rows is one row twice, and no pair is zeros.
+
+    This is TorchSpec's pruning fault (formats.md, 5.3).
+    """
     return bool(rows) and all(one == other and any(one) for one, other in rows)
 
 
@@ -221,5 +242,8 @@ def repeated_offsets(offsets: Ids, most: int) -> list[int]:
 
 def _is_valid(targets: Ids, vocab: int) -> bool:
     return bool(
-        len(targets) and targets.min() >= 0 and targets.max() < vocab and len(np.unique(targets)) == len(targets)
+        len(targets)
+        and targets.min() >= 0
+        and targets.max() < vocab
+        and len(np.unique(targets)) == len(targets)
     )

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import sglang, vllm
-from eaglectl.engines.engine import Verdict
-from eaglectl.engines.facts import Engine
+from eaglectl.engines.behaviour import Behaviour, unversioned, unversioned_behaviour
+from eaglectl.engines.engine import Engine, Verdict
+from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.view import View, flat_as_read
-from eaglectl.errors import Usage
+from eaglectl.errors import UsageError
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -23,8 +24,8 @@ UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """One engine and the releases asked about, newest last."""
+class EngineRequest:
+    """One engine and the releases requested, newest last."""
 
     engine: str
     releases: tuple[str, ...]
@@ -33,78 +34,108 @@ class Wanted:
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE)}
 
 
-def parse_engine(text: str) -> Wanted:
-    """The engine and releases that `text` means; a bare name is the newest release known. Raises Usage with the nearest ones."""
+def parse_engine(text: str) -> EngineRequest:
+    """The engine and releases that `text` names; a bare name is the newest release known.
+
+    Raises UsageError with the nearest ones.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        raise Usage(f"--engine {text}: {_spelling(text)}") from None
+        raise UsageError(f"--engine {text}: {_spelling(text)}") from None
     name = requirement.name.lower()
     if name in UNVERSIONED:
         if requirement.specifier:
-            raise Usage(f"--engine {text}: releases of {name} are not followed; write {name}")
-        return Wanted(name, ())
+            raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
+        return EngineRequest(name, ())
     if name not in ENGINES:
-        raise Usage(f"--engine {text}: {_spelling(text)}")
+        raise UsageError(f"--engine {text}: {_spelling(text)}")
     known = ENGINES[name].releases
     if not requirement.specifier:
-        return Wanted(name, known[-1:])
+        return EngineRequest(name, known[-1:])
     matching = tuple(release for release in known if release in requirement.specifier)
     if not matching:
         from packaging.version import Version
 
-        asked = [Version(one.version.removesuffix(".*")) for one in requirement.specifier]
-        raise Usage(f"--engine {text}: no known release fits; {_nearest(name, asked)}")
-    return Wanted(name, matching)
+        versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
+        raise UsageError(f"--engine {text}: no known release fits; {_nearest(name, versions)}")
+    return EngineRequest(name, matching)
 
 
-def _nearest(name: str, asked: Sequence["Version"]) -> str:
-    """The known releases around those asked for."""
+def _nearest(name: str, versions: Sequence["Version"]) -> str:
+    """The known releases around `versions`."""
     from packaging.version import Version
 
     known = ENGINES[name].releases
-    below = [release for release in known if Version(release) <= min(asked)]
-    above = [release for release in known if Version(release) >= max(asked)]
+    below = [release for release in known if Version(release) <= min(versions)]
+    above = [release for release in known if Version(release) >= max(versions)]
     near = dict.fromkeys([*below[-1:], *above[:1]])
     span = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
     return f"{name} is known from {span}; near it: {', '.join(f'{name}=={release}' for release in near)}"
 
 
 def _spelling(text: str) -> str:
-    """How an engine is written, by what `text` seems to mean."""
-    name, number = re.fullmatch(r"\s*([A-Za-z_-]*)[^0-9]*(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    near = get_close_matches(name.strip("-_").lower(), (*ENGINES, *UNVERSIONED), 3, 0.5)
+    """How engines are written, with the names nearest to `text`."""
+    parts = re.fullmatch(r"\s*([A-Za-z_-]*)[^0-9]*(.*)", text, re.DOTALL)
+    name, number = parts.groups() if parts else (text, "")
+    names = (*ENGINES, *UNVERSIONED)
+    near = get_close_matches(name.strip("-_").lower(), names, 3, 0.5)
+    examples = f'vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
     if not near:
-        return (
-            f'engines are {", ".join((*ENGINES, *UNVERSIONED))}; write vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
-        )
+        return f"engines are {', '.join(names)}; write {examples}"
     version = re.match(r"[0-9]+(\.[0-9]+)*", number)
-    is_version = version is not None and near[0] in ENGINES
-    meant = [f"{near[0]}=={version[0]}" if is_version and version else near[0], *near[1:]]
-    return f'near it: {", ".join(meant)}; releases are written as vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
+    if version and near[0] in ENGINES:
+        near[0] = f"{near[0]}=={version[0]}"
+    return f"near it: {', '.join(near)}; releases are written as {examples}"
+
+
+def aux_readings(config: Mapping[str, Any], target: Target) -> Mapping[str, CapturedLayers]:
+    """The layers that each runner of the newest releases captures, by the runner's label."""
+    newest = [engine.behaviour(engine.releases[-1]) for engine in ENGINES.values()]
+    every: list[Behaviour] = [*newest, *(unversioned_behaviour(name) for name in unversioned()["engines"])]
+    readings = [
+        capture(runner, config, target)
+        for behaviour in every
+        for runner in reversed(tuple(behaviour.runners.values()))
+    ]
+    return {captured.engine: captured for captured in readings}
 
 
 def view_for(
-    engine: str, drafter: Drafter, config: Mapping[str, Any], flat: Mapping[str, Any], names: tuple[str, ...], target: Mapping[str, Any] | None = None,
-) -> View:  # fmt: skip
-    """A checkpoint as `engine` meets it; `flat` is the config with its producer's nesting undone, `target` the target's."""
+    engine: str,
+    drafter: Drafter,
+    config: Mapping[str, Any],
+    flat: Mapping[str, Any],
+    names: tuple[str, ...],
+    target: Mapping[str, Any] | None = None,
+) -> View:
+    """A checkpoint as `engine` reads it.
+
+    `flat` is the config with its producer's nesting undone, `target` the target's.
+    """
     read = flat_as_read(config, flat) if engine == "vllm" else config
     return View(drafter, config, read, names, target or {})
 
 
 def verdicts(
-    drafter: Drafter, config: Mapping[str, Any], flat: Mapping[str, Any], names: tuple[str, ...], wanted: Wanted
+    drafter: Drafter,
+    config: Mapping[str, Any],
+    flat: Mapping[str, Any],
+    names: tuple[str, ...],
+    wanted: EngineRequest,
 ) -> tuple[Verdict, ...]:
-    """What each wanted release does with a checkpoint as it lies."""
+    """What each requested release does with a checkpoint as stored."""
     if wanted.engine not in ENGINES:
         return ()
     view = view_for(wanted.engine, drafter, config, flat, names)
     return tuple(ENGINES[wanted.engine].verdict(view, release) for release in wanted.releases)
 
 
-def launch_commands(drafter: Drafter, path: str, tokens: int = 3, revision: str | None = None) -> Mapping[str, str]:
+def launch_commands(
+    drafter: Drafter, path: str, tokens: int = 3, revision: str | None = None
+) -> Mapping[str, str]:
     """The command that serves the drafter, for each engine; TARGET where the target's name is not known.
 
     `path` may be a Hub repository, and `revision` then one of its.
@@ -121,7 +152,8 @@ def launch_commands(drafter: Drafter, path: str, tokens: int = 3, revision: str 
             f"python -m sglang.launch_server --model-path {target} --speculative-algorithm EAGLE3"
             f" --speculative-draft-model-path {quoted}"
         ),
-        f"--speculative-num-steps {tokens} --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens + 1}",
+        f"--speculative-num-steps {tokens} --speculative-eagle-topk 1",
+        f"--speculative-num-draft-tokens {tokens + 1}",
     ]
     if revision is not None:
         sglang_parts.append(f"--speculative-draft-model-revision {shlex.quote(revision)}")

@@ -1,39 +1,82 @@
-"""What every engine needs told apart: how it reads aux-layer ids, and what a verdict on a drafter is."""
+"""An engine whose releases are followed: what each of its releases does with a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
-from eaglectl.drafter.boundaries import AuxLayers, default_boundaries, may_be_default, to_boundaries
-from eaglectl.drafter.drafter import Target
+from eaglectl.engines.behaviour import Behaviour, behaviour, releases
+from eaglectl.engines.data import load
+from eaglectl.engines.facts import AppliedFact, Fact, Outcome, facts
+from eaglectl.engines.layers import CapturedLayers, capture, value_at
+from eaglectl.engines.releases import is_within
+from eaglectl.engines.view import View
+from eaglectl.formats.catalogue import prefixes
+from eaglectl.formats.names import inner_wrapper, stored_prefix
 
-Outcome = Literal["as trained", "differs", "fails", "unknown"]
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint in one release; `captured` has the layers for each runner that the release may take."""
+
+    view: View
+    release: str
+    behaviour: Behaviour
+    captured: Mapping[str, CapturedLayers]
+
+    def flag(self, name: str) -> bool:
+        """A switch as the release reads it; false where it knows no such switch."""
+        flag = self.behaviour.flags.get(name)
+        values = [value_at(self.view.flat, path) for path in flag.paths] if flag else []
+        if flag and flag.any_of:
+            return any(values)
+        first = next((value for value in values if value is not None), None)
+        return bool(self._speculators_default(name) if first is None else first)
+
+    def _speculators_default(self, name: str) -> bool:
+        kind = str(self.view.config.get("speculators_model_type")) if self.view.is_speculators else ""
+        return self.behaviour.speculators_defaults.get(kind, {}).get(name, False)
+
+    @property
+    def aux_count(self) -> int:
+        """The number of aux states that the release builds fc for."""
+        counted = self.behaviour.aux_count[self.view.model_class]
+        for path in counted.paths:
+            match value_at(self.view.flat, path):
+                case int(count):
+                    return count
+                case [*ids] if ids:
+                    return len(ids)
+        return counted.otherwise
+
+    @cached_property
+    def refused_prefixes(self) -> tuple[str, ...]:
+        """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
+        return tuple(dict.fromkeys(filter(None, map(self._refused_prefix, self.view.names))))
+
+    def _refused_prefix(self, name: str) -> str:
+        prefix = stored_prefix(name, prefixes())
+        if inner := inner_wrapper(name.removeprefix(prefix)):
+            return name.partition(inner)[0] + inner
+        if prefix not in ("", *self.behaviour.prefixes.get(self.view.model_class, ())):
+            return prefix
+        rest = name.removeprefix(prefix)
+        return next(
+            (prefix + part for part in self.behaviour.unprefixed if prefix and rest.startswith(part)), ""
+        )
+
+    @property
+    def sameness(self) -> set[bool | None]:
+        """Whether the captured layers are those trained on, for the runners that the release may take."""
+        return {captured.same_as(self.view.drafter.aux) for captured in self.captured.values()}
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The aux layers that one engine takes from a config. `boundaries` None: the default, of a target of unknown depth."""
-
-    engine: str
-    key: str
-    ids: tuple[int, ...] | None
-    boundaries: tuple[int, ...] | None
-    is_default: bool
-
-    def same_as(self, trained: AuxLayers) -> bool | None:
-        """Whether this engine captures what was trained on; None where that cannot be known."""
-        if trained.boundaries is not None and self.boundaries is not None:
-            return self.boundaries == trained.boundaries
-        if trained.is_default and self.is_default:
-            return True
-        if self.is_default and trained.boundaries is not None and not may_be_default(trained.boundaries):
-            return False
-        return None
+Condition = Callable[[Case], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one engine release does with a checkpoint as it lies; `reasons` say why it is not as trained."""
+    """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained."""
 
     engine: str
     release: str
@@ -41,99 +84,67 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-def ids_at(config: Mapping[str, Any], *path: str) -> tuple[int, ...] | None:
-    """A non-empty list of whole numbers in a config; None otherwise (engines read an empty list as absent)."""
-    value: Any = config
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return tuple(value) if isinstance(value, list) and value and all(type(i) is int for i in value) else None
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine: `conditions` of its facts by id, and the `words` that fill their messages."""
 
+    name: str
+    title: str
+    conditions: Mapping[str, Condition]
+    words: Callable[[Case], Mapping[str, Any]]
 
-IDS = "eagle_aux_hidden_state_layer_ids"
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The engine's data file."""
+        return load(self.name)
 
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """Known releases, oldest first."""
+        return releases(self.name)
 
-def aux_readings(config: Mapping[str, Any], target: Target) -> tuple[Reading, ...]:
-    """How each engine reads `config`: vLLM 0.33 (both runners), SGLang 0.5.23, TensorRT-LLM, tokenspeed, ATOM (formats.md, 2.1)."""
-    top, nested, layer_ids = (
-        ids_at(config, IDS),
-        ids_at(config, "eagle_config", IDS),
-        ids_at(config, "eagle_config", "layer_ids"),
-    )
-    depth = target.depth
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Every fact, in the order of the file."""
+        return facts(self.name)
 
-    def read(
-        engine: str, *places: tuple[str, tuple[int, ...] | None], add: bool = False, sort: bool = False
-    ) -> Reading:
-        for key, ids in places:
-            if ids is not None:
-                boundaries = to_boundaries(ids, "output" if add else "boundary")
-                return Reading(engine, key, ids, tuple(sorted(set(boundaries))) if sort else boundaries, False)
-        return Reading(engine, "none: default", None, default_boundaries(depth) if depth else None, True)
+    def behaviour(self, release: str) -> Behaviour:
+        """What a release reads and captures."""
+        return behaviour(self.name, release)
 
-    top_place, nested_place = ("top level", top), ("eagle_config", nested)
-    return (
-        read("vLLM, V2 runner", top_place, ("eagle_config.layer_ids", layer_ids), sort=True),
-        read("vLLM, V1 runner", top_place, nested_place, sort=True),
-        _sglang(nested, target),
-        Reading("TensorRT-LLM", "serving config", None, default_boundaries(depth) if depth else None, True),
-        read("tokenspeed", nested_place, top_place, add=True),
-        read("ATOM", nested_place),
-    )
+    def readings(self, view: View, release: str) -> Mapping[str, CapturedLayers]:
+        """The layers that `release` captures for a checkpoint, by the runners that it may take."""
+        known = self.behaviour(release)
+        target, is_parallel = view.drafter.target, view.drafter.kind == "peagle"
+        names = known.runners_for(target.model_type, is_parallel=is_parallel)
+        return {name: capture(known.runners[name], view.flat, target) for name in names}
 
+    def case(self, view: View, release: str) -> Case:
+        """A checkpoint in `release`."""
+        return Case(view, release, self.behaviour(release), self.readings(view, release))
 
-def sglang_adds_one(ids: Sequence[int], target: Target) -> bool | None:
-    """Whether SGLang 0.5.23 adds one to explicit ids for this target; None where the target decides and is not known.
+    def applied(self, view: View, release: str) -> tuple[AppliedFact, ...]:
+        """The facts that hold for a checkpoint in `release`."""
+        case = self.case(view, release)
+        holding = list(self._holding(case))
+        holding = [fact for fact in holding if fact.is_final][:1] or holding
+        words = self.words(case) if holding else {}
+        return tuple(AppliedFact(fact, fact.message.format(**words)) for fact in holding)
 
-    Sources: llama.py:941, deepseek_v2.py:3470-3473 (also Kimi and glm4_moe_lite), gpt_oss.py:1347-1352.
-    """
-    kind = (target.model_type or "").lower()
-    if not kind:
-        return True if ids[0] == 1 else None
-    if any(name in kind for name in DEEPSEEK_LIKE):
-        return ids[0] == 1
-    if kind == "gpt_oss" and target.depth is not None:
-        return max(ids) != target.depth
-    return True
+    def _holding(self, case: Case) -> Iterator[Fact]:
+        for fact in self.facts:
+            is_concerned = case.view.model_class in fact.classes and is_within(fact.releases, case.release)
+            if is_concerned and self.conditions[fact.id](case):
+                yield fact
 
-
-DEEPSEEK_LIKE = ("deepseek", "kimi", "glm4_moe_lite")
-
-
-def _sglang(nested: tuple[int, ...] | None, target: Target) -> Reading:
-    if nested is None:
-        base = default_boundaries(target.depth) if target.depth else None
-        is_default = not (target.model_type or "").startswith("minimax_m3")
-        if base is not None and not is_default:
-            base = (base[0] + 1, base[1] + 1, base[2] + 1)  # minimax_m3_vl.py:246-268 adds one to the default too
-        return Reading("SGLang", "none: default", None, base, is_default)
-    adds = sglang_adds_one(nested, target)
-    if adds is None:
-        return Reading("SGLang", "eagle_config, +1 unless the target is DeepSeek or Kimi", nested, None, False)
-    return Reading(
-        "SGLang",
-        "eagle_config" + (", +1" if adds else ""),
-        nested,
-        to_boundaries(nested, "output" if adds else "boundary"),
-        False,
-    )
-
-
-def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | str:
-    """The eagle_config ids with which SGLang captures `boundaries`, or a sentence that says why there are none (formats.md, 2.3)."""
-    lowered = tuple(b - 1 for b in boundaries)
-    fits = [
-        ids for ids in (lowered, tuple(boundaries)) if ids[0] >= 0 and _sglang_gives(ids, target) == tuple(boundaries)
-    ]
-    if fits:
-        return fits[0]
-    if target.model_type is None and boundaries[0] > 0:
-        return (
-            f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type, which is not known;"
-            " pass --target"
-        )
-    return f"SGLang has no ids that mean boundaries {list(boundaries)} for a {target.model_type or 'known'} target"
-
-
-def _sglang_gives(ids: Sequence[int], target: Target) -> tuple[int, ...] | None:
-    adds = sglang_adds_one(ids, target)
-    return None if adds is None else to_boundaries(ids, "output" if adds else "boundary")
+    def verdict(self, view: View, release: str) -> Verdict:
+        """What `release` does with a checkpoint as stored."""
+        reasons: list[tuple[Outcome, str]] = []
+        # a checkpoint with a problem may load all the same; facts state where it does not
+        reasons += [("differs", note.text) for note in view.drafter.notes_at("problem")]
+        reasons += [("unknown", note.text) for note in view.drafter.notes_at("question")]
+        reasons += [(applied.fact.outcome, applied.text) for applied in self.applied(view, release)]
+        for outcome in ("fails", "differs", "unknown"):
+            if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
+                return Verdict(self.name, release, outcome, texts)
+        return Verdict(self.name, release, "as trained", ())

@@ -1,159 +1,205 @@
-"""Read a vLLM wheel's sources and say which facts of vllm_releases.json hold in it: `python -m eaglectl.engines.scanner WHEEL`.
+"""Compare the sources of a vLLM release with vllm_releases.json, and make the entry that the file lacks.
 
-Nothing is imported from the wheel. A new release costs one run, and a review of what it prints.
+Nothing is imported from the sources.
 """
 
-import argparse
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from eaglectl.checkpoint.files import MIB, read_small_file
+from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines import vllm
+from eaglectl.engines.behaviour import Behaviour, stated
 from eaglectl.engines.catalogue import parse_engine
+from eaglectl.engines.checks import CHECKS, CLAIMS, reads
 from eaglectl.engines.extraction import Found, extract
-from eaglectl.engines.facts import is_within
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.releases import is_within
 from eaglectl.engines.wheels import Sources
-from eaglectl.errors import EaglectlError, Unreadable, printable
+from eaglectl.errors import UnreadableError
+from eaglectl.text import printable
 
-Sight = Callable[[Found], bool | None]
-IDS = "eagle_aux_hidden_state_layer_ids"
-NESTED = f"eagle_config.{IDS}"
+MAX_SCAN = 256 * MIB
+ID_PLACES = (IDS, f"eagle_config.{IDS}", "eagle_config.layer_ids")
+# ids of other speculative methods, which the runners read in the same functions
+OTHER_METHODS = ("dflash_config.", "dspark_", "target_layer_ids")
+PLACE_WORDS = {IDS: "at the top of the config", f"eagle_config.{IDS}": "in eagle_config"}
+COUNT_WORDS = {3: "three"}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact that the sources and the data do not agree on: `expected` by the data, `found` in the sources."""
+    """A statement on which the data and the sources do not agree.
+
+    `expected` by the data, `found` in the sources.
+    """
 
     what: str
     expected: object
     found: object
 
 
-def _reads(found: Found, family: str, key: str, place: str = "top") -> bool | None:
-    drafter = found["classes"][family]
-    return None if drafter is None else place in drafter["reads"].get(key, ())
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The sources of one release, what they were compared with, and what came of it.
+
+    `entry` is the one to add to vllm_releases.json, None where the release is known already; `undecided` are
+    statements that a person has to settle, `only_when_run` the ids of facts that sources do not show.
+    """
+
+    found: Found
+    compared_with: str
+    differences: tuple[Difference, ...]
+    entry: Mapping[str, Any] | None
+    undecided: tuple[str, ...]
+    only_when_run: tuple[str, ...]
 
 
-def _of(family: str, key: str) -> Sight:
-    return lambda found: None if found["classes"][family] is None else bool(found["classes"][family][key])
+def scan(path: Path, against: str | None = None) -> Scan:
+    """Scan a wheel or folder, and compare it with the data of a release or with another scan.
+
+    `against` is a known release (the wheel's own, else the newest) or a JSON file of a scan.
+
+    Raises UnreadableError, UsageError.
+    """
+    found = extract(Sources(path))
+    if against and against.endswith(".json"):
+        return Scan(found, against, tuple(changes(_scan_file(against), found)), None, (), ())
+    known = vllm.releases()
+    nearest = found["release"] if found["release"] in known else known[-1]
+    release = parse_engine(f"vllm=={against}").releases[0] if against else nearest
+    return Scan(
+        found,
+        f"the data of {release}",
+        tuple(compare(found, release)),
+        None if found["release"] in known else entry(found, nearest),
+        tuple(undecided(found, nearest)),
+        tuple(fact.id for fact in vllm.ENGINE.facts if fact.id not in CHECKS),
+    )
 
 
-def _lacks(family: str, key: str, place: str = "top") -> Sight:
-    def sight(found: Found) -> bool | None:
-        reads = _reads(found, family, key, place)
-        return None if reads is None else not reads
-
-    return sight
-
-
-def _top_only(key: str) -> Sight:
-    """Whether every class reads a key at the top of the config and nowhere else."""
-
-    def sight(found: Found) -> bool | None:
-        read = [drafter["reads"].get(key, []) for drafter in found["classes"].values() if drafter]
-        return all(places == ["top"] for places in read) if read else None
-
-    return sight
-
-
-def _unknown(families: Sequence[str], how: str) -> Sight:
-    def sight(found: Found) -> bool | None:
-        seen = {found["classes"][family]["unknown_tensor"] for family in families if found["classes"][family]}
-        return None if not seen else seen == {how}
-
-    return sight
-
-
-def _keeps(found: Found, kind: str, key: str) -> bool:
-    return key in ((found["speculators"] or {}).get(kind) or {"keeps": ()})["keeps"]
-
-
-def _drops_key(kind: str, key: str, since: str = "") -> Sight:
-    """Whether a speculators reader drops a key that the Llama class reads."""
-
-    def sight(found: Found) -> bool | None:
-        reads = _reads(found, "llama", key)
-        return bool(reads) and kind in (found["speculators"] or {}) and not _keeps(found, kind, key)
-
-    return sight
-
-
-def _ids(found: Found, runner: str) -> Sequence[str]:
-    return found["aux_ids"][runner] or ()
-
-
-# facts that the sources show; the others were found by running, and are not looked at
-SIGHTS: Mapping[str, Sight] = {
-    "no-class-mla": lambda f: f["classes"]["mla"] is None,
-    "no-class-qwen3": lambda f: f["classes"]["qwen3"] is None,
-    "prefix": _of("llama", "prefixes_model"),
-    "unknown-tensor": _unknown(("llama", "mla", "qwen3"), "refused"),
-    "unknown-tensor-early": _unknown(("llama", "qwen3"), "KeyError"),
-    "unknown-tensor-dropped": _unknown(("mla",), "dropped"),
-    "identity-d2t": _of("llama", "d2t_only_if_reduced"),
-    "multi-layer": _lacks("llama", "num_hidden_layers"),
-    "layers-overstated": lambda f: _reads(f, "llama", "num_hidden_layers"),
-    "aux-count": _lacks("llama", "num_aux_hidden_states"),
-    "aux-count-unstated": lambda f: bool(_reads(f, "llama", "num_aux_hidden_states")) and not _reads(f, "llama", IDS),
-    "fc-norm-absent": _lacks("llama", "fc_norm"),
-    "fc-norm-dropped": _lacks("mla", "fc_norm"),
-    "fc-norm-not-applied": lambda f: bool(_reads(f, "mla", "fc_norm")) and not f["classes"]["mla"]["applies_fc_norm"],
-    "fc-norm-unstated": _top_only("fc_norm"),
-    "norm-output-absent": _lacks("llama", "norm_output"),
-    "norm-output-unstated": _top_only("norm_output"),
-    "norm-before-fc-absent": _lacks("llama", "norm_before_fc"),
-    "norm-before-fc-nested": lambda f: bool(_reads(f, "llama", "norm_before_fc")) and not _reads(f, "llama", "norm_before_fc", "eagle_config"),
-    "norm-before-fc-mla": lambda f: _lacks("mla", "norm_before_fc")(f) is not False,
-    "residual-absent": _lacks("llama", "norm_before_residual"),
-    "residual-unstated": lambda f: _reads(f, "llama", "norm_before_residual"),
-    "attention-bias-absent": _lacks("llama", "attention_bias"),
-    "bias-unstated": lambda f: ".bias" in f["ignored_suffixes"],
-    "parallel-absent": lambda f: not f["classes"]["llama"]["has_mask_hidden"],
-    "sliding-window-qwen3": _lacks("qwen3", "layer_types"),
-    "ids-unsorted": lambda f: f["sorts_aux_layers"] or None,
-    "tied-head": lambda f: not any(_reads(f, family, "tie_word_embeddings") for family in f["classes"]),
-    "speculators-unknown": lambda f: "eagle3" not in (f["speculators"] or {}),
-    "speculators-norm-before-fc": _drops_key("eagle3", "norm_before_fc"),
-    "speculators-norm-output": _drops_key("eagle3", "norm_output"),
-    "speculators-fc-norm": _drops_key("eagle3", "fc_norm"),
-    "speculators-model-type": lambda f: bool((f["speculators"] or {}).get("eagle3", {}).get("refuses_other_model_types")),
-    "aux-ids-unread": lambda f: not f["aux_ids"]["V1"],
-    "positions": lambda f: not f["raises_max_positions"],
-    "target-unlisted": lambda f: f["listed_targets"] is not None,
-}  # fmt: skip
-# what the code takes for granted, with the releases in which it is so
-CLAIMS: Mapping[str, tuple[str, Sight]] = {
-    "ids are read at the top of the config (V1 runner)": (">=0.11.1", lambda f: IDS in _ids(f, "V1")),
-    "ids are read in eagle_config (V1 runner)": (">=0.22.0", lambda f: NESTED in _ids(f, "V1")),
-    "ids are read at the top of the config (V2 runner)": (">=0.17.0", lambda f: IDS in _ids(f, "V2")),
-    "ids are read in eagle_config (V2 runner)": ("<0", lambda f: NESTED in _ids(f, "V2")),
-    "ids are read in eagle_config.layer_ids (V2 runner)": (">=0.27.0", lambda f: "eagle_config.layer_ids" in _ids(f, "V2")),
-    "without ids the layers are (2, n // 2, n - 3)": ("", lambda f: f["default_aux_layers"] == "(2, n // 2, n - 3)"),
-    "the V2 runner is the default for every target": (">=0.29.0", lambda f: f["runner"]["is_V2_default"]),
-    "parallel drafting of EAGLE runs on the V1 runner": (">=0.24.0", lambda f: any("parallel drafting for EAGLE" in one for one in f["runner"]["unsupported"])),
-    "missing tensors are not reported": ("", lambda f: f["checks_missing_only_if_returned"] and not any(d["reports_what_it_loaded"] for d in f["classes"].values() if d)),
-    "fc takes three aux states where nothing says how many": (">=0.22.0", lambda f: f["classes"]["llama"]["default_aux_count"] == 3),
-    "Qwen3 counts the ids at the top too": (">=0.24.0", lambda f: _reads(f, "qwen3", IDS)),
-    "speculators configs without norm_before_residual mean true": (">=0.10.1", lambda f: f["speculators"]["eagle3"]["norm_before_residual"] is True),
-    "the speculators reader of P-EAGLE drops fc_norm and norm_output": ("", lambda f: "peagle" not in (f["speculators"] or {}) or (not _keeps(f, "peagle", "fc_norm") and not _keeps(f, "peagle", "norm_output"))),
-    "the speculators reader drops num_aux_hidden_states": ("", lambda f: not _keeps(f, "eagle3", "num_aux_hidden_states")),
-}  # fmt: skip
+def _scan_file(path: str) -> Found:
+    try:
+        value: Found = json.loads(read_small_file(Path(path), MAX_SCAN, "--against"))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{printable(path)}: not a scan that can be read: {error}") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{printable(path)}: not a scan that can be read: no JSON object")
+    return value
 
 
 def compare(found: Found, release: str) -> list[Difference]:
-    """Where the sources and the data of `release` differ: facts, what the code takes for granted, architectures."""
-    facts = {fact.id: fact.releases for fact in vllm.ENGINE.facts}
-    rows = [(fact_id, facts[fact_id], sight) for fact_id, sight in SIGHTS.items()]
-    rows += [(claim, releases, sight) for claim, (releases, sight) in CLAIMS.items()]
-    differences = []
-    for what, releases, sight in rows:
-        seen = sight(found)
-        expected = is_within(releases, release)
-        if seen is not None and bool(seen) != expected:
-            differences.append(Difference(what, expected, bool(seen)))
-    return [*differences, *_architectures(found, release), *_targets(found, release), *_model_types(found, release)]
+    """Where the sources and the data of `release` differ.
+
+    Facts, claims, behaviour, architectures, targets, model types.
+    """
+    ranges = {fact.id: fact.releases for fact in vllm.ENGINE.facts}
+    rows = [(fact_id, is_within(ranges[fact_id], release), check(found)) for fact_id, check in CHECKS.items()]
+    rows += [(claim, is_within(held, release), check(found)) for claim, (held, check) in CLAIMS.items()]
+    rows += _behaviour_rows(found, vllm.ENGINE.behaviour(release))
+    return [
+        *(
+            Difference(what, expected, bool(seen))
+            for what, expected, seen in rows
+            if _differs(expected, seen)
+        ),
+        *_architectures(found, release),
+        *_targets(found, release),
+        *_model_types(found, release),
+    ]
+
+
+def _differs(expected: bool, seen: bool | None) -> bool:
+    return seen is not None and bool(seen) != expected
+
+
+Row = tuple[str, bool, bool | None]
+
+
+def _behaviour_rows(found: Found, known: Behaviour) -> Iterator[Row]:
+    """Statements on the release's behaviour, whether the data makes them, and whether the sources do."""
+    yield from _runner_rows(found, known)
+    for name in sorted({*known.runners, *found["aux_ids"]}):
+        yield from _id_rows(found, known, name)
+    for layers in sorted({_default_of(known, name) for name in known.runners}):
+        yield f"without ids the layers are {_spaced(layers)}", True, _default_found(found) == layers
+    is_default = found["runner"]["is_V2_default"]
+    yield "the V2 runner is the default for every target", _is_second_only(known), is_default
+    yield from _count_rows(found, known)
+    default = known.speculators_defaults.get("eagle3", {}).get("norm_before_residual", False)
+    yield "speculators configs without norm_before_residual mean true", default, _residual_default(found)
+
+
+def _is_second_only(known: Behaviour) -> bool:
+    return [rule.value for rule in known.default_runner] == [("V2",)]
+
+
+def _runner_rows(found: Found, known: Behaviour) -> Iterator[Row]:
+    if found.get("runners") is not None:
+        for name in sorted({*known.runners, *found["runners"]}):
+            yield f"the {name} runner has EAGLE-3", name in known.runners, name in found["runners"]
+    if "V2" in known.runners and found["runner"]["unsupported"]:
+        is_first_only = not known.runners["V2"].drafts_in_parallel
+        yield "parallel drafting of EAGLE runs on the V1 runner", is_first_only, _refuses_parallel(found)
+
+
+def _refuses_parallel(found: Found) -> bool:
+    return any("parallel drafting" in feature for feature in found["runner"]["unsupported"])
+
+
+def _id_rows(found: Found, known: Behaviour, name: str) -> Iterator[Row]:
+    stated_places = known.runners[name].id_places if name in known.runners else ()
+    places = _id_places(found, name)
+    for path in dict.fromkeys((*ID_PLACES, *stated_places, *places)):
+        where = PLACE_WORDS.get(path, f"in {path}")
+        yield f"ids are read {where} ({name} runner)", path in stated_places, path in places
+    if set(places) == set(stated_places):
+        order = ", ".join(stated_places)
+        yield f"ids are looked up in this order ({name} runner): {order}", True, places == stated_places
+
+
+def _id_places(found: Found, name: str) -> tuple[str, ...]:
+    """The places where a runner looks for the ids of EAGLE-3 drafters."""
+    paths = found["aux_ids"].get(name) or ()
+    return tuple(path for path in paths if not path.startswith(OTHER_METHODS))
+
+
+def _count_rows(found: Found, known: Behaviour) -> Iterator[Row]:
+    for kind, count in known.aux_count.items():
+        drafter = found["classes"].get(kind)
+        if drafter and count.paths:
+            words = COUNT_WORDS.get(count.otherwise, str(count.otherwise))
+            of = "" if kind == "llama" else f" ({kind})"
+            claim = f"fc takes {words} aux states where nothing says how many{of}"
+            yield claim, True, drafter["default_aux_count"] == count.otherwise
+    yield (
+        "Qwen3 counts the ids at the top too",
+        IDS in known.aux_count["qwen3"].paths,
+        reads(found, "qwen3", IDS),
+    )
+
+
+def _residual_default(found: Found) -> bool | None:
+    reader = (found["speculators"] or {}).get("eagle3")
+    return None if reader is None else reader["norm_before_residual"] is True
+
+
+def _default_of(known: Behaviour, name: str) -> str:
+    return str(known.runners[name].default_layers[-1].value)
+
+
+def _default_found(found: Found) -> str | None:
+    try:
+        return str(DefaultLayers(found["default_aux_layers"] or ""))
+    except ValueError:
+        return None
+
+
+def _spaced(default: str) -> str:
+    return default.replace("//", " // ").replace("+", " + ").replace("-", " - ")
 
 
 def _architectures(found: Found, release: str) -> list[Difference]:
@@ -171,11 +217,15 @@ def _targets(found: Found, release: str) -> list[Difference]:
         return []
     known = {name for first, name in vllm.data()["targets"] if is_within(f">={first}", release)}
     listed = set(found["listed_targets"])
-    return [Difference(f"target {name} is listed", name in known, name in listed) for name in sorted(known ^ listed)]
+    return [
+        Difference(f"target {name} is listed", name in known, name in listed)
+        for name in sorted(known ^ listed)
+    ]
 
 
 def _model_types(found: Found, release: str) -> list[Difference]:
-    known = {name for name, releases in vllm.data()["rewritten_model_types"].items() if is_within(releases, release)}
+    rewritten = vllm.data()["rewritten_model_types"].items()
+    known = {name for name, releases in rewritten if is_within(releases, release)}
     missing = known - set(found["rewritten_model_types"])
     return [Difference(f"model_type {name} is rewritten", True, False) for name in sorted(missing)]
 
@@ -188,67 +238,90 @@ def changes(before: Found, after: Found, path: str = "") -> list[Difference]:
         if isinstance(old, dict) and isinstance(new, dict):
             differences += changes(old, new, f"{where}.")
         elif isinstance(old, list) and isinstance(new, list):
-            differences += [Difference(f"{where}: {one}", True, False) for one in old if one not in new]
-            differences += [Difference(f"{where}: {one}", False, True) for one in new if one not in old]
+            differences += _list_changes(where, old, new)
         elif old != new and key != "release":
             differences.append(Difference(where, old, new))
     return differences
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Scan, print, and end with 1 where the data no longer says what the sources do, with 3 where they cannot be read."""
-    parser = argparse.ArgumentParser(
-        prog="python -m eaglectl.engines.scanner", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("sources", type=Path, help="a vLLM wheel, or a folder with its Python files")
-    parser.add_argument(
-        "--against",
-        metavar="RELEASE_OR_SCAN",
-        help="a known release (the wheel's own, else the newest), or a scan's JSON",
-    )
-    parser.add_argument("--json", action="store_true", help="print all that was found")
-    asked = parser.parse_args(arguments)
-    try:
-        found = extract(Sources(asked.sources))
-        differences, base = _against(found, asked.against)
-    except EaglectlError as error:
-        print(f"eaglectl: {error}", file=sys.stderr)
-        return error.exit_code
-    if asked.json:
-        print(json.dumps(found, indent=2))
-    else:
-        _print(found, differences, base)
-    return 1 if differences else 0
+def _list_changes(where: str, old: list[Any], new: list[Any]) -> list[Difference]:
+    gone = [Difference(f"{where}: {value}", True, False) for value in old if value not in new]
+    return gone + [Difference(f"{where}: {value}", False, True) for value in new if value not in old]
 
 
-def _against(found: Found, text: str | None) -> tuple[list[Difference], str]:
-    if text and text.endswith(".json"):
-        try:
-            return changes(json.loads(Path(text).read_text()), found), text
-        except (OSError, ValueError) as error:
-            raise Unreadable(f"{printable(text)}: no scan that can be read: {error}") from None
-    known = vllm.releases()
-    release = found["release"] if found["release"] in known else known[-1]
-    if text:
-        (release,) = parse_engine(f"vllm=={text}").releases[:1]
-    return compare(found, release), f"the data of {release}"
+def entry(found: Found, release: str) -> Mapping[str, Any]:
+    """The entry for the sources' release: what changed since `release`, as far as sources show it."""
+    known, before = vllm.ENGINE.behaviour(release), stated("vllm", release)
+    changed: dict[str, Any] = {
+        "runners": dict(_runner_changes(found, known, before["runners"])),
+        "aux_count": dict(_count_changes(found, before["aux_count"])),
+    }
+    if found["runner"]["is_V2_default"]:
+        changed["default_runner"] = [{"value": ["V2"]}]
+    residual = _residual_default(found)
+    if residual is not None:
+        changed["speculators_defaults"] = {"eagle3": {"norm_before_residual": residual}}
+    return {
+        "range": f">={found['release']}",
+        "releases": [found["release"]],
+        "source": "sources of the wheel, by `eaglectl engines scan`",
+        **{key: value for key, value in changed.items() if value and value != before.get(key)},
+    }
 
 
-def _print(found: Found, differences: Sequence[Difference], base: str) -> None:
-    unseen = len(vllm.ENGINE.facts) - len(SIGHTS)
-    print(
-        f"vllm {found['release']} against {base}: {len(SIGHTS)} facts and {len(CLAIMS)} claims looked at, {unseen} facts show only when it runs"
-    )
-    for one in differences:
-        print(f"  {one.what}: {_word(one.expected)} before, {_word(one.found)} in these sources")
-    print("nothing changed" if not differences else f"{len(differences)} changed; review vllm_releases.json")
+def _count_changes(found: Found, before: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for kind, drafter in found["classes"].items():
+        count = drafter and drafter["default_aux_count"]
+        if count not in (None, before[kind]["otherwise"]):
+            yield kind, {"otherwise": count}
 
 
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "holds" if value else "does not hold"
-    return str(value)
+def _runner_changes(
+    found: Found, known: Behaviour, before: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    present = found.get("runners") or list(known.runners)
+    for name in known.runners:
+        if name not in present:
+            yield name, None
+            continue
+        states = _runner_states(found, name)
+        if changed := {key: value for key, value in states.items() if value != before[name][key]}:
+            yield name, changed
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _runner_states(found: Found, name: str) -> Mapping[str, Any]:
+    """The keys of a runner as the sources show them."""
+    states: dict[str, Any] = {"ids": list(_id_places(found, name))}
+    if default := _default_found(found):
+        states["default_layers"] = default
+    if name == "V2" and found["runner"]["unsupported"]:
+        states["drafts_in_parallel"] = not _refuses_parallel(found)
+    return states
+
+
+def undecided(found: Found, release: str) -> Iterator[str]:
+    """What differs from the data of `release` and no entry settles.
+
+    Each text names what a person has to look at.
+    """
+    if found["release"] == "unknown":
+        yield "which release these sources are; the entry needs its number"
+    for difference in compare(found, release):
+        yield from _by_hand(difference)
+    known = vllm.ENGINE.behaviour(release)
+    if _is_second_only(known) and not found["runner"]["is_V2_default"]:
+        names = ", ".join(found["runner"]["architectures"]) or "no architecture"
+        yield f"default_runner: V2 is no longer the default for every target; these sources name {names}"
+    for name in sorted(set(found.get("runners") or ()) - set(known.runners)):
+        yield f"the {name} runner is new: state all of its keys"
+
+
+def _by_hand(difference: Difference) -> Iterator[str]:
+    holds = "hold" if difference.found else "no longer hold"
+    fact = next((fact for fact in vllm.ENGINE.facts if fact.id == difference.what), None)
+    if fact:
+        yield f"{fact.rule} {fact.id} seems to {holds} in these sources: review its range {fact.releases!r}"
+    elif difference.what in CLAIMS:
+        yield f"{difference.what!r} seems to {holds}: the code takes it for granted"
+    elif difference.what.startswith(("architecture ", "target ", "model_type ")):
+        yield f"{difference.what!r} seems to {holds}: review the table of that name"

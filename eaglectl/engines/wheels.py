@@ -1,19 +1,28 @@
-"""The Python sources of a package in a wheel or a folder, as syntax trees; nothing in them is imported or run."""
+"""The Python sources of a package in a wheel or a folder, as syntax trees.
+
+Nothing in them is imported or run.
+"""
 
 import ast
 import re
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from eaglectl.errors import Unreadable, printable
+from eaglectl.checkpoint.files import open_regular, read_small_file
+from eaglectl.errors import UnreadableError
+from eaglectl.text import printable
 
 PACKAGE = "vllm"
 MOST = 16 << 20  # bytes of one source file
 
 
 class Sources:
-    """The sources of vLLM: a wheel, a folder that holds the package `vllm`, or the package's own folder. Raises Unreadable."""
+    """The sources of vLLM: a wheel, a folder that holds the package `vllm`, or the package's own folder.
+
+    Raises UnreadableError.
+    """
 
     def __init__(self, where: Path) -> None:
         self.where = where
@@ -21,47 +30,64 @@ class Sources:
             self._folder = where / PACKAGE if (where / PACKAGE).is_dir() else where
             self._wheel = None
         else:
+            file = open_regular(where)
+            weakref.finalize(self, file.close)
             try:
-                self._wheel = zipfile.ZipFile(where)
+                self._wheel = zipfile.ZipFile(file)
             except (OSError, zipfile.BadZipFile) as error:
-                raise Unreadable(f"{printable(str(where))}: neither a folder nor a wheel: {error}") from None
+                raise UnreadableError(
+                    f"{printable(str(where))}: neither a folder nor a wheel: {error}"
+                ) from None
         if self.module("__init__.py") is None:
-            raise Unreadable(f"{printable(str(where))}: no Python package {PACKAGE} is in it")
+            raise UnreadableError(
+                f"{printable(str(where))}: no Python package {PACKAGE} is in it{self._reason}"
+            )
+
+    @property
+    def _reason(self) -> str:
+        if "sglang" not in self.where.name.lower():
+            return ""
+        return "; SGLang's releases cannot be scanned yet: read its sources, and write their entry by hand"
 
     @property
     def release(self) -> str:
-        """The release: by the wheel's name or the metadata beside the package, "unknown" where neither tells."""
-        names = (
-            [self.where.name]
-            if self._wheel
-            else [path.name for path in self._folder.parent.glob(f"{PACKAGE}*.dist-info")]
-        )
-        found = [match[1] for name in names if (match := re.match(rf"{PACKAGE}[a-z_]*-([0-9][0-9a-z.]*)", name))]
-        return found[0].removesuffix(".dist") if found else "unknown"
+        """The release by the wheel's name or the metadata beside the package.
+
+        "unknown" where neither states it.
+        """
+        names = [self.where.name]
+        if self._wheel is None:
+            names = [path.name for path in self._folder.parent.glob(f"{PACKAGE}*.dist-info")]
+        matches = [re.match(rf"{PACKAGE}[a-z_]*-([0-9][0-9a-z.]*)", name) for name in names]
+        releases = [match[1].removesuffix(".dist") for match in matches if match]
+        return releases[0] if releases else "unknown"
 
     def module(self, path: str) -> ast.Module | None:
-        """The syntax tree of a file of the package; None where it has no such file. Raises Unreadable."""
+        """The syntax tree of a file of the package; None where it has no such file.
+
+        Raises UnreadableError.
+        """
         data = self._read(path)
         if data is None:
             return None
         try:
             return ast.parse(data)
         except (SyntaxError, ValueError, RecursionError) as error:
-            raise Unreadable(f"{path}: not Python that can be read: {error}") from None
+            raise UnreadableError(f"{path}: not Python that can be read: {error}") from None
 
     def _read(self, path: str) -> bytes | None:
         try:
             if self._wheel is None:
                 file = self._folder / path
-                return file.read_bytes()[:MOST] if file.is_file() else None
+                return read_small_file(file, MOST) if file.exists() else None
             member = self._wheel.getinfo(str(PurePosixPath(PACKAGE, path)))
             if member.file_size > MOST:
-                raise Unreadable(f"{path}: {member.file_size} bytes are no source file")
+                raise UnreadableError(f"{path}: {member.file_size} bytes are no source file")
             return self._wheel.read(member)
         except KeyError:
             return None
         except (OSError, zipfile.BadZipFile, RuntimeError) as error:
-            raise Unreadable(f"{path}: cannot be read: {error}") from None
+            raise UnreadableError(f"{path}: cannot be read: {error}") from None
 
 
 def functions(tree: ast.AST, name: str) -> Iterator[ast.FunctionDef]:
@@ -74,11 +100,15 @@ def functions(tree: ast.AST, name: str) -> Iterator[ast.FunctionDef]:
 def strings(tree: ast.AST) -> list[str]:
     """Every text constant, each once, in the order of the source, documentation left out."""
     documented = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented]
-    found.sort(key=lambda node: (node.lineno, node.col_offset))
-    return list(dict.fromkeys(node.value for node in found if isinstance(node.value, str)))
+    constants = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented
+    ]
+    constants.sort(key=lambda node: (node.lineno, node.col_offset))
+    return list(dict.fromkeys(node.value for node in constants if isinstance(node.value, str)))
 
 
 def text_of(node: ast.AST | None) -> str | None:

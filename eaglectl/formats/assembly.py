@@ -1,22 +1,25 @@
-"""Putting canonical tensors together from what the file has: splitting, pairing, and checking that all are there."""
+"""Assemble canonical tensors from stored ones: split fused ones, pair halves, check that all are present."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import LAYER, NORM, Absorbed, Dimensions, Segment, Tensor, expected_shape
-from eaglectl.errors import Refused
-from eaglectl.formats.keys import Keys
-from eaglectl.formats.spelling import Names, split_fused
+from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.names import Names, split_fused
 
 
 def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
     """Canonical tensors with their bytes' places; fused ones split by rows, absorbed halves paired."""
-    found = {name: Tensor(name, t.dtype, t.shape, (Segment(t.name, 0, t.nbytes),)) for name, t in names.plain.items()}
+    found = {
+        name: Tensor(name, t.dtype, t.shape, (Segment(t.name, 0, t.nbytes),))
+        for name, t in names.plain.items()
+    }
     for name, stored in names.fused.items():
         for part in _split(name, stored, dims):
             if part.name in found:
-                raise Refused(
+                raise RefusedError(
                     f"{stored.name} holds {part.name}, which the file also has on its own; keep one",
                     "tensor-twice",
                     f"tensor:{stored.name}",
@@ -26,8 +29,10 @@ def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
     for prefix in sorted(layers):
         pair = names.absorbed.get(f"{prefix}.w_kc"), names.absorbed.get(f"{prefix}.w_vc")
         if pair[0] is None or pair[1] is None:
-            raise Refused(
-                f"{prefix} has one of w_kc and w_vc; kv_b_proj needs both", "missing-tensor", f"tensor:{prefix}.w_kc"
+            raise RefusedError(
+                f"{prefix} has one of w_kc and w_vc; kv_b_proj needs both",
+                "missing-tensor",
+                f"tensor:{prefix}.w_kc",
             )
         name = f"{prefix}.kv_b_proj.weight"
         heads, rank = dims.heads, dims.kv_lora_rank
@@ -36,7 +41,7 @@ def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
             (pair[1], (heads, rank, dims.v_head_dim)),
         ):
             if half.shape != needed:
-                raise Refused(
+                raise RefusedError(
                     f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}",
                     "tensor-shape",
                     f"tensor:{half.name}",
@@ -51,7 +56,7 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
     parts = split_fused(name)
     assert parts is not None
     if not stored.shape:
-        raise Refused(
+        raise RefusedError(
             f"{stored.name} is []; rows of {' + '.join(p.split('.')[-2] for p in parts[0])} were expected",
             "tensor-shape",
             f"tensor:{stored.name}",
@@ -59,7 +64,13 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
     row = 0
     for part in parts[0]:
         shape = expected_shape(part, dims)
-        assert shape is not None
+        if shape is None:
+            raise RefusedError(
+                f"{stored.name} is {', '.join(p.split('.', 2)[-1] for p in parts[0])}, and the drafter has"
+                f" no {part}; take the file as its trainer wrote it",
+                "tensor-shape",
+                f"tensor:{stored.name}",
+            )
         rows = shape[0]
         yield Tensor(
             part,
@@ -69,34 +80,38 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
         )
         row += rows
     if stored.shape[0] != row:
-        raise Refused(
-            f"{stored.name} has {stored.shape[0]} rows; {' + '.join(p.split('.')[-2] for p in parts[0])} of this"
-            f" drafter are {row}",
+        raise RefusedError(
+            f"{stored.name} has {stored.shape[0]} rows; {' + '.join(p.split('.')[-2] for p in parts[0])} of"
+            f" this drafter are {row}",
             "tensor-shape",
             f"tensor:{stored.name}",
         )
 
 
 def check_layers(names: Names) -> None:
-    """Raise Refused unless layers and fc_norm count from 0 without gaps."""
+    """Raise RefusedError unless layers and fc_norm count from 0 without gaps."""
     indices = sorted(
         {int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))}
     )
     if indices != list(range(len(indices))):
-        raise Refused(f"the file has layers {indices}; they must count from 0 without gaps", "missing-tensor")
+        raise RefusedError(
+            f"the file has layers {indices}; they must count from 0 without gaps", "missing-tensor"
+        )
     norms = sorted(int(m[1]) for name in names.plain if (m := NORM.fullmatch(name)))
     if norms != list(range(len(norms))):
-        raise Refused(f"the file has fc_norm {norms}; they must count from 0 without gaps", "norm-tensor-missing")
+        raise RefusedError(
+            f"the file has fc_norm {norms}; they must count from 0 without gaps", "norm-tensor-missing"
+        )
 
 
 def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
-    """Raise Refused where a tensor is not the product of dimensions that it should be."""
+    """Raise RefusedError where a tensor is not the product of dimensions that it should be."""
     for name, tensor in tensors.items():
         shape = expected_shape(name, dims)
         is_packed = is_quantised and tensor.dtype in ("U8", "I8", "I32", "F4") and name.endswith(".weight")
         if shape is None or shape == tensor.shape or is_packed:
             continue
-        raise Refused(
+        raise RefusedError(
             f"{tensor.stored[0]} is {list(tensor.shape)}; this drafter's other shapes and config.json need"
             f" {list(shape)}; one of them is wrong",
             "tensor-shape",
@@ -107,38 +122,42 @@ def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantise
 def complete_head(
     keys: Keys, tensors: dict[str, Tensor], dims: Dimensions, unknown: Sequence[str]
 ) -> dict[str, Tensor]:
-    """The tensors with a head for a drafter tied to its own embedding. Raises Refused where a reduced vocabulary has none."""
+    """The tensors with a head, which is the embedding where the drafter ties them.
+
+    Raises RefusedError where a reduced vocabulary has no head.
+    """
     is_tied = keys.take_bool("tie_word_embeddings")
     if "lm_head.weight" in tensors:
         if is_tied:
-            keys.say(
+            keys.add_note(
                 "warning",
                 "tie_word_embeddings",
-                "config says true and the file has its own lm_head; SGLang would use the embedding instead; convert"
-                " writes false",
+                "config says true and the file has its own lm_head; SGLang would use the embedding instead;"
+                " convert writes false",
                 "tied-head",
             )
         return tensors
     if dims.draft_vocab != dims.vocab:
         found = f" (is it {', '.join(unknown)}, misspelt?)" if unknown else ""
-        raise Refused(
-            f"lm_head.weight is missing{found} and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens;"
-            " engines would truncate the target's head: restore it from the trainer",
+        raise RefusedError(
+            f"lm_head.weight is missing{found} and the draft vocabulary has {dims.draft_vocab} of"
+            f" {dims.vocab} tokens; engines would truncate the target's head: restore it from the trainer",
             "missing-tensor",
             "tensor:lm_head.weight",
         )
     embedding = tensors.get("embed_tokens.weight")
     if is_tied and embedding:
-        keys.say(
+        keys.add_note(
             "note",
             "tie_word_embeddings",
-            "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a copy of it",
+            "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a"
+            " copy of it",
         )
         return {
             **tensors,
             "lm_head.weight": Tensor("lm_head.weight", embedding.dtype, embedding.shape, embedding.origin),
         }
-    keys.say("note", "lm_head", "no lm_head: engines use the target's")
+    keys.add_note("note", "lm_head", "no lm_head: engines use the target's")
     return tensors
 
 
@@ -154,13 +173,13 @@ def note_names(
                 Note(
                     "problem",
                     name,
-                    f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it from"
-                    " the trainer",
+                    f"{name} is missing; engines fill it with ones or uninitialised memory in silence:"
+                    " restore it from the trainer",
                     "missing-tensor",
                 )
             )
     if dims.hidden != dims.target_hidden and "embed_tokens.weight" not in tensors:
-        keys.say(
+        keys.add_note(
             "problem",
             "embed_tokens.weight",
             f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
@@ -168,15 +187,15 @@ def note_names(
             "missing-tensor",
         )
     if dims.draft_vocab != dims.vocab and not {"d2t", "t2d"} & set(tensors) and not has_token_list:
-        keys.say(
+        keys.add_note(
             "problem",
             "d2t",
-            f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines would"
-            f" propose the first {dims.draft_vocab}: restore it from the trainer",
+            f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
+            f" would propose the first {dims.draft_vocab}: restore it from the trainer",
             "d2t-missing",
         )
     for name in names.unknown:
-        keys.say(
+        keys.add_note(
             "problem",
             name,
             f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",
@@ -184,10 +203,18 @@ def note_names(
         )
 
 
-LAYER_PARTS = ("input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj")  # fmt: skip
+LAYER_PARTS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+    "self_attn.o_proj",
+)
 MLA_PARTS = ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
 QUERY_PARTS = ("q_a_proj", "q_a_layernorm", "q_b_proj")
-# what is there in all layers once it is there in one; o_proj.bias may be absent beside the others (Qwen2's attention)
+# what is there in all layers once it is there in one; o_proj.bias may be absent beside the others (Qwen2's
+# attention)
 TOGETHER = (
     ("self_attn.q_norm.weight", "self_attn.k_norm.weight"),
     ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),

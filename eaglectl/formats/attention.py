@@ -1,79 +1,93 @@
 """The heads of an attention layer, read off the shapes of its weights: GQA, MHA and MQA, or MLA's ranks."""
 
-from eaglectl.errors import Refused
-from eaglectl.formats.keys import Keys
+from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.measured import Shapes, agree, whole
 
 
 def read_heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
-    """Heads of GQA, MHA or MQA: q_proj [heads*head_dim, input], k_proj [kv_heads*head_dim, input], q_norm [head_dim]."""
+    """The heads of GQA, MHA or MQA.
+
+    Shapes: q_proj [heads*head_dim, input], k_proj [kv_heads*head_dim, input], q_norm [head_dim].
+    """
     heads, kv_stated, dim_stated = (
         keys.take_int(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")
     )
     if heads is None:
-        raise Refused(
-            "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to config.json",
+        raise RefusedError(
+            "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to"
+            " config.json",
             keys.absence("num_attention_heads"),
             "config.json",
         )
+    head_dim = _head_dim(shapes, heads, kv_stated or heads, dim_stated)
+    if (dim_stated or hidden / heads) != head_dim:
+        assumed = (
+            f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+        )
+        stated = f"config says head_dim: {dim_stated}" if dim_stated else assumed
+        keys.add_note(
+            "warning",
+            "head_dim",
+            f"{stated}, and the tensors say {head_dim}; the tensors are believed",
+            "head-dim",
+        )
+    kv_heads = _kv_heads(shapes, keys, heads, kv_stated, head_dim)
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+
+
+def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> int:
     query = shapes.first(("layers.0.self_attn.q_proj.weight", 0), ("layers.0.self_attn.o_proj.weight", 1))
-    key = shapes.first(("layers.0.self_attn.k_proj.weight", 0), ("layers.0.self_attn.v_proj.weight", 0))
     fused = shapes.axis("layers.0.self_attn.qkv_proj.weight", 0)
-    head_dim = shapes.axis("layers.0.self_attn.q_norm.weight", 0) or (
-        whole("q_proj", query, heads, "num_attention_heads") if query else None
-    )
-    if dim_stated and query and query != heads * dim_stated and head_dim != dim_stated:
-        raise Refused(
-            f"config says {heads} heads of head_dim {dim_stated} = {heads * dim_stated}, and q_proj has {query} rows;"
+    head_dim = shapes.axis("layers.0.self_attn.q_norm.weight", 0)
+    if head_dim is None and query:
+        head_dim = whole("q_proj", query, heads, "num_attention_heads")
+    if stated and query and query != heads * stated and head_dim != stated:
+        raise RefusedError(
+            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows;"
             " correct num_attention_heads or head_dim",
             "head-dim",
             "config.json:head_dim",
         )
-    if head_dim is None:
-        kv = kv_stated or heads
-        head_dim = (
-            whole("qkv_proj", fused, heads + 2 * kv, "num_attention_heads + 2 num_key_value_heads")
-            if fused
-            else dim_stated
+    if head_dim is None and fused:
+        head_dim = whole(
+            "qkv_proj", fused, heads + 2 * kv_heads, "num_attention_heads + 2 num_key_value_heads"
         )
+    head_dim = head_dim or stated
     if head_dim is None:
-        raise Refused(
+        raise RefusedError(
             "config.json has no head_dim, and no attention weight gives it; add it to config.json",
             "head-dim",
             "config.json",
         )
     if query and query != heads * head_dim:
-        raise Refused(
-            f"layers.0.self_attn.q_proj has {query} rows; {heads} heads of {head_dim} need {heads * head_dim}; correct"
-            " num_attention_heads",
+        raise RefusedError(
+            f"layers.0.self_attn.q_proj has {query} rows; {heads} heads of {head_dim} need"
+            f" {heads * head_dim}; correct num_attention_heads",
             "head-dim",
             "config.json:num_attention_heads",
         )
-    if (dim_stated or hidden / heads) != head_dim:
-        found = (
-            f"config says head_dim: {dim_stated}"
-            if dim_stated
-            else f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
-        )
-        keys.say(
-            "warning", "head_dim", f"{found}, and the tensors say {head_dim}; the tensors are believed", "head-dim"
-        )
-    kv_heads = whole("k_proj", key, head_dim, "head_dim") if key else (kv_stated or heads)
-    if (kv_stated or heads) != kv_heads:
-        keys.say(
+    return head_dim
+
+
+def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_dim: int) -> int:
+    key = shapes.first(("layers.0.self_attn.k_proj.weight", 0), ("layers.0.self_attn.v_proj.weight", 0))
+    kv_heads = whole("k_proj", key, head_dim, "head_dim") if key else stated or heads
+    if (stated or heads) != kv_heads:
+        keys.add_note(
             "warning",
             "num_key_value_heads",
-            f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
+            f"config says num_key_value_heads: {stated}, and k_proj has rows for {kv_heads}; the tensors are"
             " believed",
             "config-dimensions",
         )
     if kv_heads > heads or heads % kv_heads:
-        raise Refused(
+        raise RefusedError(
             f"{heads} query heads cannot share {kv_heads} key heads evenly; correct num_attention_heads",
             "config-dimensions",
             "config.json:num_attention_heads",
         )
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    return kv_heads
 
 
 def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
@@ -89,13 +103,21 @@ def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
     absorbed_heads = shapes.axis(layer + "w_kc", 0)
     heads = size("num_attention_heads", absorbed_heads)
     keys.taken.update(("num_key_value_heads", "head_dim", "qk_head_dim"))
-    kv_rank = size("kv_lora_rank", shapes.first((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1)))
-    ranked = (layer + "q_a_layernorm.weight", 0), (layer + "q_a_proj.weight", 0), (layer + "q_b_proj.weight", 1)
+    kv_rank = size(
+        "kv_lora_rank", shapes.first((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1))
+    )
+    ranked = (
+        (layer + "q_a_layernorm.weight", 0),
+        (layer + "q_a_proj.weight", 0),
+        (layer + "q_b_proj.weight", 1),
+    )
     if shapes.first(*ranked) is None and shapes.axis(layer + "q_proj.weight", 0):
         q_rank = _without_query_lora(keys)
     else:
         q_rank = size("q_lora_rank", shapes.first(*ranked))
-    fused = shapes.first((layer + "fused_qkv_a_proj.weight", 0), (layer + "fused_qkv_a_proj_with_mqa.weight", 0))
+    fused = shapes.first(
+        (layer + "fused_qkv_a_proj.weight", 0), (layer + "fused_qkv_a_proj_with_mqa.weight", 0)
+    )
     latent = shapes.axis(layer + "kv_a_proj_with_mqa.weight", 0) or minus(fused, q_rank)
     rope = size("qk_rope_head_dim", minus(latent, kv_rank))
     nope = size(
@@ -104,23 +126,29 @@ def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
         or _per_head(shapes, layer + ("q_b_proj.weight" if q_rank else "q_proj.weight"), heads, rope),
     )
     value = size(
-        "v_head_dim", shapes.axis(layer + "w_vc", 2) or _per_head(shapes, layer + "kv_b_proj.weight", heads, nope)
+        "v_head_dim",
+        shapes.axis(layer + "w_vc", 2) or _per_head(shapes, layer + "kv_b_proj.weight", heads, nope),
     )
     return {
-        "heads": heads, "kv_heads": heads, "q_lora_rank": q_rank, "kv_lora_rank": kv_rank,
-        "qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": value,
-    }  # fmt: skip
+        "heads": heads,
+        "kv_heads": heads,
+        "q_lora_rank": q_rank,
+        "kv_lora_rank": kv_rank,
+        "qk_nope_head_dim": nope,
+        "qk_rope_head_dim": rope,
+        "v_head_dim": value,
+    }
 
 
 def _without_query_lora(keys: Keys) -> int:
-    """0, and why such a drafter needs rewriting before an engine loads it (vLLM's and SGLang's classes always merge q_a_proj)."""
+    """The rank 0, with the problem that vLLM's and SGLang's classes always merge q_a_proj."""
     stated = keys.take_int("q_lora_rank")
     said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
-    keys.say(
+    keys.add_note(
         "problem",
         "layers.0.self_attn.q_a_proj.weight",
-        f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang can load; pass"
-        " --mla-query-lora to write q_proj as the two",
+        f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
+        " can load; pass --mla-query-lora to write q_proj as the two",
         "missing-tensor",
     )
     return 0

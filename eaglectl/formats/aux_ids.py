@@ -1,5 +1,6 @@
-"""From the layer ids in a config to boundaries: by what the user says, by the numbers themselves, by the producer; or a question."""
+"""Layer ids as boundaries: by the user's answer, the numbers themselves or the producer; else a question."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -7,156 +8,53 @@ from eaglectl.drafter.boundaries import (
     AuxLayers,
     Convention,
     convention_by_pattern,
-    default_boundaries,
     sorted_order,
     to_boundaries,
 )
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.drafter.drafter import Target
-from eaglectl.errors import Usage
-from eaglectl.formats.format import Answers, Format
-from eaglectl.formats.keys import Keys
+from eaglectl.errors import UsageError
+from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Answers, Format
+from eaglectl.formats.unread import ask_about_ids, unread_ids
 
-# trainers that do not write the layers they trained on, and whose recipes may change them
-UNSTATED = ("automodel", "modelopt", "modelopt-megatron")
-# formats whose top-level ids are boundaries, whatever eagle_config says
-TOP_IS_BOUNDARIES = ("vllm", "speculators", "peagle")
+Ids = tuple[int, ...]
+# an ids list, its convention (None: it must be asked), and in words why it is read so
+Reading = tuple[Ids, Convention | None, str]
+
+LARGE_DEPTH = 64  # any depth at which a default is ascending
+VLLM_IDS = "eagle_config.layer_ids"
+# places that many files have, the most trusted first, and how messages name them
+COMMON_PLACES: Mapping[str, str] = {
+    TOP_IDS: "top-level ids",
+    NESTED_IDS: "ids in eagle_config",
+    VLLM_IDS: VLLM_IDS,
+}
 
 
 def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answers: Answers) -> AuxLayers:
-    """The aux layers of a drafter whose `fc` takes `count` of them. Raises Usage when --aux-layers does not fit."""
-    top, nested, v2 = (keys.take_ids(key) for key in ("top_ids", "nested_ids", "layer_ids"))
+    """The aux layers of a drafter whose fc takes `count` states.
+
+    Raises UsageError where --aux-layers does not fit.
+    """
+    stated = _stated(keys, format)
+    unknown = unread_ids(keys, format)
     if answers.aux_layers is not None:
+        keys.taken.update(unknown)  # they are not carried: the answer stands in their place
         return _from_user(answers, count, target)
-    ids, convention, how = _stated(keys, format, top, nested, v2, target, answers)
-    if ids is None:
-        return _default(keys, format, count, target)
-    if convention is None:
-        return AuxLayers(count, None, False, how, ids)
-    boundaries, order = sorted_order(to_boundaries(ids, convention))
-    if format.orders_ids:
-        order = None
-    depth = target.depth
-    if len(ids) != count:
-        keys.say(
-            "problem",
-            "aux layers",
-            f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers",
-            "aux-count",
-        )
-    if depth is not None and max(boundaries) > depth:
-        keys.say(
-            "problem",
-            "aux layers",
-            f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as {convention});"
-            " pass --aux-convention or --aux-layers",
-            "aux-range",
-        )
-    if order:
-        keys.say(
-            "warning",
-            "aux layers",
-            f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in silence,"
-            " convert reorders fc to match",
-            "aux-repeated" if len(boundaries) < len(ids) else "aux-order",
-        )
-    is_default = depth is not None and boundaries == default_boundaries(depth)
-    return AuxLayers(count, boundaries, is_default, how, ids, convention, order)
-
-
-def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
-    given = answers.aux_layers or ()
-    convention: Convention = answers.aux_convention or "boundary"
-    boundaries = to_boundaries(given, convention)
-    if len(given) != count or sorted(set(boundaries)) != list(boundaries):
-        raise Usage(
-            f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers are needed"
-        )
-    if target.depth is not None and boundaries[-1] > target.depth:
-        raise Usage(f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers")
-    is_default = target.depth is not None and boundaries == default_boundaries(target.depth)
-    return AuxLayers(count, boundaries, is_default, "given by --aux-layers", given, convention)
-
-
-def _stated(
-    keys: Keys, format: Format, top: tuple[int, ...] | None, nested: tuple[int, ...] | None, v2: tuple[int, ...] | None,
-    target: Target, answers: Answers,
-) -> tuple[tuple[int, ...] | None, Convention | None, str]:  # fmt: skip
-    if top and nested and nested == tuple(j - 1 for j in top):
-        return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-    if top and nested and top != nested:
-        text = (
-            f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no convention"
-        )
-        if format.name not in TOP_IS_BOUNDARIES:
-            keys.say("question", "aux layers", f"{text}; pass --aux-layers", "aux-lists")
-            return top, None, "two lists that disagree"
-        if sorted(nested) not in ([j - 1 for j in sorted(top)], sorted(top)):
-            keys.say("warning", "aux layers", f"{text}; those at the top are believed", "aux-lists")
-    ids, place = (
-        (top, "top-level ids") if top else (nested, "ids in eagle_config") if nested else (v2, "eagle_config.layer_ids")
-    )
-    if ids is None:
-        return None, None, "no ids"
-    if answers.aux_convention:
-        return ids, answers.aux_convention, f"{place}, read as --aux-convention {answers.aux_convention}"
-    pattern = convention_by_pattern(ids, target.depth)
-    if pattern and format.aux_convention in (None, pattern):
-        return ids, pattern, f"{place}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
-    if max(ids) == target.depth:
-        return ids, "boundary", f"{place}; {max(ids)} is the target's depth, which no output id can be"
-    if ids is v2:
-        return ids, "boundary", f"{place}, vLLM's own key"
-    if format.name == "vllm" and top:
-        return ids, "boundary", f"{place}, in a file that states everything vLLM reads"
-    # lmsys and nvidia ids begin with 1 and have been copied into speculators configs unchanged (formats.md, 2.3)
-    is_suspect = pattern is not None or (format.aux_convention == "boundary" and ids[0] == 1 and len(ids) == 3)
-    is_believed = format.is_signed or target.depth is not None
-    if format.aux_convention and is_believed and not is_suspect:
-        return ids, format.aux_convention, f"{place}; {format.title} writes {_words(format.aux_convention)}"
-    why = f"{list(ids)} may be boundaries or outputs of layers"
-    if not target.depth:
-        why += ", and the target's depth, which might tell, is not known"
-    keys.say(
-        "question",
-        "aux layers",
-        f"{place} {why}; pass --aux-convention boundary or output" + ("" if target.depth else ", or --target"),
-        "aux-convention",
-    )
-    return ids, None, f"{place}, in an unknown convention"
-
-
-def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
-    if count != 3:
-        keys.say(
-            "question",
-            "aux layers",
-            f"fc takes {count} aux states and config names no layers; pass --aux-layers with {count} boundaries",
-            "aux-count",
-        )
-        return AuxLayers(count, None, False, "not stated")
-    if format.name in UNSTATED:
-        keys.say(
-            "warning",
-            "aux layers",
-            f"{format.title} may train on other layers than the default and this config names none; if the recipe set"
-            " them, pass --aux-layers",
-            "aux-ids-doubted",
-        )
-    boundaries = default_boundaries(target.depth) if target.depth else None
-    if boundaries is not None and (boundaries[0] >= boundaries[1] or boundaries[1] >= boundaries[2]):
-        keys.say(
-            "question",
-            "aux layers",
-            f"config names no layers, and the default of a target of {target.depth} layers is no three; pass"
-            " --aux-layers",
-            "aux-range",
-        )
-        return AuxLayers(count, None, False, "not stated")
-    return AuxLayers(count, boundaries, True, "no ids: the default (2, n//2, n-3)")
+    allowed = {ids for listed in stated.values() for ids in (listed, *_neighbours(listed))}
+    unknown = {key: value for key, value in unknown.items() if _as_ids(value) not in allowed}
+    for key, value in unknown.items():
+        ask_about_ids(keys, key, value)
+    if stated:
+        return _boundaries(keys, format, count, target, _read(keys, format, stated, target, answers))
+    if unknown:
+        return AuxLayers(count, None, False, f"ids under a key that is not read ({', '.join(unknown)})")
+    return _default(keys, format, count, target)
 
 
 def by_record(keys: Keys, aux: AuxLayers, recorded: object, target: Target) -> AuxLayers:
-    """The aux layers, their convention settled by the boundaries that eaglectl.json records, where the ids still mean those."""
+    """The aux layers in the convention in which their ids mean the boundaries of eaglectl.json."""
     if aux.boundaries is not None or aux.ids is None or len(aux.ids) != aux.count:
         return aux
     for convention in get_args(Convention):
@@ -164,10 +62,205 @@ def by_record(keys: Keys, aux: AuxLayers, recorded: object, target: Target) -> A
         is_within = target.depth is None or max(boundaries) <= target.depth
         if list(boundaries) == recorded and is_within:
             keys.notes[:] = [note for note in keys.notes if note.topic != "aux-convention"]
-            is_default = target.depth is not None and boundaries == default_boundaries(target.depth)
-            how = f"{_words(convention)}, as eaglectl.json records"
-            return replace(aux, boundaries=boundaries, is_default=is_default, how=how, convention=convention)
+            return replace(
+                aux,
+                boundaries=boundaries,
+                is_default=_is_default(boundaries, target),
+                how=f"{_words(convention)}, as eaglectl.json records",
+                convention=convention,
+            )
     return aux
+
+
+def _stated(keys: Keys, format: Format) -> dict[str, Ids]:
+    """The ids lists of the config by place: the producer's own places first."""
+    places = dict.fromkeys(
+        (*(place.key for place in format.ids if place.key not in COMMON_PLACES), *COMMON_PLACES)
+    )
+    lists = {key: keys.take_ids(key) for key in places}
+    return {key: ids for key, ids in lists.items() if ids is not None}
+
+
+def _boundaries(keys: Keys, format: Format, count: int, target: Target, reading: Reading) -> AuxLayers:
+    ids, convention, how = reading
+    if convention is None:
+        return AuxLayers(count, None, False, how, ids)
+    boundaries, order = sorted_order(to_boundaries(ids, convention))
+    if format.orders_ids:
+        order = None
+    if len(ids) != count:
+        keys.add_note(
+            "problem",
+            "aux layers",
+            f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers",
+            "aux-count",
+        )
+    if target.depth is not None and max(boundaries) > target.depth:
+        keys.add_note(
+            "problem",
+            "aux layers",
+            f"boundary {max(boundaries)} is past the target's {target.depth} layers (ids {list(ids)} read as"
+            f" {convention}); pass --aux-convention or --aux-layers",
+            "aux-range",
+        )
+    if order:
+        topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"
+        keys.add_note(
+            "warning",
+            "aux layers",
+            f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
+            " silence, convert reorders fc to match",
+            topic,
+        )
+    return AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
+
+
+def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
+    given = answers.aux_layers or ()
+    convention: Convention = answers.aux_convention or "boundary"
+    boundaries = to_boundaries(given, convention)
+    if len(given) != count or sorted(set(boundaries)) != list(boundaries):
+        raise UsageError(
+            f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers"
+            " are needed"
+        )
+    if target.depth is not None and boundaries[-1] > target.depth:
+        raise UsageError(
+            f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers"
+        )
+    is_default = _is_default(boundaries, target)
+    return AuxLayers(count, boundaries, is_default, "given by --aux-layers", given, convention)
+
+
+def _read(keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target, answers: Answers) -> Reading:
+    """The list that is believed, its convention, and why."""
+    key, ids = next(iter(stated.items()))
+    if key in COMMON_PLACES:
+        if reading := _two_lists(keys, format, stated):
+            return reading
+    elif others := [other for other in stated.values() if other not in (ids, *_neighbours(ids))]:
+        keys.add_note(
+            "question",
+            "aux layers",
+            f"config gives ids {list(ids)} in {key} and {list(others[0])} elsewhere, which agree in no"
+            " convention; pass --aux-layers",
+            "aux-lists",
+        )
+        return ids, None, "two lists that disagree"
+    return _convention(keys, format, key, ids, target, answers)
+
+
+def _two_lists(keys: Keys, format: Format, stated: Mapping[str, Ids]) -> Reading | None:
+    """What lists at the top and in eagle_config mean together; None where one alone decides."""
+    top, nested = stated.get(TOP_IDS), stated.get(NESTED_IDS)
+    if not top or not nested or top == nested:
+        return None
+    if nested == tuple(j - 1 for j in top):
+        return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+    text = (
+        f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no"
+        " convention"
+    )
+    place = format.ids_at(TOP_IDS)
+    if place is None or place.convention != "boundary":
+        keys.add_note("question", "aux layers", f"{text}; pass --aux-layers", "aux-lists")
+        return top, None, "two lists that disagree"
+    if sorted(nested) not in ([j - 1 for j in sorted(top)], sorted(top)):
+        keys.add_note("warning", "aux layers", f"{text}; those at the top are believed", "aux-lists")
+    return None
+
+
+def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Reading:
+    """The convention of one list, or the question which it is."""
+    where = COMMON_PLACES.get(key, f"ids in {key}")
+    if answers.aux_convention:
+        return ids, answers.aux_convention, f"{where}, read as --aux-convention {answers.aux_convention}"
+    declared = _declared(format, key)
+    pattern = convention_by_pattern(ids, target.depth)
+    if pattern and declared in (None, pattern):
+        how = f"{where}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
+        return ids, pattern, how
+    if max(ids) == target.depth:
+        return ids, "boundary", f"{where}; {max(ids)} is the target's depth, which no output id can be"
+    if key == VLLM_IDS:
+        return ids, "boundary", f"{where}, vLLM's own key"
+    is_believed = format.is_signed or target.depth is not None or key not in COMMON_PLACES
+    is_plausible = is_believed and pattern is None and not _is_copied(ids, declared)
+    if declared and (is_plausible or _is_certain(format, key)):
+        return ids, declared, f"{where}; {format.title} writes {_words(declared)}"
+    _ask_convention(keys, where, ids, target)
+    return ids, None, f"{where}, in an unknown convention"
+
+
+def _declared(format: Format, key: str) -> Convention | None:
+    """What the producer's declaration makes of ids at this place."""
+    place = format.ids_at(key)
+    return (place and place.convention) or format.aux_convention
+
+
+def _is_certain(format: Format, key: str) -> bool:
+    place = format.ids_at(key)
+    return place is not None and place.is_certain
+
+
+def _is_copied(ids: Ids, declared: Convention | None) -> bool:
+    """Whether these look like lmsys' or nvidia's ids, copied into a speculators config (formats.md, 2.3)."""
+    return declared == "boundary" and ids[0] == 1 and len(ids) == 3
+
+
+def _ask_convention(keys: Keys, where: str, ids: Ids, target: Target) -> None:
+    why, option = f"{list(ids)} may be boundaries or outputs of layers", ""
+    if not target.depth:
+        why += ", and the target's depth, which may settle it, is not known"
+        option = ", or --target"
+    text = f"{where} {why}; pass --aux-convention boundary or output{option}"
+    keys.add_note("question", "aux layers", text, "aux-convention")
+
+
+def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
+    """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
+    default = format.training_default
+    boundaries = default.at(target.depth) if target.depth else None
+    if question := _unsettled(default, boundaries, count, target):
+        keys.add_note("question", "aux layers", f"config names no layers, and {question[0]}", question[1])
+        return AuxLayers(count, None, False, "not stated")
+    if not format.states_layers:
+        keys.add_note(
+            "warning",
+            "aux layers",
+            f"{format.title} may train on other layers than the default and this config names none; if the"
+            " recipe set them, pass --aux-layers",
+            "aux-ids-doubted",
+        )
+    is_default = default == TRAINING_DEFAULT or (boundaries is not None and _is_default(boundaries, target))
+    return AuxLayers(count, boundaries, is_default, f"no ids: {default.words}")
+
+
+def _unsettled(
+    default: DefaultLayers, boundaries: Ids | None, count: int, target: Target
+) -> tuple[str, str] | None:
+    """Why the default is not what was trained on, with the option that answers it, and the topic."""
+    if count != len(default.at(LARGE_DEPTH)):
+        return f"fc takes {count} aux states; pass --aux-layers with {count} boundaries", "aux-count"
+    if boundaries is None and default != TRAINING_DEFAULT:
+        return f"{default.words} depends on the target's depth; pass --target or --aux-layers", "aux-count"
+    if boundaries is not None and list(boundaries) != sorted(set(boundaries)):
+        text = f"the default of a target of {target.depth} layers is no {count}; pass --aux-layers"
+        return text, "aux-range"
+    return None
+
+
+def _is_default(boundaries: Ids, target: Target) -> bool:
+    return target.depth is not None and boundaries == TRAINING_DEFAULT.at(target.depth)
+
+
+def _neighbours(ids: Ids) -> tuple[Ids, Ids]:
+    """The same layers in the other convention, whichever `ids` are in."""
+    return tuple(j - 1 for j in ids), tuple(j + 1 for j in ids)
+
+
+def _as_ids(value: object) -> object:
+    return tuple(value) if isinstance(value, list) and all(type(item) is int for item in value) else None
 
 
 def _words(convention: Convention) -> str:

@@ -1,45 +1,60 @@
-"""All formats, in the order in which they are tried: the surest marks first."""
+"""All formats: every declaration in formats/producers/, in the order in which they are tried."""
 
-from eaglectl.formats.angelslim import ANGELSLIM
-from eaglectl.formats.automodel import AUTOMODEL
-from eaglectl.formats.eagle import EAGLE, NEBIUS
-from eaglectl.formats.format import Format, Sighting
-from eaglectl.formats.modelopt import MEGATRON, MODELOPT
-from eaglectl.formats.native import SGLANG, SGLANG_MLA, UNSIGNED, VLLM
-from eaglectl.formats.specforge import SPECFORGE
-from eaglectl.formats.speculators import PEAGLE, SPECULATORS
-from eaglectl.formats.torchspec import LIGHTSEEKORG, TORCHSPEC, TORCHSPEC_VLLM
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 
-FORMATS: tuple[Format, ...] = (
-    SPECULATORS,
-    PEAGLE,
-    VLLM,
-    TORCHSPEC_VLLM,
-    TORCHSPEC,
-    AUTOMODEL,
-    SGLANG,
-    SGLANG_MLA,
-    MODELOPT,
-    MEGATRON,
-    ANGELSLIM,
-    NEBIUS,
-    SPECFORGE,
-    EAGLE,
-    LIGHTSEEKORG,
-    UNSIGNED,
-)
-
-WRITABLE: tuple[str, ...] = tuple(format.name for format in FORMATS if format.layout)
+from eaglectl.formats import producers
+from eaglectl.formats.format import CheckpointSummary, Format
 
 
-def detect(sighting: Sighting) -> tuple[Format, str]:
-    """The producer of a checkpoint, and the mark that says so; the last format takes what no other claims."""
+def _declared() -> tuple[Format, ...]:
+    modules = [
+        import_module(f"{producers.__name__}.{module.name}") for module in iter_modules(producers.__path__)
+    ]
+    formats = [value for module in modules for value in vars(module).values() if isinstance(value, Format)]
+    return tuple(sorted(formats, key=lambda format: (format.priority, format.name)))
+
+
+FORMATS: tuple[Format, ...] = _declared()
+
+
+def detect(summary: CheckpointSummary) -> tuple[Format, str]:
+    """The producer of a checkpoint and the mark that identifies it; the last format accepts any."""
     for format in FORMATS:
-        if evidence := format.recognise(sighting):
+        if evidence := format.recognise(summary):
             return format, evidence
     raise AssertionError("the last format takes everything")
 
 
 def by_name(name: str) -> Format:
-    """The format with this name; KeyError where there is none."""
-    return next(format for format in FORMATS if format.name == name)
+    """The format with this name. Raises KeyError where there is none."""
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    raise KeyError(name)
+
+
+def writable() -> tuple[str, ...]:
+    """The names of the formats that are written, the surest marks first."""
+    return tuple(format.name for format in FORMATS if format.layout)
+
+
+def default_format() -> Format:
+    """The format that is written where no layout is named."""
+    return next(format for format in FORMATS if format.layout and format.layout.is_default)
+
+
+def known_answers() -> Mapping[str, tuple[str, ...]]:
+    """The --source-semantics that one producer alone has, with their values."""
+    return {key: values for format in FORMATS for key, values in format.answers.items()}
+
+
+def prefixes() -> tuple[str, ...]:
+    """What producers put before all names of tensors."""
+    return tuple(format.layout.prefix for format in FORMATS if format.layout and format.layout.prefix)
+
+
+def tensor_names() -> Mapping[str, str]:
+    """Every producer's own module names, and the canonical ones."""
+    return {own: name for format in FORMATS for own, name in format.tensor_names.items()}

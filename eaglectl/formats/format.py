@@ -1,18 +1,24 @@
-"""What a producer's layout is: the marks that identify it, its conventions, and what it can express."""
+"""The declaration of a producer: marks, spellings, conventions, doubts, and what its layout expresses."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from eaglectl.drafter.boundaries import Convention
-from eaglectl.drafter.drafter import Feature, Note
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
+from eaglectl.drafter.drafter import Drafter, Feature, Note
 
-Family = Literal["llama", "qwen3", "mla"]
+ModelClass = Literal["llama", "qwen3", "mla"]
+IdMeaning = Literal["boundary", "output", "sglang"]
+
+# where most trainers and engines state layer ids
+TOP_IDS = "eagle_aux_hidden_state_layer_ids"
+NESTED_IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the user said that the file cannot: aux layers, their convention, and facts about the trainer."""
+    """The user's answers to what a file leaves open: aux layers, convention, facts about the trainer."""
 
     aux_layers: tuple[int, ...] | None = None
     aux_convention: Convention | None = None
@@ -20,8 +26,8 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """A checkpoint as detection sees it: no tensor data."""
+class CheckpointSummary:
+    """A checkpoint without tensor data: what recognition and doubts are decided by."""
 
     config: Mapping[str, Any]
     names: tuple[str, ...]
@@ -44,83 +50,175 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a layout is written.
+class IdsPlace:
+    """A config key that holds layer ids ("key" or "object.key"), and what an id means there.
 
-    `nested_ids`: what eagle_config ids mean there ("sglang": by SGLang's rule for the target, "output", "boundary"; None:
-    not written). `lacks`: what one family's class has no place for. `states_flags`: whether all four norm switches are written or only those that are on.
+    "sglang": by SGLang's rule for the target. `is_certain`: the numbers are never doubted. `is_required`: a
+    file without these ids is of no use to the layout's readers.
     """
 
-    architectures: Mapping[Family, str]
-    model_types: Mapping[Family, str]
+    key: str
+    meaning: IdMeaning
+    is_certain: bool = False
+    is_required: bool = False
+
+    @property
+    def convention(self) -> Convention | None:
+        """The convention of ids read here; None where the target decides it."""
+        return None if self.meaning == "sglang" else self.meaning
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSchema:
+    """The JSON Schema of a producer's config.json, beyond the decoder's keys and the layer ids.
+
+    `keys` and `eagle_config` name keys of the common tables (config_schema.py); `own` holds the producer's
+    own keys, and replaces common ones. `has_decoder`: the decoder layer's keys stand at the top level.
+    """
+
+    name: str = ""
+    title: str = ""
+    keys: tuple[str, ...] = ()
+    eagle_config: tuple[str, ...] = ()
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    required: tuple[str, ...] | None = None
+    has_decoder: bool = True
+
+
+Nest = Callable[[Drafter, dict[str, Any], dict[str, Any], dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a producer's files are written; where it keeps layer ids, `Format.ids` states.
+
+    `layer` and `prefix` make tensor names; names that begin with one of `unprefixed` have no prefix.
+    `extra_ids`: ids that are added for engines which read another
+    key. `states_flags`: all four norm switches are written, not only those that are on. `nest` arranges the
+    decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
+    for. `engines`: those that convert judges the output by. `is_default`: written where no layout is named.
+    """
+
+    architectures: Mapping[ModelClass, str]
+    model_types: Mapping[ModelClass, str]
     expresses: frozenset[Feature]
     layer: str = "layers.{}"
     prefix: str = ""
+    unprefixed: tuple[str, ...] = ("lm_head.", "d2t", "t2d", "mask_hidden")
     later_norm: str = "input_layernorm"
-    has_top_ids: bool = False
-    nested_ids: Literal["sglang", "output", "boundary"] | None = None
+    extra_ids: tuple[IdsPlace, ...] = ()
     has_identity_map: bool = False
     states_flags: bool = False
     has_aux_count: bool = False
-    is_nested_config: bool = False
-    lacks: Mapping[Family, frozenset[Feature]] = field(default_factory=dict)
+    nest: Nest | None = None
+    lacks: Mapping[ModelClass, frozenset[Feature]] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
+    engines: tuple[str, ...] = ()
+    is_default: bool = False
+
+    @property
+    def is_nested_config(self) -> bool:
+        """Whether the decoder layer's keys stand in an object of their own."""
+        return self.nest is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One producer: how it is recognised, how its config is read, how it is written (`layout`; None: only read).
+    """One producer: how it is recognised, read, and written (`layout`; None: it is only read).
 
-    `orders_ids`: its fc takes the states in ascending order whatever order the ids are listed in.
-    `is_signed`: its marks are its own; where they are not, ids are only believed once the target's depth is known.
-    `has_mla_factors`: its MLA attention multiplies by what yarn's mscale gives, as engines do.
-    `retires` lists config keys that say who wrote the file and mean nothing elsewhere; they go into the provenance.
-    `doubts` yields what is known to be wrong with this producer's files.
+    Recognition
+        `priority`: formats are tried in ascending order; a mark that nobody else has may come first (0).
+        `is_signed`: its marks are its own; where they are not, ids are only believed once the target's
+        depth is known.
+    Spelling
+        `keys`: its own place of a canonical fact ({"draft_vocab_size": "draft.vocab"}), read first and
+        written. `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever they
+        occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file and
+        mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
+        with the drafter's keys added, so that num_hidden_layers is the target's depth.
+    Layer ids
+        `ids`: where they stand and what they mean there. `aux_convention`: what they mean at a common place
+        that `ids` does not list. `orders_ids`: its fc takes the states in ascending order whatever order
+        ids are listed in. `training_default`: the boundaries trained on where a recipe names none.
+        `states_layers`: it writes the ids wherever a recipe sets them, so that a file without them was
+        trained on the default.
+    Network
+        `residual_default`: norm_before_residual where the key is absent. `has_mla_factors`: its MLA
+        attention multiplies by what yarn's mscale gives, as engines do. `is_parallel`: its files are
+        P-EAGLE drafters. `has_unordered_rows`: lm_head's rows are not in the order of t2d. `norm_output`
+        reads that switch where it is not what it seems. `answers`: its own --source-semantics, with their
+        values. `doubts` yields what is known to be wrong with its files.
     """
 
     name: str
     title: str
-    recognise: Callable[[Sighting], str | None]
+    recognise: Callable[[CheckpointSummary], str | None]
+    priority: int = 0
+    is_signed: bool = True
+    keys: Mapping[str, str] = field(default_factory=dict)
+    tensor_names: Mapping[str, str] = field(default_factory=dict)
+    flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    retires: tuple[str, ...] = ()
+    copies_target: bool = False
+    ids: tuple[IdsPlace, ...] = ()
     aux_convention: Convention | None = None
     orders_ids: bool = False
-    is_signed: bool = True
+    training_default: DefaultLayers = TRAINING_DEFAULT
+    states_layers: bool = True
     residual_default: bool = False
     has_mla_factors: bool = True
-    retires: tuple[str, ...] = ()
-    flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    doubts: Callable[[Sighting, Answers], Iterable[Note]] = lambda sighting, answers: ()
-    norm_output: Callable[[Sighting, bool | None, Answers], bool | None] | None = None
+    is_parallel: bool = False
+    has_unordered_rows: bool = False
+    norm_output: Callable[[CheckpointSummary, bool | None, Answers], bool | None] | None = None
+    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    doubts: Callable[[CheckpointSummary, Answers], Iterable[Note]] = lambda summary, answers: ()
+    schema: ConfigSchema = field(default_factory=ConfigSchema)
     layout: Layout | None = None
 
+    def flat(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config with this producer's nesting undone."""
+        return self.flatten(config) if self.flatten else config
 
-def rope_doubt(sighting: Sighting, answers: Answers, who: str, *, is_sure: bool) -> Iterable[Note]:
-    """A trainer that rotates with base 10000 whatever its config says: a question, or a warning where it may not be the trainer."""
-    theta = sighting.config.get("rope_theta", sighting.nested("rope_parameters").get("rope_theta"))
-    if theta in (None, 10000):
+    def ids_at(self, key: str) -> IdsPlace | None:
+        """The declared place of layer ids with this key."""
+        return next((place for place in self.ids if place.key == key), None)
+
+    @property
+    def written_ids(self) -> tuple[IdsPlace, ...]:
+        """All places to which the layout writes layer ids."""
+        return (*self.layout.extra_ids, *self.ids) if self.layout else ()
+
+    @property
+    def schema_name(self) -> str:
+        """The name of the producer's config schema; several formats may share one."""
+        return self.schema.name or self.name
+
+
+def rope_doubt(
+    summary: CheckpointSummary, answers: Answers, who: str, *, is_sure: bool, is_exempt: bool = False
+) -> Iterable[Note]:
+    """The doubt about a trainer that rotates with base 10000 whatever its config states.
+
+    A question, or a warning where it may not be the trainer (`is_sure`); nothing where `is_exempt`.
+    """
+    theta = summary.config.get("rope_theta", summary.nested("rope_parameters").get("rope_theta"))
+    if is_exempt or theta in (None, 10000):
         return
     about = f"{who} trains with rope base 10000 whatever the config says, and this file says {theta:g}"
-    match answers.semantics.get("rope"):
-        case "stored":
-            yield Note("warning", "rope_theta", f"{about}; the stored base is kept, as asked", "rope-base-doubt")
-        case "10000":
-            yield Note("warning", "rope_theta", f"{about}; 10000 is written, as asked", "rope-base-doubt")
-        case _ if is_sure:
-            yield Note(
-                "question",
-                "rope_theta",
-                f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored",
-                "rope-base-doubt",
-            )
-        case _:
-            yield Note(
-                "warning",
-                "rope_theta",
-                f"{about}; this head may be affected: compare acceptance at both bases before a release",
-                "rope-base-doubt",
-            )
+    answer = answers.semantics.get("rope")
+    outcome = {"stored": "the stored base is kept, as asked", "10000": "10000 is written, as asked"}
+    level: Literal["warning", "question"] = "warning"
+    if answer in outcome:
+        text = f"{about}; {outcome[answer]}"
+    elif is_sure:
+        level = "question"
+        text = f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored"
+    else:
+        text = f"{about}; this head may be affected: compare acceptance at both bases before a release"
+    yield Note(level, "rope_theta", text, "rope-base-doubt")
 
 
-LLAMA: Mapping[Family, str] = {"llama": "LlamaForCausalLMEagle3"}
-LLAMA_TYPE: Mapping[Family, str] = {"llama": "llama"}
+LLAMA: Mapping[ModelClass, str] = {"llama": "LlamaForCausalLMEagle3"}
+LLAMA_TYPE: Mapping[ModelClass, str] = {"llama": "llama"}
 ALWAYS = frozenset({Feature.REDUCED_VOCABULARY, Feature.WIDE_TARGET})

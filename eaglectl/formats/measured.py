@@ -1,17 +1,17 @@
-"""Sizes measured on tensors, and held against what the config says; the tensors win, and every disagreement is said."""
+"""Sizes measured on tensors and compared with the config; the tensors win, and a difference is noted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eaglectl.drafter.tensors import is_quantised_part
-from eaglectl.errors import Refused
-from eaglectl.formats.keys import Keys
-from eaglectl.formats.spelling import Names
+from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.names import Names
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Shapes by canonical name; packed (quantised) weights are left out, since their shape is the packing's."""
+    """Shapes by canonical name, without packed (quantised) weights."""
 
     of: Mapping[str, tuple[int, ...]]
 
@@ -21,8 +21,10 @@ class Shapes:
         if shape is None:
             return None
         if axis >= len(shape):
-            raise Refused(
-                f"{name} is {list(shape)}; {axis + 1} axes or more were expected", "tensor-shape", f"tensor:{name}"
+            raise RefusedError(
+                f"{name} is {list(shape)}; {axis + 1} axes or more were expected",
+                "tensor-shape",
+                f"tensor:{name}",
             )
         return shape[axis]
 
@@ -38,7 +40,10 @@ def plain_shapes(names: Names) -> Shapes:
     four_bit = {
         name
         for name, t in tables.items()
-        if t.dtype in ("U8", "I8", "F4") and f"{name}_scale" in tables and name.endswith(".weight") and t.dtype != "I8"
+        if t.dtype in ("U8", "I8", "F4")
+        and f"{name}_scale" in tables
+        and name.endswith(".weight")
+        and t.dtype != "I8"
     }
     kept = {
         n: t.shape
@@ -49,32 +54,35 @@ def plain_shapes(names: Names) -> Shapes:
 
 
 def agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
-    """A dimension of which `measured` is what the tensors say; the config's word where they say nothing. Raises Refused."""
+    """A dimension: `measured` on the tensors, or else as the config states it.
+
+    Raises RefusedError where neither gives it.
+    """
     stated = keys.take_int(key)
     if measured is None:
         if stated is None:
-            raise Refused(
+            raise RefusedError(
                 f"config.json has no {key}, and no tensor gives it; add it to config.json",
                 keys.absence(key),
                 "config.json",
             )
         return stated
     if stated is not None and stated != measured:
-        keys.say(
+        keys.add_note(
             "warning",
             key,
             f"config says {key}: {stated}, and the tensors say {measured}; the tensors are believed",
             _topic(key),
         )
     elif stated is None and always:
-        keys.say("note", key, f"config has no {key}; the tensors say {measured}")
+        keys.add_note("note", key, f"config has no {key}; the tensors say {measured}")
     return measured
 
 
 def whole(name: str, rows: int, by: int, what: str) -> int:
-    """The quotient of rows that must divide evenly; `what` names the divisor. Raises Refused."""
+    """The quotient of rows that must divide evenly; `what` names the divisor. Raises RefusedError."""
     if rows % by:
-        raise Refused(
+        raise RefusedError(
             f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
             "config-dimensions",
             "config.json",

@@ -1,1 +1,1 @@
-"""Publishing a drafter: what is sent and what never is, the card and the record beside it, one commit, and what landed."""
+"""Publishing a drafter: the files to send, the card and the record, one commit and its verification."""

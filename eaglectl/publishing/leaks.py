@@ -1,47 +1,65 @@
-"""A last look at what is sent for what nobody meant to tell: keys, the caller's own token, and somebody's home folder."""
+"""A check of the files to send for secrets: keys, the token in use, and home folders."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
-from eaglectl.errors import Refused
-from eaglectl.publishing.plan import File
-from eaglectl.validation.leaks import KEYS, PATH
-from eaglectl.validation.release import ANYBODY, HOME
+from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.publishing.files import UploadFile
+from eaglectl.validation.rules.leaks import PATH
+from eaglectl.validation.rules.release import first_home
+from eaglectl.validation.secrets.scan import Read, scan_file, scan_text
 
 IMAGES = (".png", ".jpg", ".safetensors")
-# paths in these are looked at value by value, or are words of a vocabulary
-NOT_PROSE = ("config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model")
+# rules of validate check paths in the first; the others hold words of a vocabulary
+NOT_TEXT = ("config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model")
 
 
-def check_leaks(files: Sequence[File], metadata: Mapping[str, str], token: str | None) -> None:
-    """Raise Refused where a file, or the metadata of the weights, holds a secret or a path of one machine."""
-    if found := sorted(set(_found(files, metadata, token))):
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise Refused(
-            f"{'; '.join(found[:5])}{more}. Remove it and run the command again; a key that was shown to anybody is to be withdrawn"
+def check_leaks(files: Sequence[UploadFile], metadata: Mapping[str, str], token: str | None) -> None:
+    """Raise RefusedError where a file, or the metadata of the weights, holds a secret or a local path."""
+    leaks = sorted({*_metadata_leaks(metadata, token), *_file_leaks(files, token)})
+    if leaks:
+        more = f" and {len(leaks) - 5} more" if len(leaks) > 5 else ""
+        raise RefusedError(
+            f"{'; '.join(leaks[:5])}{more}. Remove it and run the command again; a key that was shown to"
+            " anybody"
+            " is to be withdrawn"
         )
 
 
-def _found(files: Sequence[File], metadata: Mapping[str, str], token: str | None) -> Iterator[str]:
-    said = "\n".join((*metadata, *metadata.values()))
-    yield from _keys("the metadata of the weights", said.encode(), token)
+def _metadata_leaks(metadata: Mapping[str, str], token: str | None) -> Iterator[str]:
+    for leak in scan_text("\n".join((*metadata, *metadata.values())), token):
+        yield f"the metadata of the weights holds {leak.kind}"
     for key, value in metadata.items():
-        if PATH.fullmatch(value) or _home(value):
+        data = value.encode("utf-8", "replace")
+        if PATH.fullmatch(value) or first_home(len(data), _reader(data)):
             yield f"the metadata of the weights says {key}: a path of one machine"
+
+
+def _file_leaks(files: Sequence[UploadFile], token: str | None) -> Iterator[str]:
     for file in files:
-        if isinstance(file.content, bytes) and not file.name.endswith(IMAGES):
-            yield from _keys(file.name, file.content, token)
-            if file.name not in NOT_PROSE and (home := _home(file.content.decode("utf-8", "replace"))):
-                yield f"{file.name} names {home}, somebody's home folder"
+        read = _reader(file.content)
+        for leak in scan_file(file.name, file.size, read, token):
+            yield f"{file.name} holds {leak.kind} ({leak.place})"
+        is_text = file.name not in NOT_TEXT and not file.name.endswith(IMAGES)
+        if is_text and (home := first_home(file.size, read)):
+            yield f"{file.name} names {home}, somebody's home folder"
 
 
-def _keys(name: str, data: bytes, token: str | None) -> Iterator[str]:
-    if token and token.encode() in data:
-        yield f"{name} holds the token that this call uses"
-        return
-    for what, pattern in KEYS.items():
-        if found := pattern.search(data):
-            yield f"{name} holds {what} ({found[0][:3].decode('ascii', 'replace')}...)"
+def _reader(content: bytes | Path) -> Read:
+    """Reads bytes [start, stop) of what is sent. Raises UnreadableError for a file that cannot be read."""
+    if isinstance(content, bytes):
+        return lambda start, stop: content[start:stop]
+    return partial(_read_path, content)
 
 
-def _home(text: str) -> str:
-    return next((found[0] for found in HOME.finditer(text) if (found[2] or "").lower() not in ANYBODY), "")
+def _read_path(path: Path, start: int, stop: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}; no secret can be searched for in it") from None
+    if len(data) != stop - start:
+        raise RefusedError(f"{path} changed while it was searched for secrets; run the command again")
+    return data

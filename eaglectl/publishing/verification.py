@@ -1,28 +1,30 @@
-"""A folder against what was published of it: each file's digest in SHA256SUMS, eaglectl.json and model.sig, and files that none knows."""
+"""A folder compared with what was published of it: the digests in SHA256SUMS, eaglectl.json and model.sig.
+
+As strict as `model_signing verify`: every file below the folder is listed, or is a difference.
+"""
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.layout import RECORD, SIGNATURE, SUMS
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.errors import Unreadable
-from eaglectl.publishing.plan import RECORD, SIGNATURE, SUMS
+from eaglectl.errors import UnreadableError
+from eaglectl.progress import ByteCounter, OnProgress
+from eaglectl.publishing.contents import FolderContents, is_bookkeeping, read_contents
 from eaglectl.publishing.signature import Signature, Signer, read_signature
-from eaglectl.validation.release import read_sums
+from eaglectl.validation.rules.release import read_sums
 
 Verdict = Literal["equal", "differs", "could-not-look"]
 Judgement = Literal["same", "differs", "missing", "unlisted"]
 BLOCK = 8 << 20
-# what an engine takes for a part of the checkpoint, whoever put it there
-READ = ("config.json", "*.safetensors", "model.safetensors.index.json", "*.bin", "*.pt", "*.pth", "*.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """One file: whether it is the one that `lists` name, and how it is not."""
+class CheckedFile:
+    """A file, whether it is as `lists` state it, and how it differs."""
 
     name: str
     judgement: Judgement
@@ -32,144 +34,233 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Every file that is listed or there; `others` are files that nothing lists and no engine reads.
+    """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
 
-    `signature` None: there is no model.sig and none was asked for, or it was not to be looked at.
+    `signature` None: there is no model.sig and none was required, or it was to be ignored.
     """
 
     folder: str
     lists: tuple[str, ...]
-    files: tuple[Checked, ...]
+    files: tuple[CheckedFile, ...]
     others: tuple[str, ...]
     signature: Signature | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether all is as it was published; "could-not-look": the files are, and the signature could not be looked at."""
-        judged = self.signature.judgement if self.signature else "verified"
-        if judged in ("failed", "missing") or any(file.judgement != "same" for file in self.files):
+        """Whether all is as published; "could-not-look": only the signature could not be checked."""
+        judgement = self.signature.judgement if self.signature else "verified"
+        if judgement in ("failed", "missing") or any(file.judgement != "same" for file in self.files):
             return "differs"
-        return "could-not-look" if judged == "not-looked" else "equal"
+        return "could-not-look" if judgement == "not-looked" else "equal"
 
 
 @dataclass(frozen=True, slots=True)
-class _Stated:
+class ListedFile:
+    """A file as a list states it; `size` None where the list has none.
+
+    `others`: further digests that the list states for the same name.
+    """
+
     size: int | None
     sha256: str
+    others: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Digests:
-    """SHA-256 of files of the folder, each computed once; `told` hears bytes of `total`."""
+Lists = Mapping[str, Mapping[str, ListedFile]]
 
-    source: FolderSource
-    told: Callable[[int, int], None] | None
-    total: int = 0
-    done: int = 0
-    found: dict[str, str] = field(default_factory=dict)
 
-    def of(self, name: str) -> str:
-        """Raises Unreadable for a file that cannot be read."""
-        if name in self.found:
-            return self.found[name]
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the caller requires of a folder.
+
+    `signer` None: model.sig is ignored. `needs_record`: eaglectl.json must be there and list the files.
+    """
+
+    signer: Signer | None
+    needs_signature: bool = False
+    needs_record: bool = False
+
+
+class _FileHasher:
+    """SHA-256 of files of the folder, each computed once."""
+
+    def __init__(self, source: FolderSource, counter: ByteCounter) -> None:
+        self.source = source
+        self.counter = counter
+        self._digests: dict[str, str] = {}
+
+    def sha256(self, name: str) -> str:
+        """The digest of a file. Raises UnreadableError for a file that cannot be read."""
+        if name not in self._digests:
+            self._digests[name] = self._hash(name)
+        return self._digests[name]
+
+    def _hash(self, name: str) -> str:
         digest, size = hashlib.sha256(), self.source.size(name)
         for start in range(0, size, BLOCK):
-            digest.update(self.source.read(name, start, min(start + BLOCK, size)))
-            self.done += min(BLOCK, size - start)
-            if self.told:
-                self.told(self.done, self.total)
-        return self.found.setdefault(name, digest.hexdigest())
+            block = self.source.read(name, start, min(start + BLOCK, size))
+            digest.update(block)
+            self.counter.add(len(block))
+        return digest.hexdigest()
 
 
 def verify_folder(
-    source: FolderSource, shown: str, signer: Signer | None, *, is_offline: bool, told: Callable[[int, int], None] | None = None
-) -> Verification:  # fmt: skip
-    """Hash every file that is listed or signed and compare. `signer` None: model.sig is not looked at.
+    source: FolderSource,
+    shown: str,
+    expected: Expected,
+    *,
+    is_offline: bool,
+    on_progress: OnProgress | None = None,
+) -> Verification:
+    """Hash every file that is listed or signed, and compare; what no list names is a difference.
 
-    Raises Unreadable where no list is there, or a list or file cannot be read.
+    Raises UnreadableError where there is no list and none was required, or a list or file cannot be read.
     """
-    names = source.names()
-    lists = {name: found for name, found in ((SUMS, _sums(source)), (RECORD, _recorded(source))) if found is not None}
-    signature = _signature(source, signer, is_offline=is_offline)
+    contents = read_contents(source)
+    lists = _read_lists(source, contents)
+    signature = _read_signature(source, contents, expected, is_offline=is_offline)
     signed = (signature.files if signature else None) or {}
-    if not lists and not signed:
-        about = f" Its {SIGNATURE} could not be used: {signature.how}" if signature else ""
-        raise Unreadable(
-            f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with. Files of the Hub are compared"
-            f" by `hf cache verify REPO --local-dir DIR`.{about}"
-        )
-    listed = dict.fromkeys(name for found in lists.values() for name in found)
-    digests = _Digests(source, told, sum(source.size(name) for name in dict.fromkeys([*listed, *signed]) if name in names))  # fmt: skip
-    files = [_checked(digests, name, {by: found[name] for by, found in lists.items() if name in found}) for name in listed]  # fmt: skip
-    rest = [
-        name
-        for name in names
-        if name not in listed and name not in lists and name not in (SIGNATURE, *signed) and not name.startswith(".")
-    ]
-    unlisted = [name for name in rest if _is_read(name)]
-    files += [Checked(name, "unlisted", (), "is in no list, and engines or tools may read it") for name in unlisted]
+    faults = _missing_record(lists, expected)
+    is_refused = signature is not None and signature.judgement in ("failed", "missing")
+    if not lists and not signed and not is_refused and not faults:
+        raise _nothing_to_compare(shown, signature)
+    listed = dict.fromkeys(name for files in lists.values() for name in files)
+    hasher = _FileHasher(source, _counter(source, contents, [*listed, *signed], on_progress))
+    checked = [_check_file(hasher, contents, name, lists) for name in listed if name != RECORD or not faults]
+    checked += faults + _unlisted(contents, lists)
     if signature is not None and signature.files is not None:
-        signature = _held(signature, digests)
-    return Verification(shown, tuple(lists), tuple(files), tuple(name for name in rest if name not in unlisted), signature)  # fmt: skip
+        signature = _check_signed_files(signature, signature.files, contents, hasher)
+    return Verification(shown, tuple(lists), tuple(checked), contents.bookkeeping, signature)
 
 
-def _signature(source: FolderSource, signer: Signer | None, *, is_offline: bool) -> Signature | None:
+def _nothing_to_compare(shown: str, signature: Signature | None) -> UnreadableError:
+    about = f" Its {SIGNATURE} could not be used: {signature.how}" if signature else ""
+    return UnreadableError(
+        f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
+        f" Files of the Hub are compared by `hf cache verify REPO --local-dir DIR`.{about}"
+    )
+
+
+def _missing_record(lists: Lists, expected: Expected) -> list[CheckedFile]:
+    if not expected.needs_record or RECORD in lists:
+        return []
+    how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
+    return [CheckedFile(RECORD, "missing", (), how)]
+
+
+def _unlisted(contents: FolderContents, lists: Lists) -> list[CheckedFile]:
+    """What is in the folder and not in every list that can name it."""
+    faults = []
+    for name in sorted(contents.files):
+        silent = [list_name for list_name, files in lists.items() if not _is_listed(name, list_name, files)]
+        if silent:
+            stated = tuple(list_name for list_name, files in lists.items() if name in files)
+            how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
+            faults.append(CheckedFile(name, "unlisted", stated, how))
+    listed = {name for files in lists.values() for name in files}
+    irregular = {name: how for name, how in contents.irregular.items() if name not in listed}
+    return faults + [CheckedFile(name, "unlisted", (), how) for name, how in irregular.items()]
+
+
+def _is_listed(name: str, list_name: str, files: Mapping[str, ListedFile]) -> bool:
+    """Whether a list names a file, or cannot: a list is written before itself and before what signs it."""
+    later = (RECORD, SUMS, SIGNATURE) if list_name == RECORD else (SUMS, SIGNATURE)
+    return name in files or name in later
+
+
+def _read_lists(source: FolderSource, contents: FolderContents) -> Lists:
+    lists = {SUMS: _read_sums(source, contents), RECORD: _read_record(source, contents)}
+    return {name: files for name, files in lists.items() if files is not None}
+
+
+def _counter(
+    source: FolderSource, contents: FolderContents, names: Iterable[str], on_progress: OnProgress | None
+) -> ByteCounter:
+    present = set(names) & contents.files
+    return ByteCounter(on_progress, "hashing", sum(source.size(name) for name in present))
+
+
+def _read_signature(
+    source: FolderSource, contents: FolderContents, expected: Expected, *, is_offline: bool
+) -> Signature | None:
+    signer = expected.signer
     if signer is None:
         return None
-    if SIGNATURE in source.names():
+    if SIGNATURE in contents.files:
         return read_signature(source.path(SIGNATURE), signer, is_offline=is_offline)
-    return Signature("missing", f"there is no {SIGNATURE}, and {signer.said} was to have signed") if signer.said else None  # fmt: skip
+    if signer.name:
+        return Signature("missing", f"there is no {SIGNATURE}, and {signer.name} was to have signed")
+    if expected.needs_signature:
+        return Signature("missing", f"there is no {SIGNATURE}, and a signature is required")
+    return None
 
 
-def _held(signature: Signature, digests: _Digests) -> Signature:
-    """The signature, held to the files: each signed one is there and the same, and engines read no other."""
-    signed, names = signature.files or {}, digests.source.names()
-    wrong = [f"{name} is not there" if name not in names else f"{name} is another file" for name, digest in signed.items() if name not in names or digests.of(name) != digest]  # fmt: skip
-    wrong += [f"{name} was not signed" for name in names if name not in signed and _is_read(name)]
-    if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        return Signature("failed", f"it is {signature.how}, and not over these files: {', '.join(wrong[:3])}{more}")
+def _check_signed_files(
+    signature: Signature, signed: Mapping[str, str], contents: FolderContents, hasher: _FileHasher
+) -> Signature:
+    """The signature, failed where a signed file differs or a file was not signed."""
+    faults = [_signed_fault(name, digest, contents, hasher) for name, digest in signed.items()]
+    unsigned = sorted(contents.files - set(signed) - {SIGNATURE})
+    faults += [f"{name} was not signed" for name in (*unsigned, *contents.irregular)]
+    if faults := [fault for fault in faults if fault]:
+        more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
+        return Signature(
+            "failed", f"it is {signature.how}, and not over these files: {', '.join(faults[:3])}{more}"
+        )
     return replace(signature, how=f"{signature.how}, over {len(signed)} files")
 
 
-def _is_read(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in READ)
+def _signed_fault(name: str, digest: str, contents: FolderContents, hasher: _FileHasher) -> str:
+    """How a signed file differs; empty where it does not."""
+    if is_bookkeeping(name):  # signed from a download; each client writes its own
+        return ""
+    if name not in contents.files:
+        return f"{name} is not there"
+    return "" if hasher.sha256(name) == digest else f"{name} is another file"
 
 
-def _checked(digests: _Digests, name: str, stated: Mapping[str, _Stated]) -> Checked:
-    if name not in digests.source.names():
-        return Checked(name, "missing", tuple(stated), "is listed and is not there")
-    size, digest = digests.source.size(name), digests.of(name)
-    for by, one in stated.items():
-        if one.size is not None and one.size != size:
-            return Checked(name, "differs", tuple(stated), f"has {size} bytes and {by} says {one.size}")
-        if one.sha256 != digest:
-            return Checked(
-                name, "differs", tuple(stated), f"has SHA-256 {digest[:12]}... and {by} says {one.sha256[:12]}..."
-            )
-    return Checked(name, "same", tuple(stated))
+def _check_file(hasher: _FileHasher, contents: FolderContents, name: str, lists: Lists) -> CheckedFile:
+    stated = {list_name: files[name] for list_name, files in lists.items() if name in files}
+    if name in contents.irregular:
+        return CheckedFile(name, "differs", tuple(stated), contents.irregular[name])
+    if name not in contents.files:
+        return CheckedFile(name, "missing", tuple(stated), "is listed and is not there")
+    size, digest = hasher.source.size(name), hasher.sha256(name)
+    for list_name, file in stated.items():
+        if file.others:
+            how = f"has {1 + len(file.others)} digests in {list_name}, and a file has one"
+            return CheckedFile(name, "differs", tuple(stated), how)
+        if file.size is not None and file.size != size:
+            how = f"has {size} bytes and {list_name} says {file.size}"
+            return CheckedFile(name, "differs", tuple(stated), how)
+        if file.sha256 != digest:
+            how = f"has SHA-256 {digest[:12]}... and {list_name} says {file.sha256[:12]}..."
+            return CheckedFile(name, "differs", tuple(stated), how)
+    return CheckedFile(name, "same", tuple(stated))
 
 
-def _sums(source: FolderSource) -> Mapping[str, _Stated] | None:
-    if SUMS not in source.names():
+def _read_sums(source: FolderSource, contents: FolderContents) -> Mapping[str, ListedFile] | None:
+    if SUMS not in contents.files:
         return None
-    sums, broken = read_sums(source.read(SUMS).decode("utf-8", "replace"))
-    if broken or not sums:
-        where = f"line {broken[0]} is no digest and name" if broken else "it is empty"
-        raise Unreadable(f"{SUMS} cannot be used: {where}; fetch it again")
-    return {name: _Stated(None, digest) for name, digest in sums.items()}
+    sums = read_sums(source.read(SUMS).decode("utf-8", "replace"))
+    if sums.broken or not sums.digests:
+        where = f"line {sums.broken[0]} is no digest and name" if sums.broken else "it is empty"
+        raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
+    return {name: ListedFile(None, first, tuple(others)) for name, (first, *others) in sums.digests.items()}
 
 
-def _recorded(source: FolderSource) -> Mapping[str, _Stated] | None:
-    if RECORD not in source.names():
+def _read_record(source: FolderSource, contents: FolderContents) -> Mapping[str, ListedFile] | None:
+    if RECORD not in contents.files:
         return None
     try:
-        record: Any = json.loads(source.read(RECORD))
+        record: Any = parse_json(RECORD, source.read(RECORD))
         files = record.get("published", {}).get("files")
-        return (
-            None
-            if files is None
-            else {str(name): _Stated(int(one["size"]), str(one["sha256"])) for name, one in files.items()}
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Unreadable(f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again") from None
+        if files is None:
+            return None
+        if not files:
+            raise ValueError("a list of no files")
+        return {str(name): ListedFile(int(file["size"]), str(file["sha256"])) for name, file in files.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        raise UnreadableError(
+            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
+        ) from None

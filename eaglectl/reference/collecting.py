@@ -1,7 +1,7 @@
-"""What a conversion to EAGLE-3.1 has to know of a target's states: their sizes, how they vary, and how fc mixes them.
+"""Statistics of a target's states for a conversion to EAGLE-3.1: sizes, and the matrices of the fc refit.
 
-Two passes over the same sequences: medians first, then the matrices of the refit. Nothing is stored but sums and one
-number for each token and layer.
+Two passes over the same sequences: medians first, then the matrices. Only sums are kept, and one number for
+each token and layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from eaglectl.reference.model import DraftModel
-from eaglectl.reference.passes import Passes, States
+from eaglectl.reference.target_engine import AuxStates, TargetEngine
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
-COLUMNS = 2048  # of gram that one multiplication makes: what lies below the diagonal is not made twice
-
-
-LEAST = 500  # fed-back states that a median of one set of prompts is made from
+COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagonal are mirrored, not computed
+MIN_SET_STATES = 500  # fed-back states below which the median of a set of prompts is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +27,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Medians over tokens (token 0 and padding left out): RMS of each aux state, sd of its log-ratio, RMS of the first two fed-back states.
+    """Medians over tokens, without token 0 and padding.
 
-    `sigmas` is the last of these for each set of prompts alone.
+    `rms` [aux] is the median RMS of each aux state, `spread` [aux] the standard deviation of its log-ratio to
+    the mean of the layers, `sigma` the median RMS of the first two fed-back states, `sigmas` the same for
+    each set of prompts.
     """
 
     rms: tuple[float, ...]
@@ -43,9 +43,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Sums over tokens t of q_t n n' and q_t f n' (float64, n the normed aux states, f what fc makes of the plain ones).
+    """Sums over tokens t of q_t n n' and q_t f n' (float64); n: normed aux states, f: fc of the plain ones.
 
-    `gram` [aux*target_hidden]*2, `cross` [hidden, aux*target_hidden]; q_t = 1/|f|^2, so that every token counts by its relative error.
+    `gram` is [aux*target_hidden, aux*target_hidden], `cross` [hidden, aux*target_hidden]. The weight q_t =
+    1/|f|^2 makes every token count by its relative error.
     """
 
     gram: torch.Tensor
@@ -53,80 +54,102 @@ class Moments:
     tokens: int
 
 
-def collect_sizes(target: Passes, drafter: DraftModel, batches: Sequence[Batch], told: Callable[[], None]) -> Sizes:
-    """The medians over all sequences of `batches`; `told` is called for each of them."""
-    found, states, count = [], [], drafter.dims.aux
+def collect_sizes(
+    target: TargetEngine, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
+) -> Sizes:
+    """The medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
+    sizes, fed_back, set_indices = [], [], []
     sets = sorted({name for batch in batches for name in batch.sets})
     with torch.no_grad():
         for batch in batches:
-            seen = target.states(batch.texts)
-            keep = seen.known & (seen.positions > 0)
-            found.append(_rms(seen.aux, count, drafter.eps)[keep].cpu())
-            fed, inner = _fed_back(target, drafter, seen), keep[:, :-2]
-            rows = torch.tensor([sets.index(name) for name in batch.sets], device=inner.device)[:, None].expand_as(
-                inner
-            )
-            states.append(torch.stack((fed[:, inner], rows[inner].expand(len(fed), -1).to(fed.dtype))).flatten(1).cpu())
+            states = target.states(batch.texts)
+            keep = states.valid & (states.positions > 0)
+            sizes.append(_rms(states.aux, drafter.dims.aux, drafter.eps)[keep].cpu())
+            rms, inner = _fed_back_rms(target, drafter, states), keep[:, :-2]
+            rows = torch.tensor([sets.index(name) for name in batch.sets], device=inner.device)
+            fed_back.append(rms[:, inner].flatten().cpu())
+            set_indices.append(rows[:, None].expand_as(inner)[inner].repeat(len(rms)).cpu())
             for _ in batch.texts:
-                told()
-    sizes, (values, which) = torch.cat(found).double(), torch.cat(states, 1)
-    logs = sizes.log()
-    parts = {name: values[which == index] for index, name in enumerate(sets)}
+                on_sequence()
+    all_sizes, values, which = torch.cat(sizes).double(), torch.cat(fed_back), torch.cat(set_indices)
+    logs = all_sizes.log()
+    by_set = {name: values[which == index] for index, name in enumerate(sets)}
     return Sizes(
-        tuple(sizes.median(0).values.tolist()), tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()), float(values.median()),
-        {name: float(part.median()) for name, part in parts.items() if len(part) >= LEAST}, len(sizes),
-    )  # fmt: skip
+        rms=tuple(all_sizes.median(0).values.tolist()),
+        spread=tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()),
+        sigma=float(values.median()),
+        sigmas={name: float(part.median()) for name, part in by_set.items() if len(part) >= MIN_SET_STATES},
+        tokens=len(all_sizes),
+    )
 
 
 def collect_moments(
-    target: Passes, drafter: DraftModel, scales: Sequence[float], batches: Sequence[Batch], told: Callable[[], None]
+    target: TargetEngine,
+    drafter: DraftModel,
+    scales: Sequence[float],
+    batches: Sequence[Batch],
+    on_sequence: Callable[[], None],
 ) -> Moments:
-    """The matrices of the refit over all real tokens, token 0 in. `scales` are the medians: where only directions matter, f is put to its best multiple."""
+    """The matrices of the refit over all tokens, token 0 included; `scales` are the medians `Sizes.rms`.
+
+    Where only the direction of f matters (norm_before_residual), f is scaled to fit best. `on_sequence` is
+    called after each sequence.
+    """
     dims = drafter.dims
     width = dims.aux * dims.target_hidden
     gram = cross = None
     count = 0
     with torch.no_grad():
         for batch in batches:
-            seen = target.states(batch.texts)
+            states = target.states(batch.texts)
             if gram is None or cross is None:
-                gram = seen.aux.new_zeros(width, width, dtype=torch.float64)
-                cross = seen.aux.new_zeros(dims.hidden, width, dtype=torch.float64)
-            for plain, normed in chunks(seen.aux[seen.known].float(), drafter):
+                gram = states.aux.new_zeros(width, width, dtype=torch.float64)
+                cross = states.aux.new_zeros(dims.hidden, width, dtype=torch.float64)
+            for plain, normed in normed_chunks(states.aux[states.valid].float(), drafter):
                 add_moments(gram, cross, plain, normed, drafter, scales)
                 count += len(plain)
             for _ in batch.texts:
-                told()
+                on_sequence()
     assert gram is not None and cross is not None
-    return Moments(mirrored(gram), cross, count)
+    return Moments(mirror_upper(gram), cross, count)
 
 
-def chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Aux states [tokens, aux*target_hidden] and the same with each layer's state normed, a chunk at a time."""
+def normed_chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Chunks of aux states [tokens, aux*target_hidden], as given and with each layer's state normed."""
     for plain in aux.split(CHUNK):
         rms = _rms(plain, drafter.dims.aux, drafter.eps)
         yield plain, (plain.unflatten(-1, (drafter.dims.aux, -1)) / rms[..., None]).flatten(-2)
 
 
 def add_moments(
-    gram: torch.Tensor, cross: torch.Tensor, plain: torch.Tensor, normed: torch.Tensor, drafter: DraftModel, scales: Sequence[float]
-) -> None:  # fmt: skip
-    """Add one chunk's products, made in float32, the states' own precision, to the float64 sums: of `gram`, the upper triangle by blocks."""
+    gram: torch.Tensor,
+    cross: torch.Tensor,
+    plain: torch.Tensor,
+    normed: torch.Tensor,
+    drafter: DraftModel,
+    scales: Sequence[float],
+) -> None:
+    """Add the products of one chunk to the float64 sums; of `gram`, only the upper triangle, by blocks.
+
+    The products are made in float32, the precision of the states.
+    """
     weight = drafter.weights["fc.weight"].float()
-    made = plain @ weight.T
+    output = plain @ weight.T
     if drafter.norms.norm_before_residual:
-        scaled = (normed.unflatten(-1, (len(scales), -1)) * normed.new_tensor(scales)[:, None]).flatten(-2) @ weight.T
-        made = made * ((made * scaled).sum(-1) / made.pow(2).sum(-1).clamp(min=1e-30))[:, None]
-    share = made.pow(2).sum(-1).clamp(min=1e-30).rsqrt()[:, None]
-    normed, made = normed * share, made * share
+        scaled = (normed.unflatten(-1, (len(scales), -1)) * normed.new_tensor(scales)[:, None]).flatten(
+            -2
+        ) @ weight.T
+        output = output * ((output * scaled).sum(-1) / output.pow(2).sum(-1).clamp(min=1e-30))[:, None]
+    weight_sqrt = output.pow(2).sum(-1).clamp(min=1e-30).rsqrt()[:, None]
+    normed, output = normed * weight_sqrt, output * weight_sqrt
     for start in range(0, normed.shape[1], COLUMNS):
         part = slice(start, start + COLUMNS)
         gram[part, start:] += normed[:, part].T @ normed[:, start:]
-        cross[:, part] += made.T @ normed[:, part]
+        cross[:, part] += output.T @ normed[:, part]
 
 
-def mirrored(gram: torch.Tensor) -> torch.Tensor:
-    """`gram` whole, in place, from its upper triangle of blocks."""
+def mirror_upper(gram: torch.Tensor) -> torch.Tensor:
+    """Fill the blocks of `gram` below the diagonal from those above, in place."""
     for start in range(COLUMNS, len(gram), COLUMNS):
         part = slice(start, start + COLUMNS)
         gram[part, :start] = gram[:start, part].T
@@ -136,15 +159,15 @@ def mirrored(gram: torch.Tensor) -> torch.Tensor:
 def solve_ridge(
     gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, strength: float
 ) -> tuple[torch.Tensor, float]:
-    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, and lam, which is `strength` times the mean of gram's diagonal; float64.
+    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, and lam = `strength` * mean(diagonal of gram).
 
-    `gram` is overwritten, and LAPACK given columns where it wants them: at the width of an 8B target each copy saved is 1.2 GB.
-    Raises torch.linalg.LinAlgError where it is singular.
+    `gram` is overwritten, and LAPACK gets column-major views: at the width of an 8B target each copy saved is
+    1.2 GB. Raises torch.linalg.LinAlgError where it is singular.
     """
     lam = strength * float(gram.diagonal().mean())
     right = torch.addmm(cross, prior, gram, alpha=-1)
     gram.diagonal().add_(lam)
-    factor, solved = gram.mT, right.mT  # by columns; gram is its own transpose
+    factor, solved = gram.mT, right.mT  # column-major; gram is symmetric
     torch.linalg.cholesky(factor, out=factor)
     torch.linalg.solve_triangular(factor, solved, upper=False, out=solved)
     torch.linalg.solve_triangular(factor.mT, solved, upper=True, out=solved)
@@ -152,26 +175,30 @@ def solve_ridge(
 
 
 def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:
-    """RMS of each layer's state [..., count], as an RMSNorm with `eps` takes it."""
+    """RMS of each layer's state [..., count], as an RMSNorm with `eps` computes it."""
     return (aux.float().unflatten(-1, (count, -1)).pow(2).mean(-1) + eps).sqrt()
 
 
-def _fed_back(target: Passes, drafter: DraftModel, seen: States) -> torch.Tensor:
-    """RMS of the stream after the drafter's first two steps, from every token but the last two: [2, batch, time-2].
+def _fed_back_rms(target: TargetEngine, drafter: DraftModel, states: AuxStates) -> torch.Tensor:
+    """RMS of the stream after the drafter's first two steps, from each token but two: [2, batch, time-2].
 
-    What is fed back grows with depth, and norm_output gives all of it one size: the middle of the first two fits best.
+    The fed-back state grows with depth, and norm_output gives all steps one size: the median of the first two
+    fits best.
     """
     embedding = drafter.weights.get("embed_tokens.weight")
-    embedding = target.embedding if embedding is None else embedding
-    tokens, positions, known = seen.tokens, seen.positions, seen.known
+    if embedding is None:
+        embedding = target.embedding
+    tokens, positions, valid = states.tokens, states.positions, states.valid
     dtype, count = drafter.weights["fc.weight"].dtype, tokens.shape[1] - 2
-    places = torch.arange(count, device=known.device)
-    own = torch.eye(count, dtype=torch.bool, device=known.device).expand(len(tokens), -1, -1)
-    mask = (known[:, None, :count] & (places <= places[:, None])) | own
-    state, caches, found = drafter.fuse(seen.aux[:, :count].to(drafter.device, dtype)), drafter.cache(), []
+    slots = torch.arange(count, device=valid.device)
+    own = torch.eye(count, dtype=torch.bool, device=valid.device).expand(len(tokens), -1, -1)
+    mask = (valid[:, None, :count] & (slots <= slots[:, None])) | own
+    state = drafter.combine_hidden_states(states.aux[:, :count].to(drafter.device, dtype))
+    caches, sizes = drafter.new_caches(), []
     for step in range(2):
-        following = embedding[tokens[:, step + 1 : step + 1 + count].to(embedding.device)].to(drafter.device, dtype)
-        stream = drafter.forward(following, state, positions[:, :count] + step, caches, mask)
-        found.append(stream.float().pow(2).mean(-1).sqrt())
+        following = tokens[:, step + 1 : step + 1 + count].to(embedding.device)
+        embeddings = embedding[following].to(drafter.device, dtype)
+        stream = drafter.forward(embeddings, state, positions[:, :count] + step, caches, mask)
+        sizes.append(stream.float().pow(2).mean(-1).sqrt())
         state, mask = drafter.feedback(stream), torch.cat((mask, own), -1)
-    return torch.stack(found)
+    return torch.stack(sizes)

@@ -1,4 +1,4 @@
-"""The drafter's maths, in one readable place: EAGLE-3 and 3.1, Llama, Qwen3 and MLA attention, any number of layers.
+"""The drafter's forward pass: EAGLE-3 and 3.1, Llama, Qwen3 and MLA attention, any number of layers.
 
 One step (formats.md, section 1; vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
 
@@ -30,57 +30,58 @@ class Cache:
     values: torch.Tensor | None = None
 
     def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append slots and return all of them."""
+        """Append keys and values, and return those of all slots."""
         self.keys = keys if self.keys is None else torch.cat((self.keys, keys), 2)
         self.values = values if self.values is None else torch.cat((self.values, values), 2)
         return self.keys, self.values
 
     def crop(self, slots: int) -> None:
-        """Forget all slots from `slots` on."""
+        """Keep the first `slots` slots."""
         if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
 
 
 class DraftModel:
-    """A drafter as a function of canonical weights; it holds no state but them."""
+    """A drafter as a function of its canonical weights; KV caches are arguments."""
 
     def __init__(self, weights: Weights, dims: Dimensions, norms: Norms, rope: Rope, eps: float) -> None:
         self.weights, self.dims, self.norms, self.eps = weights, dims, norms, eps
         self.is_d2t_absolute = False
-        self.looked: list[torch.Tensor] | None = (
-            None  # a probe's list: attention of the last query, [batch, slots] a call
-        )
+        # a list gets the last query's attention of each call: [batch, slots], mean over heads
+        self.attention_log: list[torch.Tensor] | None = None
         self.is_mla = dims.attention == "MLA"
-        rotated = dims.qk_rope_head_dim if self.is_mla else dims.head_dim
-        self.rotary = Rotary(rope, rotated, is_mla=self.is_mla, device=self.device)
-        query = dims.qk_nope_head_dim + dims.qk_rope_head_dim if self.is_mla else dims.head_dim
-        self.softmax_scale = query**-0.5 * (rope.mla_factors[1] if self.is_mla else 1.0)
+        rotary_dim, query_dim, factor = dims.head_dim, dims.head_dim, 1.0
+        if self.is_mla:
+            rotary_dim, query_dim = dims.qk_rope_head_dim, dims.qk_nope_head_dim + dims.qk_rope_head_dim
+            factor = rope.mla_factors[1]
+        self.rotary = Rotary(rope, rotary_dim, is_mla=self.is_mla, device=self.device)
+        self.softmax_scale = query_dim**-0.5 * factor
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return self.weights["fc.weight"].device
 
     @property
-    def targets(self) -> torch.Tensor | None:
-        """Target token of each draft token, [draft_vocab] int64; None for a full vocabulary."""
+    def draft_id_to_target_id(self) -> torch.Tensor | None:
+        """Target token id of each draft token id, [draft_vocab] int64; None for a full vocabulary."""
         d2t = self.weights.get("d2t")
         if d2t is None or self.is_d2t_absolute:
             return d2t
         return d2t + torch.arange(len(d2t), device=d2t.device)
 
     def read_d2t_as_absolute(self, vocab: int) -> bool:
-        """Take d2t for target ids instead of offsets, for a probe; False where they cannot be ids below `vocab`."""
+        """Read d2t as target ids, not offsets, for a probe; False if they cannot be ids below `vocab`."""
         d2t = self.weights.get("d2t")
         self.is_d2t_absolute = d2t is not None and bool((d2t >= 0).all() and (d2t < vocab).all())
         return self.is_d2t_absolute
 
-    def cache(self) -> list[Cache]:
-        """An empty cache for every layer."""
+    def new_caches(self) -> list[Cache]:
+        """An empty KV cache for each layer."""
         return [Cache() for _ in range(self.dims.layers)]
 
-    def fuse(self, aux: torch.Tensor) -> torch.Tensor:
-        """Aux states [..., aux*target_hidden] to the first g [..., hidden]."""
+    def combine_hidden_states(self, aux: torch.Tensor) -> torch.Tensor:
+        """The first g [..., hidden] from aux hidden states [..., aux*target_hidden]."""
         if "input_norm.weight" in self.weights:
             aux = self._norm(aux, "input_norm")
         if self.norms.fc_norm:
@@ -98,8 +99,8 @@ class DraftModel:
     ) -> torch.Tensor:
         """The residual stream after the last layer, [batch, time, hidden].
 
-        `embeddings` and `state` are [batch, time, hidden], `positions` [batch, time]; `mask` [batch, time, slots] is true
-        where a query may look at a cache slot, the new ones included.
+        `embeddings` and `state` (g) are [batch, time, hidden], `positions` [batch, time]; `mask` [batch,
+        time, slots] is true where a query attends to a cache slot, the new ones included.
         """
         for index, cache in enumerate(caches):
             name = f"layers.{index}."
@@ -116,7 +117,7 @@ class DraftModel:
         return state
 
     def feedback(self, state: torch.Tensor) -> torch.Tensor:
-        """What the next step takes as g."""
+        """The state that the next draft step takes as g."""
         return self._norm(state, "norm") if self.norms.norm_output else state
 
     def logits(self, state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
@@ -175,9 +176,11 @@ class DraftModel:
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        if self.looked is not None:
+        if self.attention_log is not None:
             last = query[:, :, -1:].float() @ key.float().transpose(2, 3) * self.softmax_scale
             last = last.masked_fill(~mask[:, None, -1:], float("-inf")).softmax(-1)
-            self.looked.append(last.mean(1)[:, 0])
-        mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None], scale=self.softmax_scale)
+            self.attention_log.append(last.mean(1)[:, 0])
+        mixed = scaled_dot_product_attention(
+            query, key, value, attn_mask=mask[:, None], scale=self.softmax_scale
+        )
         return self._linear(mixed.transpose(1, 2).flatten(2), name + "o_proj")

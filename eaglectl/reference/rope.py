@@ -1,7 +1,7 @@
-"""Rotary embedding as engines build it: default, linear, llama3 and yarn, split-half (neox) or interleaved pairs.
+"""Rotary position embedding as engines compute it: default, linear, llama3 and yarn.
 
-Sources: transformers modeling_rope_utils.py (5.19), vLLM rotary_embedding/{base,linear_scaling_rope,llama3_rope,yarn_scaling_rope,
-deepseek_scaling_rope}.py (0.33.0).
+Sources: transformers modeling_rope_utils.py (5.19), vLLM
+rotary_embedding/{base,linear_scaling_rope,llama3_rope, yarn_scaling_rope,deepseek_scaling_rope}.py (0.33.0).
 """
 
 import math
@@ -11,16 +11,17 @@ from typing import Any
 import torch
 
 from eaglectl.drafter.drafter import Rope
-from eaglectl.errors import Refused
+from eaglectl.errors import RefusedError
 
 
 class Rotary:
-    """cos and sin of every position, computed on demand in float32; float64 states stay float64."""
+    """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
 
     def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
-        self.frequencies, self.scale = _frequencies(rope, dim)
-        self.scale = rope.mla_factors[0] if is_mla else self.scale
-        self.frequencies = self.frequencies.to(device)
+        frequencies, self.scale = _frequencies(rope, dim)
+        if is_mla:
+            self.scale = rope.mla_factors[0]
+        self.frequencies = frequencies.to(device)
         self.is_interleaved = rope.is_interleaved
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -28,30 +29,33 @@ class Rotary:
         angles = positions[:, None, :, None].float() * self.frequencies
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         cos, sin = (wave(angles).to(wide.dtype) * self.scale for wave in (torch.cos, torch.sin))
-        one, two = (wide[..., ::2], wide[..., 1::2]) if self.is_interleaved else wide.chunk(2, dim=-1)
-        pair = (one * cos - two * sin, two * cos + one * sin)
-        joined = torch.stack(pair, -1).flatten(-2) if self.is_interleaved else torch.cat(pair, -1)
-        return joined.to(x.dtype)
+        if self.is_interleaved:
+            first, second = wide[..., ::2], wide[..., 1::2]
+        else:
+            first, second = wide.chunk(2, dim=-1)
+        pair = (first * cos - second * sin, second * cos + first * sin)
+        if self.is_interleaved:
+            return torch.stack(pair, -1).flatten(-2).to(x.dtype)
+        return torch.cat(pair, -1).to(x.dtype)
 
 
 def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
-    """Inverse frequencies [dim/2] and the factor on cos and sin, but for MLA."""
+    """Inverse frequencies [dim/2], and the factor on cos and sin of attention other than MLA."""
     base = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    scaling = rope.scaling
-    match (scaling or {}).get("rope_type", "default"):
+    scaling = rope.scaling or {}
+    match scaling.get("rope_type", "default"):
         case "default" | "mrope":  # text positions are the same on all three axes of mrope
             return base, 1.0
         case "linear":
-            assert scaling is not None
             return base / float(scaling["factor"]), 1.0
         case "llama3":
-            assert scaling is not None
             return _llama3(base, scaling), 1.0
         case "yarn":
-            assert scaling is not None
             return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling)
         case kind:
-            raise Refused(f"rope_type {kind} has no reference here; default, linear, llama3 and yarn have")
+            raise RefusedError(
+                f"the reference engine has no rope_type {kind}; it has default, linear, llama3 and yarn"
+            )
 
 
 def _llama3(base: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
@@ -69,11 +73,11 @@ def _llama3(base: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
 def _yarn(base: torch.Tensor, theta: float, dim: int, scaling: Mapping[str, Any]) -> torch.Tensor:
     original = float(scaling["original_max_position_embeddings"])
 
-    def place(rotations: float) -> float:
+    def dimension(rotations: float) -> float:
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(place(float(scaling.get("beta_fast") or 32))), 0)
-    high = min(math.ceil(place(float(scaling.get("beta_slow") or 1))), dim - 1)
+    low = max(math.floor(dimension(float(scaling.get("beta_fast") or 32))), 0)
+    high = min(math.ceil(dimension(float(scaling.get("beta_slow") or 1))), dim - 1)
     ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
     return base / float(scaling["factor"]) * ramp + base * (1 - ramp)
 
@@ -83,10 +87,12 @@ def _yarn_scale(scaling: Mapping[str, Any]) -> float:
     stated = scaling.get("attention_factor")
     if stated is not None:
         return float(stated)
-    return (
-        _mscale(factor, float(mscale)) / _mscale(factor, float(all_dim)) if mscale and all_dim else _mscale(factor, 1.0)
-    )
+    if mscale and all_dim:
+        return _mscale(factor, float(mscale)) / _mscale(factor, float(all_dim))
+    return _mscale(factor, 1.0)
 
 
 def _mscale(factor: float, mscale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+    if factor <= 1:
+        return 1.0
+    return 0.1 * mscale * math.log(factor) + 1.0

@@ -1,8 +1,9 @@
-"""Draft and verify: k drafted tokens a round, checked by one pass of the target; batched, at any mix of prompt lengths.
+"""Speculative decoding: k draft tokens a round, verified by one forward pass of the target; in batches.
 
-Every sequence keeps its own place. Rejected slots stay in the target's cache and are masked, so sequences of a batch need
-not agree on how much was accepted. Drafted tokens are the drafter's most likely ones; with a temperature they are accepted
-by rejection sampling against the target (a one-hot proposal: accept d with p(d), else sample from p without d).
+Each sequence of a batch has its own positions. Rejected tokens stay in the target's KV cache and are masked,
+so the sequences of a batch need not accept the same number of tokens. Draft tokens are the drafter's most
+likely ones; with a temperature they are accepted by rejection sampling against the target's distribution p
+(with a one-hot proposal: accept token d with probability p(d), else sample from p without d).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +16,11 @@ from eaglectl.reference.target import TargetModel
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How to generate: k drafted tokens, new tokens at most, temperature 0 for greedy, tokens that end a sequence."""
+class DecodingSettings:
+    """How to decode: `k` draft tokens a round, at most `max_tokens` new tokens; temperature 0 is greedy.
+
+    `stop` holds the tokens that end a sequence.
+    """
 
     k: int = 3
     max_tokens: int = 64
@@ -26,8 +30,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
-    """One prompt's outcome: new tokens, rounds, and how many rounds accepted the token at each draft position."""
+class GeneratedSequence:
+    """The new tokens of one prompt, its number of drafts, and how many drafts had each position accepted."""
 
     tokens: tuple[int, ...]
     drafts: int
@@ -35,8 +39,13 @@ class Generated:
 
 
 @dataclass(slots=True)
-class Rows:
-    """What the drafter is fed next: states [batch, time, width], the tokens after them, their positions, which are real."""
+class DraftInput:
+    """What the target verified last, as the drafter's next input.
+
+    `states` [batch, time, aux*target_hidden] are aux hidden states, `tokens` the tokens after them, with
+    their `positions`; `valid` is true for tokens that were accepted, not padding. The last three are [batch,
+    time].
+    """
 
     states: torch.Tensor
     tokens: torch.Tensor
@@ -44,14 +53,14 @@ class Rows:
     valid: torch.Tensor
 
 
-# sees (depth, fed-back state [batch, 1, hidden], real slots [batch, slots]) of every drafted step
-Watcher = Callable[[int, torch.Tensor, torch.Tensor], None]
+# called after each draft step: depth, fed-back state [batch, 1, hidden], valid cache slots [batch, slots]
+OnDraftStep = Callable[[int, torch.Tensor, torch.Tensor], None]
 
 
-class _Tally:
-    """The tokens and counts of a batch; a sequence that is done is counted no further."""
+class _RoundCounts:
+    """New tokens and accepted drafts of each sequence of a batch, until the sequence is done."""
 
-    def __init__(self, size: int, settings: Settings) -> None:
+    def __init__(self, size: int, settings: DecodingSettings) -> None:
         self.settings = settings
         self.tokens: list[list[int]] = [[] for _ in range(size)]
         self.drafts = [0] * size
@@ -64,157 +73,177 @@ class _Tally:
     def all_done(self) -> bool:
         return all(self.is_done(row) for row in range(len(self.tokens)))
 
-    def add(self, new: list[list[int]]) -> int:
-        """Add plain tokens; return how many were."""
-        added = 0
+    def add_tokens(self, new: Sequence[Sequence[int]]) -> None:
+        """Add the tokens of a round to each sequence."""
         for row, tokens in enumerate(new):
             if not self.is_done(row):
                 self.tokens[row] += tokens
-                added += len(tokens)
-        return added
 
-    def count(self, accepted: list[int]) -> None:
+    def add_drafts(self, accepted: Sequence[int]) -> None:
+        """Count one draft of each sequence, whose first `accepted` tokens were accepted."""
         for row, length in enumerate(accepted):
             if not self.is_done(row):
                 self.drafts[row] += 1
                 for position in range(length):
                     self.accepted[row][position] += 1
 
-    def generated(self) -> list[Generated]:
-        found = []
+    def sequences(self) -> list[GeneratedSequence]:
+        generated = []
         for tokens, drafts, accepted in zip(self.tokens, self.drafts, self.accepted, strict=True):
             kept = tokens[: self.settings.max_tokens]
             end = next((i + 1 for i, token in enumerate(kept) if token in self.settings.stop), len(kept))
-            found.append(Generated(tuple(kept[:end]), drafts, tuple(accepted)))
-        return found
+            generated.append(GeneratedSequence(tuple(kept[:end]), drafts, tuple(accepted)))
+        return generated
 
 
-class Speculation:
-    """A target and, unless only plain decoding is wanted, its drafter; ready to generate."""
+class SpeculativeDecoder:
+    """A target with its drafter; without a drafter (None), plain decoding."""
 
     def __init__(
-        self, target: TargetModel, drafter: DraftModel | None, settings: Settings, watcher: Watcher | None = None
+        self,
+        target: TargetModel,
+        drafter: DraftModel | None,
+        settings: DecodingSettings,
+        on_draft_step: OnDraftStep | None = None,
     ) -> None:
-        self.target, self.drafter, self.settings, self.watcher = target, drafter, settings, watcher
+        self.target, self.drafter, self.settings = target, drafter, settings
+        self.on_draft_step = on_draft_step
         self.random = torch.Generator().manual_seed(settings.seed)
 
-    def run(self, prompts: Sequence[Sequence[int]], told: Callable[[int], None] | None = None) -> list[Generated]:
-        """Generate for a batch of tokenised prompts, none empty; `told` gets the number of new tokens of each round."""
+    def run(self, prompts: Sequence[Sequence[int]]) -> list[GeneratedSequence]:
+        """Generate after each prompt of a batch; prompts are token ids, none empty."""
         with torch.no_grad():
-            return self._run(prompts, told)
+            return self._run(prompts)
 
-    def _run(self, prompts: Sequence[Sequence[int]], told: Callable[[int], None] | None) -> list[Generated]:
-        tally = _Tally(len(prompts), self.settings)
-        tokens, positions, known = padded(prompts, self.target.embedding.device)
-        self.target.start()
-        logits, aux = self.target.forward(tokens, positions, known)
-        following = self._choose(logits[:, -1])
+    def _run(self, prompts: Sequence[Sequence[int]]) -> list[GeneratedSequence]:
+        counts, session = _RoundCounts(len(prompts), self.settings), self._session()
+        tokens, positions, valid = pad_left(prompts, self.target.embedding.device)
+        self.target.reset()
+        logits, aux = self.target.forward(tokens, positions, valid)
+        following = self._sample(logits[:, -1])
         lengths = positions[:, -1] + 1
-        rows = Rows(aux, torch.cat((tokens[:, 1:], following[:, None]), 1), positions, known)
-        session = None if self.drafter is None else Drafting(self.drafter, self.target, self.settings.k, self.watcher)
-        self._tell(told, tally.add([[token] for token in following.tolist()]))
-        while not tally.all_done():
-            drafted = tokens[:, :0] if session is None else session.draft(rows)
-            width = drafted.shape[1] + 1
-            steps = torch.arange(width, device=tokens.device)[None]
+        shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
+        verified = DraftInput(aux, shifted, positions, valid)
+        counts.add_tokens([[token] for token in following.tolist()])
+        while not counts.all_done():
+            drafted = tokens[:, :0] if session is None else session.draft(verified)
+            steps = torch.arange(drafted.shape[1] + 1, device=tokens.device)[None]
             tokens, positions = torch.cat((following[:, None], drafted), 1), lengths[:, None] + steps
-            logits, aux = self.target.forward(tokens, positions, torch.cat((known, torch.ones_like(tokens).bool()), 1))
+            logits, aux = self.target.forward(
+                tokens, positions, torch.cat((valid, torch.ones_like(tokens).bool()), 1)
+            )
             accepted, following = self._verify(logits, drafted)
             if session is not None:
-                tally.count(accepted.tolist())
-            new = torch.cat((drafted, following[:, None]), 1).scatter(1, accepted[:, None], following[:, None])
-            fresh = steps <= accepted[:, None]
-            self._tell(told, tally.add([row[: n + 1] for row, n in zip(new.tolist(), accepted.tolist(), strict=True)]))
-            known, lengths = torch.cat((known, fresh), 1), lengths + accepted + 1
-            rows = Rows(aux, new, positions, fresh)
-        return tally.generated()
+                counts.add_drafts(accepted.tolist())
+            new = torch.cat((drafted, following[:, None]), 1).scatter(
+                1, accepted[:, None], following[:, None]
+            )
+            is_accepted = steps <= accepted[:, None]
+            counts.add_tokens([row[: n + 1] for row, n in zip(new.tolist(), accepted.tolist(), strict=True)])
+            valid, lengths = torch.cat((valid, is_accepted), 1), lengths + accepted + 1
+            verified = DraftInput(aux, new, positions, is_accepted)
+        return counts.sequences()
+
+    def _session(self) -> "DraftSession | None":
+        if self.drafter is None:
+            return None
+        return DraftSession(self.drafter, self.target, self.settings.k, self.on_draft_step)
 
     def _verify(self, logits: torch.Tensor, drafted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """How many drafted tokens [batch, k] stand, and the target's own token after them, from logits [batch, k+1, vocab]."""
+        """The number of draft tokens accepted, and the target's own token after them; both [batch].
+
+        `logits` is [batch, k+1, vocab], `drafted` [batch, k].
+        """
         k = drafted.shape[1]
         if self.settings.temperature == 0:
             choices = logits.argmax(-1)
-            stands = (choices[:, :k] == drafted).long().cumprod(1)
-            accepted = stands.sum(1)
+            matches = (choices[:, :k] == drafted).long().cumprod(1)
+            accepted = matches.sum(1)
             return accepted, choices.gather(1, accepted[:, None])[:, 0]
-        shares = torch.softmax(logits.float() / self.settings.temperature, -1)
-        chance = shares[:, :k].gather(2, drafted[..., None])[..., 0]
-        dice = torch.rand(chance.shape, generator=self.random).to(chance.device)
-        accepted = (dice < chance).long().cumprod(1).sum(1)
-        last = shares.gather(1, accepted[:, None, None].expand(-1, 1, shares.shape[-1]))[:, 0]
-        refused = torch.cat((drafted, drafted.new_zeros(len(drafted), 1)), 1).gather(1, accepted[:, None])
-        last = last.scatter(1, refused, torch.where(accepted[:, None] < k, 0.0, last.gather(1, refused)))
+        probabilities = torch.softmax(logits.float() / self.settings.temperature, -1)
+        chance = probabilities[:, :k].gather(2, drafted[..., None])[..., 0]
+        draws = torch.rand(chance.shape, generator=self.random).to(chance.device)
+        accepted = (draws < chance).long().cumprod(1).sum(1)
+        index = accepted[:, None, None].expand(-1, 1, probabilities.shape[-1])
+        last = probabilities.gather(1, index)[:, 0]
+        # where a token was rejected, the next one is sampled from p without it
+        rejected = torch.cat((drafted, drafted.new_zeros(len(drafted), 1)), 1).gather(1, accepted[:, None])
+        last = last.scatter(1, rejected, torch.where(accepted[:, None] < k, 0.0, last.gather(1, rejected)))
         return accepted, torch.multinomial(last.cpu(), 1, generator=self.random)[:, 0].to(drafted.device)
 
-    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
+    def _sample(self, logits: torch.Tensor) -> torch.Tensor:
+        """The next token of each sequence [batch], from logits [batch, vocab]."""
         if self.settings.temperature == 0:
             return logits.argmax(-1)
-        shares = torch.softmax(logits.float() / self.settings.temperature, -1).cpu()
-        return torch.multinomial(shares, 1, generator=self.random)[:, 0].to(logits.device)
-
-    @staticmethod
-    def _tell(told: Callable[[int], None] | None, count: int) -> None:
-        if told:
-            told(count)
+        probabilities = torch.softmax(logits.float() / self.settings.temperature, -1).cpu()
+        return torch.multinomial(probabilities, 1, generator=self.random)[:, 0].to(logits.device)
 
 
-class Drafting:
-    """The drafter's side of a batch: its caches, and which of their slots are real; `watcher` sees every drafted step."""
+class DraftSession:
+    """The drafter's side of a batch: its KV caches, and which of their slots hold tokens of the sequence."""
 
-    def __init__(self, drafter: DraftModel, target: TargetModel, k: int, watcher: Watcher | None = None) -> None:
-        self.drafter, self.k, self.watcher = drafter, k, watcher
+    def __init__(
+        self, drafter: DraftModel, target: TargetModel, k: int, on_draft_step: OnDraftStep | None = None
+    ) -> None:
+        self.drafter, self.k, self.on_draft_step = drafter, k, on_draft_step
         self.embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
         self.head = drafter.weights.get("lm_head.weight", target.head)
-        self.caches = drafter.cache()
-        self.known: torch.Tensor | None = None
+        self.caches = drafter.new_caches()
+        self.valid: torch.Tensor | None = None
 
-    def draft(self, rows: Rows) -> torch.Tensor:
-        """Take in what the target has verified, then draft k tokens: [batch, k] target token ids."""
-        known = rows.valid if self.known is None else torch.cat((self.known, rows.valid), 1)
-        state = self._forward(rows.tokens, self.drafter.fuse(rows.states), rows.positions, known)
-        self.known = known
-        last = (rows.valid.long() * torch.arange(1, rows.valid.shape[1] + 1, device=known.device)).argmax(1)
-        batch = torch.arange(len(last), device=known.device)
-        state, position = state[batch, last][:, None], rows.positions[batch, last][:, None]
+    def draft(self, verified: DraftInput) -> torch.Tensor:
+        """Add the verified tokens to the caches, then draft k tokens: target token ids [batch, k]."""
+        valid = verified.valid
+        if self.valid is not None:
+            valid = torch.cat((self.valid, valid), 1)
+        aux = self.drafter.combine_hidden_states(verified.states)
+        state = self._forward(verified.tokens, aux, verified.positions, valid)
+        self.valid = valid
+        count = torch.arange(1, verified.valid.shape[1] + 1, device=valid.device)
+        last = (verified.valid.long() * count).argmax(1)
+        batch = torch.arange(len(last), device=valid.device)
+        state, position = state[batch, last][:, None], verified.positions[batch, last][:, None]
         tokens = [self._token(state)]
-        self._show(0, state, known)
+        self._report_step(0, state, valid)
         for depth in range(1, self.k):
             position = position + 1
-            known = torch.cat((known, torch.ones_like(position).bool()), 1)
-            state = self._forward(tokens[-1], self.drafter.feedback(state), position, known)
+            valid = torch.cat((valid, torch.ones_like(position).bool()), 1)
+            state = self._forward(tokens[-1], self.drafter.feedback(state), position, valid)
             tokens.append(self._token(state))
-            self._show(depth, state, known)
+            self._report_step(depth, state, valid)
+        # slots of draft tokens were made from fed-back states; those of the verified tokens replace them
         for cache in self.caches:
-            cache.crop(
-                self.known.shape[1]
-            )  # drafted rows were made from fed-back states; the verified ones replace them
+            cache.crop(self.valid.shape[1])
         return torch.cat(tokens, 1)
 
     def _forward(
-        self, tokens: torch.Tensor, state: torch.Tensor, positions: torch.Tensor, known: torch.Tensor
+        self, tokens: torch.Tensor, state: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
     ) -> torch.Tensor:
-        total, time = known.shape[1], tokens.shape[1]
-        places = torch.arange(total, device=known.device)
-        queries = places[total - time :, None]
-        # a padding row looks at itself, so that no row looks at nothing
-        mask = (known[:, None] & (places <= queries)) | (places == queries)
+        total, time = valid.shape[1], tokens.shape[1]
+        slots = torch.arange(total, device=valid.device)
+        queries = slots[total - time :, None]
+        # padding attends to itself, since softmax over no slot at all is NaN
+        mask = (valid[:, None] & (slots <= queries)) | (slots == queries)
         embeddings = self.embedding[tokens.to(self.embedding.device)].to(state.device, state.dtype)
         return self.drafter.forward(embeddings, state, positions, self.caches, mask)
 
-    def _show(self, depth: int, state: torch.Tensor, known: torch.Tensor) -> None:
-        if self.watcher:
-            self.watcher(depth, self.drafter.feedback(state), known)
+    def _report_step(self, depth: int, state: torch.Tensor, valid: torch.Tensor) -> None:
+        if self.on_draft_step:
+            self.on_draft_step(depth, self.drafter.feedback(state), valid)
 
     def _token(self, state: torch.Tensor) -> torch.Tensor:
+        """Target token ids [batch, 1] of the most likely draft tokens."""
         choice = self.drafter.logits(state, self.head.to(state.device, state.dtype)).argmax(-1)
-        targets = self.drafter.targets
-        return choice if targets is None else targets[choice]
+        ids = self.drafter.draft_id_to_target_id
+        return choice if ids is None else ids[choice]
 
 
-def padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens, positions and real slots [batch, longest], padded on the left."""
+def pad_left(
+    prompts: Sequence[Sequence[int]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens, positions, and `valid` (not padding), each [batch, longest]."""
     longest = max(map(len, prompts))
-    tokens = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)
-    pads = torch.tensor([longest - len(p) for p in prompts], device=device)
-    places = torch.arange(longest, device=device)[None]
-    return tokens, (places - pads[:, None]).clamp(min=0), places >= pads[:, None]
+    tokens = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in prompts], device=device)
+    pads = torch.tensor([longest - len(ids) for ids in prompts], device=device)
+    slots = torch.arange(longest, device=device)[None]
+    return tokens, (slots - pads[:, None]).clamp(min=0), slots >= pads[:, None]

@@ -1,23 +1,29 @@
-"""The target through transformers: logits and aux states at boundaries, with a cache that may hold rejected slots."""
+"""The target model in transformers: logits, and the hidden states at aux boundaries."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from eaglectl.errors import Refused, Unreadable
+from eaglectl.checkpoint.target_files import check_kernels, code_needed
+from eaglectl.errors import RefusedError, UnreadableError
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
+KEPT_LINES = 2  # of an error message; the second often names the fault
 FINAL_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm", "norm_f", "embedding_norm")
 
 
 class TargetModel:
-    """A causal language model whose residual stream is recorded at `boundaries` on every forward pass."""
+    """A causal language model whose residual stream is recorded at `boundaries` on every forward pass.
+
+    Its KV cache may hold rejected draft tokens, which later passes mask.
+    """
 
     boundaries: tuple[int, ...]
-    seen: dict[int, torch.Tensor]
+    recorded: dict[int, torch.Tensor]
 
     def __init__(self, model: Any, boundaries: Sequence[int]) -> None:
         self.model = model
@@ -25,57 +31,67 @@ class TargetModel:
         self.depth = len(self.layers)
         self.cache: Any = None
         self.hooks: list[Any] = []
-        self.watch(boundaries)
+        self.record(boundaries)
 
-    def watch(self, boundaries: Sequence[int]) -> None:
-        """Record these boundaries from now on, and no others. Raises Refused for one past the target's depth."""
+    def record(self, boundaries: Sequence[int]) -> None:
+        """Record these boundaries from now on. Raises RefusedError for one past the target's depth."""
         for hook in self.hooks:
             hook.remove()
-        self.boundaries, self.seen, self.hooks = tuple(boundaries), {}, []
+        self.boundaries, self.recorded, self.hooks = tuple(boundaries), {}, []
         for boundary in self.boundaries:
             if boundary > self.depth:
-                raise Refused(f"boundary {boundary} is past the target's {self.depth} layers")
+                raise RefusedError(f"boundary {boundary} is past the target's {self.depth} layers")
             module = self.norm if boundary == self.depth else self.layers[boundary]
             self.hooks.append(module.register_forward_pre_hook(self._recorder(boundary), with_kwargs=True))
 
     @property
+    def context_length(self) -> int | None:
+        """max_position_embeddings of the model's config, where it has that key."""
+        length: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        return length
+
+    @property
     def embedding(self) -> torch.Tensor:
-        """[vocab, hidden], for drafters that share it."""
-        weight: torch.Tensor = self.model.get_input_embeddings().weight
-        return weight
+        """The input embedding [vocab, hidden], for drafters that share it."""
+        return _weight(self.model, self.model.get_input_embeddings(), "input embedding")
 
     @property
     def head(self) -> torch.Tensor:
-        """[vocab, hidden], for drafters that share it."""
-        weight: torch.Tensor = self.model.get_output_embeddings().weight
-        return weight
+        """The lm_head [vocab, hidden], for drafters that share it."""
+        return _weight(self.model, self.model.get_output_embeddings(), "lm_head")
 
-    def start(self) -> None:
-        """Forget everything."""
+    def reset(self) -> None:
+        """Start with an empty KV cache."""
         from transformers import DynamicCache
 
         self.cache = DynamicCache()
 
     def forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor
+        self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [batch, time, vocab] and aux states [batch, time, aux*hidden] of `tokens` [batch, time].
 
-        `slots` [batch, cached + time] is true for the cache slots that belong to the sequence, the new ones included.
+        `valid` [batch, cached + time] is true for the cache slots that hold tokens of the sequence, the new
+        ones included; padding and rejected draft tokens are not. Raises UnreadableError where it fails.
         """
-        found = self.model(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=slots.long(),
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        aux = [self.seen[boundary].to(tokens.device) for boundary in self.boundaries]
-        return found.logits, torch.cat(aux, -1)
+        try:
+            output = self.model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=valid.long(),
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+        except Exception as error:  # of foreign code, by a config that fits no weights
+            raise UnreadableError(
+                f"the target ({type(self.model).__name__}) does not run in transformers: {first_lines(error)}"
+            ) from None
+        aux = [self.recorded[boundary].to(tokens.device) for boundary in self.boundaries]
+        return output.logits, torch.cat(aux, -1)
 
     def _recorder(self, boundary: int) -> Any:
         def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self.seen[boundary] = arguments[0] if arguments else named["hidden_states"]
+            self.recorded[boundary] = arguments[0] if arguments else named["hidden_states"]
 
         return record
 
@@ -83,77 +99,150 @@ class TargetModel:
 def load_target(
     path: Path, boundaries: Sequence[int], *, dtype: str, device: str, trust_remote_code: bool = False
 ) -> TargetModel:
-    """The target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs). Raises Unreadable."""
+    """The target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs).
+
+    `trust_remote_code` runs Python files in its folder. Raises UnreadableError where transformers cannot load
+    it, or not without them.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    placement = "auto" if device == "auto" else {"": device}
+    placements: dict[str, Any] = {"auto": "auto", "cpu": None}
+    if not trust_remote_code:
+        check_kernels(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=getattr(torch, dtype),
-            device_map=placement if device != "cpu" else None,
-            trust_remote_code=trust_remote_code,
+        with _errors_only():
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                path,
+                dtype=getattr(torch, dtype),
+                device_map=placements.get(device, {"": device}),
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
+    except Exception as error:  # a loader of foreign files fails in any way
+        if needs_code(error):
+            raise code_needed(path) from None
+        raise UnreadableError(
+            f"the target {path.name} cannot be loaded by transformers: {first_lines(error)}"
+        ) from None
+    # transformers fills these with noise, and warns only
+    if missing := sorted(loading["missing_keys"]):
+        raise UnreadableError(
+            f"the target {path.name} lacks {len(missing)} of its weights, like {missing[0]}; take all of its"
+            " files"
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise Unreadable(f"the target {path.name} cannot be loaded by transformers: {lines[0][:200]}") from None
     return TargetModel(model.eval(), boundaries)
 
 
-TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "tekken")
+TOKENIZER_FILES = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "tekken")
 
 
-def tokenizer_of(path: Path) -> Any:
-    """The tokenizer in the target's folder. Raises Unreadable."""
+def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        if not any(entry.name.startswith(TOKENIZERS) for entry in path.iterdir()):
-            raise Unreadable(f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json beside its weights") from None  # fmt: skip
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise Unreadable(f"the target {path.name} has no tokenizer that transformers loads: {lines[0][:200]}") from None
+        with _errors_only():
+            return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # a loader of foreign files fails in any way
+        if needs_code(error):
+            raise code_needed(path) from None
+        if not any(entry.name.startswith(TOKENIZER_FILES) for entry in path.iterdir()):
+            raise UnreadableError(
+                f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json"
+                " beside its weights"
+            ) from None
+        raise UnreadableError(
+            f"the target {path.name} has no tokenizer that transformers loads: {first_lines(error)}"
+        ) from None
 
 
-def choose_device(asked: str) -> tuple[str, str]:
-    """Device and dtype for "auto", "cuda" or "cpu": bfloat16 on GPUs, float32 on CPUs. Raises Unreadable without a GPU."""
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """transformers without its warnings: reports of many lines, of which what matters is raised here."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def needs_code(error: Exception) -> bool:
+    """Whether transformers asks for leave to run a target's own code; it raises a plain ValueError."""
+    return "trust_remote_code" in str(error)
+
+
+def first_lines(error: Exception) -> str:
+    """The class and the first lines of an exception, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:KEPT_LINES])[:300]}" if lines else type(error).__name__
+
+
+def choose_device(device: str) -> tuple[str, str]:
+    """Device and dtype for --device "auto", "cuda" or "cpu": bfloat16 on GPUs, float32 on CPUs.
+
+    The device is "auto" for a target that is spread over several GPUs. Raises UnreadableError without a GPU
+    for "cuda".
+    """
     has_gpu = torch.cuda.is_available()
-    if asked == "cuda" and not has_gpu:
-        raise Unreadable(
+    if device == "cuda" and not has_gpu:
+        raise UnreadableError(
             "--device cuda: torch finds no GPU on this machine; use --device cpu, or run where there is one"
         )
-    if asked == "cpu" or not has_gpu:
+    if device == "cpu" or not has_gpu:
         return "cpu", "float32"
-    return ("auto" if torch.cuda.device_count() > 1 else "cuda"), "bfloat16"
+    if torch.cuda.device_count() > 1:
+        return "auto", "bfloat16"
+    return "cuda", "bfloat16"
 
 
-def versions() -> str:
-    """torch and transformers, for reports."""
+def drafter_device(device: str) -> str:
+    """The one device for a drafter whose target is on `device`."""
+    return "cuda" if device == "auto" else device
+
+
+def version_text() -> str:
+    """Versions of torch and transformers in one line."""
     return ", ".join(f"{name} {version}" for name, version in package_versions().items())
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of what runs the target here, by package."""
+    """Versions of torch and transformers, by package."""
     import transformers
 
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
-    """The decoder's layers and its final norm, in any transformers architecture. Raises Refused where they are not found."""
-    text = getattr(model.config, "get_text_config", lambda: model.config)()
-    depth = text.num_hidden_layers
+    """The decoder layers and the final norm of a transformers model.
+
+    Raises RefusedError where no module has both.
+    """
+    text_config = getattr(model.config, "get_text_config", lambda: model.config)()
+    depth = text_config.num_hidden_layers
     for module in model.modules():
-        for name in LAYER_LISTS:
-            layers = getattr(module, name, None)
-            if not isinstance(layers, nn.ModuleList) or len(layers) != depth:
-                continue
-            norm = next(
-                (getattr(module, n) for n in FINAL_NORMS if isinstance(getattr(module, n, None), nn.Module)), None
-            )
-            if norm is not None:
-                return layers, norm
-    raise Refused(f"{type(model).__name__}: its {depth} decoder layers and final norm were not found")
+        lists = _children(module, LAYER_LISTS, nn.ModuleList)
+        layers = next((layers for layers in lists if len(layers) == depth), None)
+        if layers is None:
+            continue
+        norm = next(_children(module, FINAL_NORMS, nn.Module), None)
+        if norm is not None:
+            return layers, norm
+    raise RefusedError(f"{type(model).__name__}: its {depth} decoder layers and final norm were not found")
+
+
+def _weight(model: Any, module: Any, name: str) -> torch.Tensor:
+    """The weight of one of the model's modules. Raises RefusedError where it has none."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, torch.Tensor):
+        raise RefusedError(f"the target ({type(model).__name__}) has no {name}, which this drafter shares")
+    return weight
+
+
+def _children(module: nn.Module, names: Sequence[str], kind: type) -> Iterator[Any]:
+    """The attributes of these names that are of this class, in order."""
+    return (child for name in names if isinstance(child := getattr(module, name, None), kind))

@@ -1,1 +1,1 @@
-"""What people and pipelines are shown."""
+"""Results as text, by medium: terminal, JSON documents, HTML pages, and formats for CI."""

@@ -1,85 +1,168 @@
-"""What the verbs return and reports show."""
+"""What the reports of `validate` share: which findings fail, counts, rows, fingerprints, links to rules."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.conversion.plan import Plan
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.engine import Reading, Verdict
+from eaglectl.reports.wording import engine_ranges, plural
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import Outcome, Report
+from eaglectl.validation.policy import Suppression
+from eaglectl.validation.rule import SEVERITIES, Rule
 
-if TYPE_CHECKING:
-    from eaglectl.acceptance.gate import Gate
-    from eaglectl.validation.judging import Report
-    from eaglectl.validation.rule import Finding
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What `inspect` found."""
-
-    source: str
-    drafter: Drafter
-    checkpoint: Checkpoint
-    readings: tuple[Reading, ...]
-    verdicts: tuple[Verdict, ...]
-    asked: tuple[Verdict, ...]
-    commands: dict[str, str]
+# the page of the rules in the repository; the variable names another address for it
+DOCS = "docs/rules.md"
+DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
+WORST_FIRST = tuple(reversed(SEVERITIES))
+# a reason why rules could not look, and their ids
+UncheckedGroup = tuple[str, list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A source, as it was given, that could not be inspected among several; `kind` and `exit_code` are what it alone would have ended with."""
-
-    source: str
-    kind: str
-    exit_code: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What `convert` did, or with `dry_run` would do; `out` is None when nothing was written.
-
-    `gate` is what the gate of an upgrade measured; without `out`, it was missed.
-    """
-
-    plan: Plan
-    out: Path | None
-    pickles: tuple[str, ...]
-    seconds: float
-    gate: "Gate | None" = None
+def fingerprints(findings: Sequence[Finding]) -> list[str]:
+    """Return a stable name for each finding, from its rule, its place and its engines, not its message."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    names = []
+    for finding in findings:
+        engines = sorted({engine.split("=")[0] for engine in finding.match.engines})
+        key = (finding.rule.id, finding.match.where, *engines)
+        counts[key] += 1
+        names.append(digest(*key, str(counts[key])))
+    return names
 
 
-@dataclass(frozen=True, slots=True)
-class Remaining:
-    """A finding that `validate --fix` leaves, and why."""
-
-    finding: "Finding"
-    why: str
+def digest(*parts: str) -> str:
+    """Return the SHA-256 over texts."""
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Fixing:
-    """What `validate --fix` did: the verdict before and, where something was written (`out`), after.
+def fails(finding: Finding, report: Report) -> bool:
+    """Whether the severity of a finding fails the checkpoint."""
+    if not report.fail_on:
+        return False
+    return SEVERITIES.index(finding.severity) >= SEVERITIES.index(report.fail_on)
 
-    `stopped` says why nothing was written. `conversion` is None where no plan could be made.
-    """
 
-    before: "Report"
-    after: "Report | None"
-    conversion: Conversion | None
-    fixed: "tuple[Finding, ...]"
-    left: tuple[Remaining, ...]
-    stopped: str = ""
+def rules_of(report: Report) -> list[Rule]:
+    """Return every rule that ran, by id."""
+    rules = [*report.passed]
+    rules += [finding.rule for finding in report.findings]
+    rules += [unchecked.rule for unchecked in report.unchecked]
+    rules += [suppressed.finding.rule for suppressed in report.suppressed]
+    return sorted_rules(rules)
 
-    @property
-    def out(self) -> Path | None:
-        """The folder that was written."""
-        return self.conversion.out if self.conversion and self.after else None
 
-    @property
-    def report(self) -> "Report":
-        """The report of what now is the best there is: the output, or the checkpoint as it was."""
-        return self.after or self.before
+def sorted_rules(rules: Iterable[Rule]) -> list[Rule]:
+    """Return each rule once, by id."""
+    return sorted({rule.id: rule for rule in rules}.values(), key=_number)
+
+
+def _number(rule: Rule) -> int:
+    return int(rule.id.removeprefix("EGL"))
+
+
+def unchecked_groups(report: Report) -> list[UncheckedGroup]:
+    """Return the reasons why rules could not look, with their ids; those that the policy requires first."""
+    ids_by_reason: dict[tuple[bool, str], list[str]] = {}
+    for unchecked in report.unchecked:
+        ids_by_reason.setdefault((not unchecked.is_required, unchecked.reason), []).append(unchecked.rule.id)
+    groups = sorted(ids_by_reason.items(), key=lambda item: (item[0][0], -len(item[1])))
+    suffixes = {False: " (required)", True: ""}
+    return [(f"{reason}{suffixes[is_optional]}", ids) for (is_optional, reason), ids in groups]
+
+
+def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
+    """Return the groups of `unchecked_groups` that all of several readable checkpoints share."""
+    readable = [report for report in reports if not report.problem]
+    if len(readable) < 2:
+        return []
+    others = [unchecked_groups(report) for report in readable[1:]]
+    return [group for group in unchecked_groups(readable[0]) if all(group in other for other in others)]
+
+
+def own_unchecked(report: Report, common: Sequence[UncheckedGroup]) -> list[UncheckedGroup]:
+    """Return the groups of a checkpoint that are not among the common ones; none if it is not readable."""
+    if report.problem:
+        return []
+    return [group for group in unchecked_groups(report) if group not in common]
+
+
+def release_rows(report: Report) -> list[tuple[str, Outcome, str]]:
+    """Return rows of releases, their common outcome and its reason (rule ids or words)."""
+    groups: dict[tuple[str, Outcome, str], list[str]] = {}
+    for verdict in report.releases:
+        reason = ", ".join(verdict.rules) or "; ".join(verdict.reasons)
+        name = "==".join(filter(None, (verdict.engine, verdict.release)))
+        groups.setdefault((verdict.engine, verdict.outcome, reason), []).append(name)
+    return [(engine_ranges(names), outcome, reason) for (_, outcome, reason), names in groups.items()]
+
+
+def counted(report: Report) -> str:
+    """Return how many findings of each severity there are, and how many rules could not look and passed."""
+    parts = _severities([report])
+    if report.suppressed:
+        parts.append(f"{len(report.suppressed)} suppressed")
+    if report.unchecked:
+        parts.append(f"{plural(len(report.unchecked), 'rule')} could not look")
+    return ", ".join([*parts, f"{len(report.passed)} passed"])
+
+
+def total(reports: Sequence[Report]) -> str:
+    """Return the counts over all checkpoints."""
+    if len(reports) == 1:
+        return counted(reports[0])
+    verdicts = Counter(report.verdict for report in reports)
+    outcomes = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    text = f"{plural(len(reports), 'checkpoint')}: {outcomes}"
+    return "; ".join(filter(None, (text, ", ".join(_severities(reports)))))
+
+
+def _severities(reports: Sequence[Report]) -> list[str]:
+    counts = Counter(finding.severity for report in reports for finding in report.findings)
+    return [plural(counts[severity], severity) for severity in WORST_FIRST if counts[severity]]
+
+
+def policy_line(reports: Sequence[Report]) -> str:
+    """Return which severity fails, and the policies that were applied."""
+    policies = sorted({report.policy for report in reports})
+    thresholds = {report.fail_on for report in reports}
+    effect = f"fails on {next(iter(thresholds))}"
+    if thresholds == {None}:
+        effect = "never fails"
+    return f"{effect}; policy: {', '.join(policies)}"
+
+
+def suppression_rows(report: Report) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield titles with rows of a rule and a reason: suppressed findings, unused and expired suppressions."""
+    counts = Counter((suppressed.finding.rule.id, suppressed.by) for suppressed in report.suppressed)
+    if counts:
+        rows = [
+            (rule, f"{plural(count, 'finding')}: {_reason(suppression)}")
+            for (rule, suppression), count in counts.items()
+        ]
+        yield "suppressed", rows
+    for title, suppressions in idle_suppressions(report):
+        yield title, [(suppression.rule, _reason(suppression)) for suppression in suppressions]
+
+
+def idle_suppressions(report: Report) -> Iterator[tuple[str, Sequence[Suppression]]]:
+    """Yield a title and the suppressions under it, for those that matched nothing and those that expired."""
+    unused = [suppression for suppression in report.unused if suppression not in report.expired]
+    if unused:
+        yield "unused suppressions", unused
+    if report.expired:
+        yield "expired suppressions", report.expired
+
+
+def _reason(suppression: Suppression) -> str:
+    limits = [suppression.where] if suppression.where else []
+    if suppression.until:
+        limits.append(f"until {suppression.until}")
+    if not limits:
+        return suppression.reason
+    return f"{suppression.reason} ({', '.join(limits)})"
+
+
+def rule_url(rule: Rule) -> str:
+    """Return the address of a rule's documentation: in this repository, or at $EAGLECTL_DOCS_URL."""
+    return f"{os.environ.get(DOCS_VARIABLE) or DOCS}#{rule.id.lower()}-{rule.name}"

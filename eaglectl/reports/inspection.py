@@ -1,5 +1,6 @@
-"""An inspection in words: what the screen and the page of `inspect` both show."""
+"""An inspection as rows of text: what the terminal and the page of `inspect` share."""
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,56 +10,85 @@ from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
-from eaglectl.reports.findings import Inspection
-from eaglectl.reports.wording import layers, release_range, size
+from eaglectl.reports.wording import layers, plural, release_range, size
+from eaglectl.results import Inspection
 
 Pairs = tuple[tuple[str, str], ...]
-WORDS = {
+OUTCOMES = {
     "as trained": "runs as trained",
     "differs": "runs differently than trained",
     "fails": "does not load",
-    "unknown": "cannot be told",
+    "unknown": "unknown",
 }
-SAME = {True: "yes", False: "no", None: "unknown"}
+AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
-SHOWN_KINDS = 3
+SHOWN_GROUPS = 3
+SERVED_TITLE = "Served as stored"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
+FED_BACK = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}
+VOCABULARY_MAPS = ("d2t", "t2d")
+FROM_TARGET = "the target's (none in the file)"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """What releases of an engine do with the checkpoint as it lies; without an outcome a remark on those left out."""
+class ServedRow:
+    """What releases of an engine do with the checkpoint as stored; without `outcome`, a remark on others."""
 
     engine: str
     releases: str
     outcome: str
-    why: str
+    reasons: str
 
 
 def headline(drafter: Drafter) -> tuple[str, str, str]:
-    """What it is, who wrote it, and what says so."""
-    return f"EAGLE-{drafter.version} drafter", f" from {by_name(drafter.producer).title}", f"  ({drafter.evidence})"
-
-
-def facts(found: Inspection) -> Pairs:
-    """What the drafter is, a name and a value each."""
-    drafter, dims = found.drafter, found.drafter.dims
-    target = drafter.target
-    known = [f"{target.depth} layers" if target.depth else "", target.model_type or ""]
+    """Return the EAGLE version, the producer, and the evidence for that producer."""
     return (
-        ("target", (target.name or "not named") + "".join(f", {part}" for part in known if part)),
-        ("network", f"{dims.layers} layer{'s' * (dims.layers > 1)}, {_attention(dims)}, hidden {dims.hidden}, MLP {dims.intermediate}" + (", q/k norms" if Feature.QK_NORM in drafter.features() else "")),
+        f"EAGLE-{drafter.version} drafter",
+        f" from {by_name(drafter.producer).title}",
+        f"  ({drafter.evidence})",
+    )
+
+
+def facts(inspection: Inspection) -> Pairs:
+    """Return facts about the drafter, each a name and a value."""
+    drafter, dims = inspection.drafter, inspection.drafter.dims
+    return (
+        ("target", _target(drafter)),
+        ("network", _network(drafter)),
         ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
         ("norms", _norms(drafter)),
         ("vocabulary", _vocabulary(drafter)),
         ("rope", _rope(drafter)),
-        ("embedding", "its own" if "embed_tokens.weight" in drafter.tensors else "the target's (none in the file)"),
-        ("head", "its own" if "lm_head.weight" in drafter.tensors else "the target's (none in the file)"),
-        ("weights", f"{_parameters(found):,} parameters, {size(found.checkpoint.nbytes)} in {len(found.checkpoint.weight_files)} file(s), {', '.join(drafter.dtypes)}"),
-        ("quantised", "yes, passed through unchanged" if drafter.quantisation is not None else "no"),
-    )  # fmt: skip
+        ("embedding", _owner(drafter, "embed_tokens.weight")),
+        ("head", _owner(drafter, "lm_head.weight")),
+        ("weights", _weights(inspection)),
+        ("quantised", "no" if drafter.quantisation is None else "yes, passed through unchanged"),
+    )
+
+
+def _target(drafter: Drafter) -> str:
+    target = drafter.target
+    parts = [target.name or "not named"]
+    if target.depth:
+        parts.append(f"{target.depth} layers")
+    if target.model_type:
+        parts.append(target.model_type)
+    return ", ".join(parts)
+
+
+def _network(drafter: Drafter) -> str:
+    dims = drafter.dims
+    parts = [
+        plural(dims.layers, "layer"),
+        _attention(dims),
+        f"hidden {dims.hidden}",
+        f"MLP {dims.intermediate}",
+    ]
+    if Feature.QK_NORM in drafter.features():
+        parts.append("q/k norms")
+    return ", ".join(parts)
 
 
 def _attention(dims: Dimensions) -> str:
@@ -72,105 +102,117 @@ def _attention(dims: Dimensions) -> str:
 
 def _norms(drafter: Drafter) -> str:
     norms = drafter.norms
-    output = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}[
-        norms.norm_output
-    ]
-    aux = (
-        "each aux state (fc_norm)"
-        if norms.fc_norm
-        else "all aux states at once (norm_before_fc)"
-        if norms.norm_before_fc
-        else "none before fc"
-    )
-    return f"{aux}; fed back {output}; residual {'normed' if norms.norm_before_residual else 'un-normed'}"
+    aux = "none before fc"
+    if norms.fc_norm:
+        aux = "each aux state (fc_norm)"
+    elif norms.norm_before_fc:
+        aux = "all aux states at once (norm_before_fc)"
+    residual = "normed" if norms.norm_before_residual else "un-normed"
+    return f"{aux}; fed back {FED_BACK[norms.norm_output]}; residual {residual}"
 
 
 def _vocabulary(drafter: Drafter) -> str:
     dims = drafter.dims
     if not drafter.has_reduced_vocabulary:
         return f"all {dims.vocab} target tokens"
-    maps = " and ".join(name for name in ("d2t", "t2d") if name in drafter.tensors) or "no map"
+    maps = " and ".join(name for name in VOCABULARY_MAPS if name in drafter.tensors) or "no map"
     return f"{dims.draft_vocab} of {dims.vocab} target tokens ({dims.draft_vocab / dims.vocab:.1%}), {maps}"
 
 
 def _rope(drafter: Drafter) -> str:
-    rope = drafter.rope
-    scaling = (
-        f", {rope.scaling.get('rope_type')} scaling"
-        + (f" x{rope.scaling['factor']:g}" if "factor" in rope.scaling else "")
-        if rope.scaling
-        else ""
+    rope, scaling = drafter.rope, drafter.rope.scaling
+    text = f"base {rope.theta:g}"
+    if scaling:
+        text += f", {scaling.get('rope_type')} scaling"
+    if scaling and "factor" in scaling:
+        text += f" x{scaling['factor']:g}"
+    if rope.is_interleaved:
+        text += ", interleaved"
+    return text
+
+
+def _owner(drafter: Drafter, name: str) -> str:
+    return "its own" if name in drafter.tensors else FROM_TARGET
+
+
+def _weights(inspection: Inspection) -> str:
+    drafter, checkpoint = inspection.drafter, inspection.checkpoint
+    parameters = sum(
+        math.prod(tensor.shape) for name, tensor in drafter.tensors.items() if name not in VOCABULARY_MAPS
     )
-    return f"base {rope.theta:g}{scaling}{', interleaved' if rope.is_interleaved else ''}"
+    return (
+        f"{parameters:,} parameters, {size(checkpoint.nbytes)} in {len(checkpoint.weight_files)} file(s),"
+        f" {', '.join(drafter.dtypes)}"
+    )
 
 
-def _parameters(found: Inspection) -> int:
-    total = 0
-    for name, tensor in found.drafter.tensors.items():
-        count = 1
-        for axis in tensor.shape:
-            count *= axis
-        total += count if name not in ("d2t", "t2d") else 0
-    return total
+def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the rows under AUX_HEAD: which layers each engine captures, and whether those were trained."""
+    for captured in inspection.captured_layers:
+        ids = ", ".join(map(str, captured.ids or ())) or "-"
+        boundaries = layers(captured.boundaries, captured.default)
+        as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
+        yield captured.engine, ids, captured.key, boundaries, as_trained
 
 
-def aux_rows(found: Inspection) -> Iterator[tuple[str, str, str, str, str]]:
-    """By engine: the ids that it reads, from which key, the boundaries that they mean to it, and whether those were trained."""
-    for reading in found.readings:
-        ids = ", ".join(map(str, reading.ids)) if reading.ids else "-"
-        boundaries = layers(reading.boundaries, is_default=reading.is_default)
-        yield reading.engine, ids, reading.key, boundaries, SAME[reading.same_as(found.drafter.aux)]
-
-
-def served(found: Inspection) -> Iterator[Served]:
-    """The releases asked for, or vLLM's by what they do, the newest first, and SGLang's."""
-    if found.asked:
-        yield from (_served(verdict, verdict.release) for verdict in found.asked)
+def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
+    """Yield the releases requested, else vLLM's grouped by outcome with the newest first, then SGLang's."""
+    if inspection.requested:
+        yield from (_served_row(verdict, verdict.release) for verdict in inspection.requested)
         return
-    of_vllm = [verdict for verdict in found.verdicts if verdict.engine == "vllm"]
-    groups: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
-    for verdict in reversed(of_vllm):
-        groups.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
-    kinds = list(groups.values())
-    yield from (_served(kind[0], release_range(kind, vllm.releases())) for kind in kinds[:SHOWN_KINDS])
-    if len(kinds) > SHOWN_KINDS:
-        oldest = kinds[SHOWN_KINDS - 1][-1].release
-        more = f"{len(kinds) - SHOWN_KINDS} more kinds of trouble before {oldest}; ask with --engine 'vllm<{of_vllm[-1].release}'"
-        yield Served("vllm", "older", "", more)
-    yield from (_served(verdict, verdict.release) for verdict in found.verdicts if verdict.engine == "sglang")
+    yield from _vllm_rows([verdict for verdict in inspection.verdicts if verdict.engine == "vllm"])
+    for verdict in inspection.verdicts:
+        if verdict.engine == "sglang":
+            yield _served_row(verdict, verdict.release)
 
 
-def _served(verdict: Verdict, releases: str) -> Served:
-    return Served(verdict.engine, releases, verdict.outcome, "; ".join(verdict.reasons))
+def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
+    by_outcome: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
+    for verdict in reversed(verdicts):
+        by_outcome.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
+    groups = list(by_outcome.values())
+    for group in groups[:SHOWN_GROUPS]:
+        yield _served_row(group[0], release_range(group, vllm.releases()))
+    if len(groups) > SHOWN_GROUPS:
+        oldest = groups[SHOWN_GROUPS - 1][-1].release
+        others = plural(len(groups) - SHOWN_GROUPS, "other outcome")
+        remark = f"{others} before {oldest}; list them with --engine 'vllm<{verdicts[-1].release}'"
+        yield ServedRow("vllm", "older", "", remark)
 
 
-def in_order(notes: Sequence[Note]) -> list[Note]:
-    """Notes, the most pressing first."""
+def _served_row(verdict: Verdict, releases: str) -> ServedRow:
+    return ServedRow(verdict.engine, releases, verdict.outcome, "; ".join(verdict.reasons))
+
+
+def sorted_notes(notes: Sequence[Note]) -> list[Note]:
+    """Return notes, the most urgent first."""
     return sorted(notes, key=lambda note: LEVELS.index(note.level))
 
 
-def next_command(found: Inspection) -> str:
-    """What to run where the newest vLLM does not run it as trained; nothing where it does."""
-    if _latest(found)["vllm"].outcome == "as trained":
+def next_command(inspection: Inspection) -> str:
+    """Return the command to run if the newest vLLM does not run the checkpoint as trained; else ""."""
+    if _latest(inspection)["vllm"].outcome == "as trained":
         return ""
-    asks = " (answer the questions above with its options)" if found.drafter.told("question") else ""
-    return f"eaglectl convert {shlex.quote(found.commands['source'])}{asks}"
+    command = f"eaglectl convert {shlex.quote(inspection.commands['source'])}"
+    if inspection.drafter.notes_at("question"):
+        command += " (answer the questions above with its options)"
+    return command
 
 
-def serve_commands(found: Inspection) -> Pairs:
-    """The engines whose newest release runs it as trained, and how to start each."""
-    fit = [engine for engine, verdict in _latest(found).items() if verdict.outcome == "as trained"]
-    if "tensorrt-llm" in found.commands:
-        fit.append("tensorrt-llm")  # its layers are a serving setting, whatever the file says
-    return tuple((engine, found.commands[engine]) for engine in fit)
+def serve_commands(inspection: Inspection) -> Pairs:
+    """Return the engines whose newest release runs the checkpoint as trained, with the launch command."""
+    engines = [engine for engine, verdict in _latest(inspection).items() if verdict.outcome == "as trained"]
+    if "tensorrt-llm" in inspection.commands:
+        engines.append("tensorrt-llm")  # its aux layers are a serving option, whatever the file states
+    return tuple((engine, inspection.commands[engine]) for engine in engines)
 
 
-def _latest(found: Inspection) -> dict[str, Verdict]:
-    return {verdict.engine: verdict for verdict in found.verdicts}
+def _latest(inspection: Inspection) -> dict[str, Verdict]:
+    return {verdict.engine: verdict for verdict in inspection.verdicts}
 
 
-def tensor_rows(found: Inspection) -> Iterator[tuple[str, str, str, str, str]]:
-    """Every stored tensor and the canonical name it has part in."""
-    names = {stored: name for name, tensor in found.drafter.tensors.items() for stored in tensor.stored}
-    for name, tensor in found.checkpoint.tensors.items():
+def tensor_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the rows under TENSOR_HEAD: every stored tensor and the canonical tensor that it is part of."""
+    names = {stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored}
+    for name, tensor in inspection.checkpoint.tensors.items():
         yield name, tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes), names.get(name, "-")

@@ -1,46 +1,61 @@
-"""Small wordings that several reports share."""
+"""Sizes, counts, layers and releases in words, for every medium."""
 
 from collections.abc import Sequence
 
 from eaglectl.drafter.boundaries import AuxLayers
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
-from eaglectl.engines.facts import ranges
+from eaglectl.engines.releases import ranges
+
+LONGEST_VALUE = 60
 
 
 def size(nbytes: int) -> str:
-    """Bytes in decimal units, as disks and the Hub count them."""
+    """Return bytes in decimal units, as disks and the Hub count them."""
     amount, unit = float(nbytes), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 1000 or unit == "TB":
             break
         amount /= 1000
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.2f} {unit}"
+    decimals = 0 if unit == "B" else 2
+    return f"{amount:.{decimals}f} {unit}"
 
 
-def layers(boundaries: Sequence[int] | None, *, is_default: bool) -> str:
-    """Boundaries as people read them."""
+def plural(count: int, noun: str) -> str:
+    """Return a count and its noun: "1 rule", "2 rules"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shortened(text: str) -> str:
+    """Return text cut to LONGEST_VALUE characters."""
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def layers(boundaries: Sequence[int] | None, default: DefaultLayers | None) -> str:
+    """Return boundaries as a list in words."""
     if boundaries is not None:
         return ", ".join(map(str, boundaries))
-    return "2, n//2, n-3" if is_default else "unknown"
+    return default.terms if default else "unknown"
 
 
 def trained_layers(aux: AuxLayers) -> str:
-    """The trained aux layers and what that rests on."""
-    return f"{layers(aux.boundaries, is_default=aux.is_default)} ({aux.how})"
+    """Return the trained aux layers and how they are known."""
+    default = TRAINING_DEFAULT if aux.is_default else None
+    return f"{layers(aux.boundaries, default)} ({aux.how})"
 
 
-def engines(named: Sequence[str]) -> str:
-    """Engine releases, each as "vllm==0.32.0", in few words: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
+def engine_ranges(releases: Sequence[str]) -> str:
+    """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
     known = {"vllm": vllm.releases()}
     by_engine: dict[str, list[str]] = {}
-    for one in named:
-        engine, _, release = one.partition("==")
-        by_engine.setdefault(engine, []).extend([release] if release else [])
-    words = (f"{engine} {ranges(found, known.get(engine, found))}" for engine, found in by_engine.items())
-    return ", ".join(word.strip() for word in words)
+    for text in releases:
+        engine, _, release = text.partition("==")
+        by_engine.setdefault(engine, []).extend(filter(None, [release]))
+    texts = (f"{engine} {ranges(named, known.get(engine, named))}" for engine, named in by_engine.items())
+    return ", ".join(text.strip() for text in texts)
 
 
 def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:
-    """Consecutive releases of one outcome as ranges of `known`: "0.22.0 - 0.33.0"."""
+    """Return the releases of these verdicts as ranges of `known`: "0.22.0 - 0.33.0"."""
     return ranges([verdict.release for verdict in verdicts], known)

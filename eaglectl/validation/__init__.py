@@ -1,1 +1,1 @@
-"""Judging a checkpoint by rules; what cannot be looked at is said, and never passes."""
+"""Validating a checkpoint by rules. A rule that cannot look never counts as passed."""

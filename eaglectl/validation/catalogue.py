@@ -1,86 +1,69 @@
-"""Every rule, by id."""
+"""All rules, by id, name and family."""
 
-from collections.abc import Iterable
+import pkgutil
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 
-from eaglectl.errors import Usage
-from eaglectl.validation import (
-    agreement,
-    config,
-    config_schema,
-    files,
-    layers,
-    leaks,
-    norms,
-    quantisation,
-    release,
-    rope,
-    rows,
-    serving,
-    target,
-    values,
-    vocabulary,
-    weights,
-)
+from eaglectl.errors import UsageError
+from eaglectl.validation import rules as package
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
-
-MODULES = (
-    files,
-    config,
-    config_schema,
-    agreement,
-    leaks,
-    weights,
-    values,
-    rows,
-    vocabulary,
-    layers,
-    norms,
-    rope,
-    target,
-    quantisation,
-    release,
-    serving,
-)
 
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """All rules in the order of their ids."""
-    found = [one for module in MODULES for one in vars(module).values() if isinstance(one, Rule)]
-    found += [one for module in MODULES for one in getattr(module, "RULES", ())]
-    return tuple(sorted(found, key=lambda one: int(one.id.removeprefix("EGL"))))
+    """The rules of all modules in validation/rules/, ordered by id."""
+    modules = (
+        import_module(info.name) for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    )
+    return tuple(sorted((rule for module in modules for rule in _rules_of(module)), key=_number))
 
 
-def find(text: str) -> Rule:
-    """The rule that `text` names, by id or by name. Raises Usage with the nearest ones."""
-    by_name = {one.id: one for one in rules()} | {one.name: one for one in rules()}
+def _rules_of(module: ModuleType) -> Iterator[Rule]:
+    """The functions that `@rule` made rules of, and the rules that a module makes from data, in its RULES."""
+    yield from (value for value in vars(module).values() if isinstance(value, Rule))
+    yield from getattr(module, "RULES", ())
+
+
+def _number(rule: Rule) -> int:
+    return int(rule.id.removeprefix("EGL"))
+
+
+def find_rule(text: str) -> Rule:
+    """The rule with the id or name `text`. Raises UsageError with similar names."""
+    by_name = {rule.id: rule for rule in rules()} | {rule.name: rule for rule in rules()}
     if text in by_name or text.upper() in by_name:
         return by_name.get(text) or by_name[text.upper()]
-    near = get_close_matches(text.upper() if text.upper().startswith("EGL") else text, by_name, 3)
-    raise Usage(f"{text} is no rule; " + (f"near it: {', '.join(near)}" if near else "`eaglectl rules` lists them"))
+    similar = get_close_matches(text.upper() if text.upper().startswith("EGL") else text, by_name, 3)
+    hint = f"near it: {', '.join(similar)}" if similar else "`eaglectl rules` lists them"
+    raise UsageError(f"{text} is no rule; {hint}")
 
 
-def chosen(select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules to run: all, or those that `select` names (an id, a name, or a prefix like EGL2), less those of `ignore`."""
-    wanted = list(select)
-    kept = {one.id for text in wanted for one in named(text)} if wanted else {one.id for one in rules()}
-    left_out = {one.id for text in ignore for one in named(text)}
-    return tuple(one for one in rules() if one.id in kept - left_out)
-
-
-def under(policy: Policy, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules to run under a policy: those chosen but for what it puts off, and always those that it requires."""
-    if refused := sorted(policy.required & {one.id for text in ignore for one in named(text)}):
-        raise Usage(f"--ignore {refused[0]}: the policy {policy.origin} requires it")
-    ids = {one.id for one in chosen(select, ignore)} - policy.off | policy.required
-    return tuple(one for one in rules() if one.id in ids)
-
-
-def named(text: str) -> tuple[Rule, ...]:
-    """The rules that an id, a name or a family's prefix (EGL2) means. Raises Usage with the nearest ones."""
+def find_rules(text: str) -> tuple[Rule, ...]:
+    """The rules that an id, a name or a family's prefix (EGL2) names. Raises UsageError with similar
+    names.
+    """
     prefix = text.upper()
-    family = tuple(one for one in rules() if prefix in ("EGL", f"EGL{int(one.id[3:]) // 100}"))
-    return family or (find(text),)
+    family = tuple(rule for rule in rules() if prefix in ("EGL", f"EGL{_number(rule) // 100}"))
+    return family or (find_rule(text),)
+
+
+def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[Rule, ...]:
+    """The rules to run: those that `select` names (all if it names none), less those that `ignore` names.
+
+    Rules that the policy turns off are left out, rules that it requires always run. Raises UsageError for an
+    unknown rule, and for a required one in `ignore`.
+    """
+    ignored = _ids(ignore)
+    if refused := sorted(policy.required & ignored):
+        raise UsageError(f"--ignore {refused[0]}: the policy {policy.origin} requires it")
+    selected = _ids(select) or {rule.id for rule in rules()}
+    ids = selected - ignored - policy.off | policy.required
+    return tuple(rule for rule in rules() if rule.id in ids)
+
+
+def _ids(texts: Iterable[str]) -> set[str]:
+    return {rule.id for text in texts for rule in find_rules(text)}

@@ -1,32 +1,57 @@
-"""What a team asks of its checkpoints beyond the rules: engines, severities, required rules, allow-lists, suppressions."""
+"""A team's policy: engines, severities, required rules, allow-lists and suppressions."""
 
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eaglectl.validation.rule import Severity
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.rule import Rule, Severity
 
-# what a policy can list as allowed
+# the names of the lists in a policy's [allow]
 ALLOW_LISTS = ("architectures", "dtypes", "licences", "files", "quantisation", "base-models")
 
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """One rule that is let pass, with the reason; `until` is the last day, `where` narrows it to places that begin so."""
+    """A rule whose findings are allowed, with the reason.
+
+    `until` is the last day that it is valid, `where` limits it to places that begin with this text.
+    """
 
     rule: str
     reason: str
     until: datetime.date | None = None
     where: str = ""
 
+    def is_expired(self, today: datetime.date) -> bool:
+        """Whether the last day has passed."""
+        return self.until is not None and self.until < today
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether it allows a finding."""
+        is_of_rule = self.rule in (finding.rule.id, finding.rule.name)
+        return is_of_rule and finding.match.where.startswith(self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPolicy:
+    """What `verify` requires of a download: a signature, a record, and who must have signed."""
+
+    require_signature: bool = False
+    require_record: bool = False
+    public_key: str | None = None
+    identity: str | None = None
+    identity_provider: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy; `origin` is the file it was read from, as reports name it. The empty one asks for nothing.
+    """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
 
-    Rules are named by id. `required`: nothing passes where one of them could not look. `forbidden`: what they find is an
-    error. `off`: they do not run. `allowed` maps names of ALLOW_LISTS to what may be there, as patterns of file names.
+    `origin` is the file that it was read from. A checkpoint does not pass where a `required` rule could not
+    look. Findings of `forbidden` rules are errors. Rules in `off` do not run. `allowed` maps names of
+    ALLOW_LISTS to patterns as of file names.
     """
 
     origin: str = "built in"
@@ -38,3 +63,8 @@ class Policy:
     allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     suppressions: tuple[Suppression, ...] = ()
     fail_on: Severity | Literal["never"] | None = None
+    verify: VerifyPolicy = VerifyPolicy()
+
+    def severity(self, rule: Rule) -> Severity:
+        """The severity of a rule's findings."""
+        return "error" if rule.id in self.forbidden else self.severities.get(rule.id, rule.severity)

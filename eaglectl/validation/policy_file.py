@@ -1,4 +1,4 @@
-"""Reading a policy: `eaglectl.toml`, or `[tool.eaglectl]` of a pyproject.toml, from the current folder upwards or by name."""
+"""Reading a policy from eaglectl.toml, or from [tool.eaglectl] of a pyproject.toml."""
 
 import datetime
 import os
@@ -7,161 +7,206 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines.catalogue import parse_engine
-from eaglectl.errors import Usage
-from eaglectl.validation.catalogue import find, named
-from eaglectl.validation.policy import ALLOW_LISTS, Policy, Suppression
+from eaglectl.errors import UsageError
+from eaglectl.validation.catalogue import find_rule, find_rules
+from eaglectl.validation.policy import ALLOW_LISTS, Policy, Suppression, VerifyPolicy
 from eaglectl.validation.rule import SEVERITIES
 
-OWN, SHARED = "eaglectl.toml", "pyproject.toml"
-KEYS = ("engines", "required", "forbidden", "severities", "fail-on", "allow", "suppress")
-SUPPRESS = ("rule", "reason", "until", "where")
+T = TypeVar("T")
+POLICY_FILE, PYPROJECT = "eaglectl.toml", "pyproject.toml"
+MAX_POLICY = MIB
+KEYS = ("engines", "required", "forbidden", "severities", "fail-on", "allow", "suppress", "verify")
+VERIFY_KEYS = ("require-signature", "require-record", "public-key", "identity", "identity-provider")
+SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
 
-def read_policy(text: str | None = None, start: Path | None = None) -> Policy:
-    """The policy in the file `text`, or the nearest one from `start` (the current folder) upwards; the empty one where there is none.
+def read_policy(path: str | None = None, start: Path | None = None) -> Policy:
+    """The policy in the file `path`, else in the nearest file from `start` (the current folder) upwards.
 
-    Raises Usage, which names the file, the key, what was found and what was expected.
+    The empty policy where there is no file. Raises UsageError with the file, the key, its value and what was
+    expected.
     """
-    if text is None:
+    if path is None:
         return _nearest(start or Path.cwd())
-    if "://" in text:
-        raise Usage(f"--policy {text}: a policy is a file on this machine; download it and give its path")
-    path = Path(text)
-    table = _table(path, text)
-    if path.name == SHARED and table is None:
-        raise Usage(f"{text} has no [tool.eaglectl]; write the policy there, or give an {OWN}")
-    return parse_policy(table or {}, text)
+    if "://" in path:
+        raise UsageError(
+            f"--policy {path}: a policy is a file on this machine; download it and give its path"
+        )
+    table = _read_table(Path(path), path)
+    if table is None:
+        raise UsageError(f"{path} has no [tool.eaglectl]; write the policy there, or give an {POLICY_FILE}")
+    return parse_policy(table, path, Path(path).parent)
 
 
-def parse_policy(table: Mapping[str, Any], origin: str) -> Policy:
-    """The policy that a TOML table states; `origin` names it in messages and reports."""
-    top = _Table(origin, "", table)
-    top.check(KEYS)
-    severities = {key: top.sub("severities").one_of(key, (*SEVERITIES, "off")) for key in top.sub("severities").table}
-    ranked = {one: severity for key, severity in severities.items() for one in top.sub("severities").rules(key, [key])}
-    allow = top.sub("allow")
-    allow.check(ALLOW_LISTS)
-    required, forbidden = (frozenset(top.rules(key, top.texts(key))) for key in ("required", "forbidden"))
-    if idle := sorted(one for one in required | forbidden if ranked.get(one) == "off"):
-        raise Usage(f"{origin}: {idle[0]} is required or forbidden and its severity is off; decide for one of them")
+def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) -> Policy:
+    """The policy in a TOML table; `origin` names its file in messages and reports.
+
+    Paths in it begin at `folder`.
+    """
+    table = _Table(origin, "", values)
+    table.check_keys(KEYS)
+    severities = _severities(table.table("severities"))
+    allow = table.table("allow")
+    allow.check_keys(ALLOW_LISTS)
+    required, forbidden = (frozenset(table.rules(key, table.texts(key))) for key in ("required", "forbidden"))
+    off = frozenset(rule for rule, severity in severities.items() if severity == "off")
+    if conflicts := sorted((required | forbidden) & off):
+        raise UsageError(
+            f"{origin}: {conflicts[0]} is required or forbidden and its severity is off;"
+            " decide for one of them"
+        )
     return Policy(
         origin=origin,
-        engines=top.texts("engines", parse_engine),
+        engines=table.texts("engines", parse_engine),
         required=required,
         forbidden=forbidden,
-        severities={one: severity for one, severity in ranked.items() if severity != "off"},
-        off=frozenset(one for one, severity in ranked.items() if severity == "off"),
-        allowed={key: allow.texts(key) for key in allow.table},
-        suppressions=tuple(_suppression(one) for one in top.tables("suppress")),
-        fail_on=top.one_of("fail-on", (*SEVERITIES, "never")) if "fail-on" in table else None,
+        severities={rule: severity for rule, severity in severities.items() if rule not in off},
+        off=off,
+        allowed={key: allow.texts(key) for key in allow.values},
+        suppressions=tuple(_suppression(entry) for entry in table.tables("suppress")),
+        fail_on=table.choice("fail-on", (*SEVERITIES, "never")) if "fail-on" in values else None,
+        verify=_verify(table.table("verify"), folder),
     )
+
+
+def _verify(table: "_Table", folder: Path) -> VerifyPolicy:
+    table.check_keys(VERIFY_KEYS)
+    texts = ("public-key", "identity", "identity-provider")
+    key, identity, provider = (table.text(name) or None for name in texts)
+    if empty := [name for name in texts if table.values.get(name) == ""]:
+        raise table.error(empty[0], "a text, or no such key")
+    if key is not None and (identity or provider):
+        raise table.error("public-key", "no identity beside it: both say who signed")
+    if bool(identity) != bool(provider):
+        missing = "identity-provider" if identity else "identity"
+        raise table.error(missing, "a text: identity and identity-provider belong together")
+    return VerifyPolicy(
+        require_signature=table.flag("require-signature"),
+        require_record=table.flag("require-record"),
+        public_key=key and str(folder / key),
+        identity=identity,
+        identity_provider=provider,
+    )
+
+
+def _severities(table: "_Table") -> Mapping[str, Any]:
+    """The severity, or "off", of each rule that [severities] names; later keys win."""
+    choices = {key: table.choice(key, (*SEVERITIES, "off")) for key in table.values}
+    return {rule: severity for key, severity in choices.items() for rule in table.rules(key, [key])}
 
 
 def _nearest(start: Path) -> Policy:
     for folder in (start, *start.parents):
-        for name in (OWN, SHARED):
+        for name in (POLICY_FILE, PYPROJECT):
             path = folder / name
-            if path.is_file():
-                shown = os.path.relpath(path, start)
-                table = _table(path, shown)
-                if table is not None:
-                    return parse_policy(table, shown)
+            label = os.path.relpath(path, start)
+            table = _read_table(path, label) if path.is_file() else None
+            if table is not None:
+                return parse_policy(table, label, folder)
     return Policy()
 
 
-def _table(path: Path, shown: str) -> Mapping[str, Any] | None:
-    """The policy's table in a TOML file; None where a pyproject.toml has none."""
+def _read_table(path: Path, label: str) -> Mapping[str, Any] | None:
+    """The policy's table in a TOML file; None where a pyproject.toml has none. `label` names it in
+    messages.
+    """
     try:
-        whole = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise Usage(f"{shown}: the policy cannot be read: {error.strerror}") from None
+        document = tomllib.loads(read_small_file(path, MAX_POLICY, "the policy", UsageError).decode())
     except (ValueError, RecursionError) as error:
-        raise Usage(f"{shown} is not valid TOML: {error}") from None
-    if path.name != SHARED:
-        return whole
-    tool = whole.get("tool")
-    found = tool.get("eaglectl") if isinstance(tool, dict) else None
-    if found is not None and not isinstance(found, dict):
-        raise Usage(f"{shown}: tool.eaglectl is {found!r}; expected a table")
-    return found
+        raise UsageError(f"{label} is not valid TOML: {error}") from None
+    if path.name != PYPROJECT:
+        return document
+    tool = document.get("tool")
+    table = tool.get("eaglectl") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{label}: tool.eaglectl is {table!r}; expected a table")
+    return table
 
 
-def _suppression(one: "_Table") -> Suppression:
-    one.check(SUPPRESS)
+def _suppression(entry: "_Table") -> Suppression:
+    entry.check_keys(SUPPRESSION_KEYS)
     for key in ("rule", "reason"):
-        if not one.text(key).strip():
-            raise one.fault(key, "a text: every suppression names a rule and says why")
-    until = one.table.get("until")
+        if not entry.text(key).strip():
+            raise entry.error(key, "a text: every suppression names a rule and gives a reason")
+    until = entry.values.get("until")
     if until is not None and (not isinstance(until, datetime.date) or isinstance(until, datetime.datetime)):
-        raise one.fault("until", "a date without quotes, as 2027-01-31")
-    return Suppression(one.rule("rule"), one.text("reason").strip(), until, one.text("where"))
+        raise entry.error("until", "a date without quotes, as 2027-01-31")
+    rule = entry.located("rule", find_rule, entry.text("rule"))
+    return Suppression(rule.id, entry.text("reason").strip(), until, entry.text("where"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of the policy with its name, so that every fault can say where it is."""
+    """A table of the policy with its file and name, for messages. Reading a value of another type raises
+    UsageError.
+    """
 
     origin: str
     name: str
-    table: Mapping[str, Any]
+    values: Mapping[str, Any]
 
-    def check(self, known: Iterable[str]) -> None:
-        for key in self.table:
+    def check_keys(self, known: Iterable[str]) -> None:
+        for key in self.values:
             if key not in known:
-                near = get_close_matches(key.replace("_", "-"), known, 1, 0.5)
-                hint = f"did you mean {near[0]}?" if near else f"these are known: {', '.join(known)}"
-                raise Usage(f"{self.origin}: {self._place(key)} is no key of a policy; {hint}")
+                similar = get_close_matches(key.replace("_", "-"), known, 1, 0.5)
+                hint = f"did you mean {similar[0]}?" if similar else f"these are known: {', '.join(known)}"
+                raise UsageError(f"{self.origin}: {self._place(key)} is no key of a policy; {hint}")
 
-    def fault(self, key: str, expected: str) -> Usage:
-        found = repr(self.table[key]) if key in self.table else "absent"
-        return Usage(f"{self.origin}: {self._place(key)} is {found}; expected {expected}")
+    def error(self, key: str, expected: str) -> UsageError:
+        value = repr(self.values[key]) if key in self.values else "absent"
+        return UsageError(f"{self.origin}: {self._place(key)} is {value}; expected {expected}")
 
     def text(self, key: str) -> str:
-        value = self.table.get(key, "")
+        value = self.values.get(key, "")
         if not isinstance(value, str):
-            raise self.fault(key, "a text")
+            raise self.error(key, "a text")
         return value
 
-    def texts(self, key: str, check: Callable[[str], Any] = str) -> tuple[str, ...]:
-        value = self.table.get(key, [])
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
+    def texts(self, key: str, check: Callable[[str], object] = str) -> tuple[str, ...]:
+        value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.fault(key, "a list of texts")
+            raise self.error(key, "a list of texts")
         for item in value:
-            self._of(key, check, item)
+            self.located(key, check, item)
         return tuple(value)
 
-    def one_of(self, key: str, known: tuple[str, ...]) -> Any:
-        value = self.table.get(key)
-        if value not in known:
-            raise self.fault(key, f"one of {', '.join(known)}")
+    def choice(self, key: str, choices: tuple[str, ...]) -> Any:
+        value = self.values.get(key)
+        if value not in choices:
+            raise self.error(key, f"one of {', '.join(choices)}")
         return value
 
-    def rule(self, key: str) -> str:
-        return str(self._of(key, find, self.text(key)).id)
-
     def rules(self, key: str, texts: Iterable[str]) -> list[str]:
-        return [one.id for text in texts for one in self._of(key, named, text)]
+        return [rule.id for text in texts for rule in self.located(key, find_rules, text)]
 
-    def sub(self, key: str) -> "_Table":
-        value = self.table.get(key, {})
+    def table(self, key: str) -> "_Table":
+        value = self.values.get(key, {})
         if not isinstance(value, dict):
-            raise self.fault(key, "a table")
+            raise self.error(key, "a table")
         return _Table(self.origin, self._place(key), value)
 
     def tables(self, key: str) -> list["_Table"]:
-        value = self.table.get(key, [])
+        value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.fault(key, f"tables under [[{key}]]")
+            raise self.error(key, f"tables under [[{key}]]")
         return [_Table(self.origin, f"{key}[{number}]", item) for number, item in enumerate(value, 1)]
 
-    def _of(self, key: str, read: Callable[[str], Any], text: str) -> Any:
+    def located(self, key: str, read: Callable[[str], T], text: str) -> T:
+        """What `read` makes of a text, with the key's place in the message of its UsageError."""
         try:
             return read(text)
-        except Usage as error:
-            raise Usage(f"{self.origin}: {self._place(key)}: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"{self.origin}: {self._place(key)}: {error}") from None
 
     def _place(self, key: str) -> str:
         return f"{self.name}.{key}" if self.name else key

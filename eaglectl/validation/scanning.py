@@ -1,10 +1,11 @@
-"""One pass over a checkpoint's numbers, and samples of single tensors; numpy's home for weights that are judged.
+"""One pass over the numbers of a checkpoint, and samples of single tensors.
 
-Words are looked at as they lie in the file: without their signs, floats order as their words do, so the largest word of a
-block tells whether any of its numbers is NaN or infinite, and two maxima of whole numbers cost less than one `isnan`.
+Numbers are compared as the integers ("words") that they are stored as: without the sign bit, floats order as
+their words do, so the largest word of a block shows whether a number is NaN or infinite. Two maxima of
+integers cost less than one `isnan`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -17,46 +18,52 @@ import numpy.typing as npt
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.checkpoint.source import Source
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
+from eaglectl.progress import OnProgress, Progress
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[Any]
-Told = Callable[[int, int], None]
-BLOCK = 4 << 20
-# bytes of one request, where the file is on another machine
-FETCHED = 16 << 20
-# numbers of a tensor that its spread is taken from, and the runs that they come in
+BLOCK_SIZE = 4 << 20
+# bytes of one request to another machine
+FETCH_SIZE = 16 << 20
+# how many numbers of a tensor its spread is computed from, and how many runs they are read in
 SAMPLE, RUNS = 1 << 20, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How a dtype's words are read: their width in bytes, and the least word, without its sign, that is no finite number.
+class FloatFormat:
+    """A dtype's words: their width in bytes, and the least word, without its sign bit, that is not finite.
 
-    `hole` is a word that is no number although it is smaller.
+    `nan` is a word below `limit` that is NaN, -1 for none.
     """
 
     width: int
     limit: int
-    hole: int = -1
+    nan: int = -1
 
     @property
     def magnitude(self) -> int:
-        """All bits but the sign."""
+        """The mask of all bits but the sign."""
         return (1 << 8 * self.width - 1) - 1
 
 
-FORMS: Mapping[str, Form] = {
-    "F64": Form(8, 0x7FF0_0000_0000_0000), "F32": Form(4, 0x7F80_0000), "F16": Form(2, 0x7C00), "BF16": Form(2, 0x7F80),
-    "F8_E4M3": Form(1, 0x7F), "F8_E5M2": Form(1, 0x7C), "F8_E4M3FNUZ": Form(1, 0x80, 0x80), "F8_E5M2FNUZ": Form(1, 0x80, 0x80),
-}  # fmt: skip
+FLOAT_FORMATS: Mapping[str, FloatFormat] = {
+    "F64": FloatFormat(8, 0x7FF0_0000_0000_0000),
+    "F32": FloatFormat(4, 0x7F80_0000),
+    "F16": FloatFormat(2, 0x7C00),
+    "BF16": FloatFormat(2, 0x7F80),
+    "F8_E4M3": FloatFormat(1, 0x7F),
+    "F8_E5M2": FloatFormat(1, 0x7C),
+    "F8_E4M3FNUZ": FloatFormat(1, 0x80, 0x80),
+    "F8_E5M2FNUZ": FloatFormat(1, 0x80, 0x80),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What one pass says of a tensor: the largest magnitude, how many numbers are NaN or infinite and where the first is.
+    """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
 
-    `constant` is the number that all of them are; None where they differ.
+    `constant` is the value of all numbers; None where they differ.
     """
 
     largest: float
@@ -75,32 +82,34 @@ class Spread:
     kurtosis: float
 
 
-def scan(source: Source, tensors: Sequence[StoredTensor], told: Told | None = None) -> Mapping[str, Summary]:
-    """A summary of every floating-point tensor, in one pass over each file. Raises Unreadable.
-
-    `told` hears after each block how many bytes of how many are done.
-    """
-    floats = sorted((one for one in tensors if one.dtype in FORMS), key=lambda one: (one.file, one.start))
-    total, done = sum(one.nbytes for one in floats), 0
-    buffer = memoryview(bytearray(min(BLOCK, max((one.nbytes for one in floats), default=0))))
-    found: dict[str, Summary] = {}
-    for file, group in groupby(floats, key=lambda one: one.file):
-        with _opened(source, file) as stream:
+def scan(
+    source: Source, tensors: Sequence[StoredTensor], on_progress: OnProgress | None = None
+) -> Mapping[str, Summary]:
+    """A summary of every floating-point tensor, in one pass over each file. Raises UnreadableError."""
+    floats = sorted(
+        (tensor for tensor in tensors if tensor.dtype in FLOAT_FORMATS),
+        key=lambda tensor: (tensor.file, tensor.start),
+    )
+    total, done = sum(tensor.nbytes for tensor in floats), 0
+    buffer = memoryview(bytearray(min(BLOCK_SIZE, max((tensor.nbytes for tensor in floats), default=0))))
+    summaries: dict[str, Summary] = {}
+    for file, group in groupby(floats, key=lambda tensor: tensor.file):
+        with _open(source, file) as stream:
             for tensor in group:
-                tally = _Tally(tensor.dtype)
-                for block in _blocks(stream, tensor, buffer) if stream else _fetched(source, tensor):
-                    tally.add(block)
+                summarizer = _Summarizer(tensor.dtype)
+                for block in _blocks(stream, tensor, buffer) if stream else _fetch(source, tensor):
+                    summarizer.add(block)
                     done += block.nbytes
-                    if told:
-                        told(done, total)
-                found[tensor.name] = tally.summary()
-    return found
+                    if on_progress:
+                        on_progress(Progress("reading", done, total, "bytes"))
+                summaries[tensor.name] = summarizer.summary()
+    return summaries
 
 
 def spread(checkpoint: Checkpoint, name: str) -> Spread:
-    """How the numbers of a tensor are spread, from runs of them that lie evenly over it."""
+    """The spread of a tensor's numbers, from runs of them at equal distances."""
     tensor = checkpoint.tensors[name]
-    width = FORMS[tensor.dtype].width
+    width = FLOAT_FORMATS[tensor.dtype].width
     count = tensor.nbytes // width
     run = min(count, max(SAMPLE // RUNS, 1))
     starts = sorted({(count - run) * i // (RUNS - 1) for i in range(RUNS)}) if count > SAMPLE else [0]
@@ -116,41 +125,51 @@ def spread(checkpoint: Checkpoint, name: str) -> Spread:
 
 
 def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
-    """Some rows of a matrix as numbers, [rows, columns]."""
+    """Some rows of a matrix, [rows, columns]."""
     tensor = checkpoint.tensors[name]
     width = tensor.row_bytes
-    raw = b"".join(checkpoint.read(name, row * width, (row + 1) * width) for row in rows)
+    first, stop = min(rows), max(rows) + 1
+    if (stop - first) * width <= BLOCK_SIZE:
+        block = checkpoint.read(name, first * width, stop * width)
+        raw = b"".join(block[(row - first) * width : (row - first + 1) * width] for row in rows)
+    else:
+        raw = b"".join(checkpoint.read(name, row * width, (row + 1) * width) for row in rows)
     return as_floats(tensor.dtype, raw).reshape(len(rows), -1)
 
 
 def as_floats(dtype: str, raw: bytes) -> Floats:
-    """Raw little-endian data of a dtype in FORMS as numbers."""
+    """Raw little-endian data of a dtype in FLOAT_FORMATS as numbers."""
     match dtype:
         case "BF16":
             return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         case "F16" | "F32" | "F64":
-            return np.frombuffer(raw, f"<f{FORMS[dtype].width}").astype(np.float64)
+            return np.frombuffer(raw, f"<f{FLOAT_FORMATS[dtype].width}").astype(np.float64)
     return _EIGHT_BITS[dtype][np.frombuffer(raw, np.uint8)]
 
 
-def same_rows(one: Floats, other: Floats, step: float) -> list[bool]:
-    """Whether each row of two matrices is the same, but for a relative rounding of `step`."""
-    # the least numbers of float16 are rounded by an absolute step
-    allowed = step * np.abs(other) + (2.0**-24 if step else 0.0)
-    return [bool((np.abs(mine - theirs) <= most).all()) for mine, theirs, most in zip(one, other, allowed, strict=True)]
+def same_rows(left: Floats, right: Floats, step: float) -> list[bool]:
+    """Whether each row is the same in two matrices, up to a relative rounding of `step`."""
+    # subnormal numbers of float16 are rounded by an absolute step
+    allowed = step * np.abs(right) + (2.0**-24 if step else 0.0)
+    return [
+        bool((np.abs(row - other) <= tolerance).all())
+        for row, other, tolerance in zip(left, right, allowed, strict=True)
+    ]
 
 
-def likeness(one: Floats, other: Floats) -> float:
-    """The mean cosine of the rows of two matrices, each less its mean row: 1 for the same rows, about 0 for others."""
-    one, other = one - one.mean(axis=0), other - other.mean(axis=0)
-    sizes = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    cosines = np.divide((one * other).sum(axis=1), sizes, out=np.zeros(len(one)), where=sizes > 0)
+def similarity(left: Floats, right: Floats) -> float:
+    """The mean cosine of the rows of two matrices after centering each: 1 for equal rows, about 0 for
+    unrelated ones.
+    """
+    left, right = left - left.mean(axis=0), right - right.mean(axis=0)
+    sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    cosines = np.divide((left * right).sum(axis=1), sizes, out=np.zeros(len(left)), where=sizes > 0)
     return float(cosines.mean())
 
 
 @contextmanager
-def _opened(source: Source, file: str) -> Iterator[FileIO | None]:
-    """The file, if it is on this machine."""
+def _open(source: Source, file: str) -> Iterator[FileIO | None]:
+    """The open file, or None where it is not on this machine."""
     path = source.path(file)
     if path is None:
         yield None
@@ -159,7 +178,7 @@ def _opened(source: Source, file: str) -> Iterator[FileIO | None]:
         with path.open("rb", buffering=0) as stream:
             yield stream
     except OSError as error:
-        raise Unreadable(f"{file} in {source.label}: {error.strerror}") from None
+        raise UnreadableError(f"{file} in {source.label}: {error.strerror}") from None
 
 
 def _blocks(stream: FileIO, tensor: StoredTensor, buffer: memoryview) -> Iterator[memoryview]:
@@ -168,60 +187,64 @@ def _blocks(stream: FileIO, tensor: StoredTensor, buffer: memoryview) -> Iterato
     while left:
         block = buffer[: min(left, len(buffer))]
         if stream.readinto(block) != len(block):
-            raise Unreadable(f"{tensor.file} ends within {tensor.name}: it is truncated or being written")
+            raise UnreadableError(
+                f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
+            )
         left -= len(block)
         yield block
 
 
-def _fetched(source: Source, tensor: StoredTensor) -> Iterator[memoryview]:
-    for start in range(tensor.start, tensor.stop, FETCHED):
-        yield memoryview(source.read(tensor.file, start, min(start + FETCHED, tensor.stop)))
+def _fetch(source: Source, tensor: StoredTensor) -> Iterator[memoryview]:
+    for start in range(tensor.start, tensor.stop, FETCH_SIZE):
+        yield memoryview(source.read(tensor.file, start, min(start + FETCH_SIZE, tensor.stop)))
 
 
-class _Tally:
+class _Summarizer:
     """The summary of one tensor, block by block."""
 
     def __init__(self, dtype: str) -> None:
-        self.dtype, self.form = dtype, FORMS[dtype]
-        self.seen = self.peak = self.bad = 0
-        self.first, self.head, self.is_constant = -1, 0, True
+        self.dtype, self.format = dtype, FLOAT_FORMATS[dtype]
+        self.count = self.peak = self.bad = 0
+        self.first, self.head_word, self.is_constant = -1, 0, True
 
     def add(self, block: memoryview) -> None:
-        form = self.form
-        words: Words = np.frombuffer(block, f"<u{form.width}")
-        if not self.seen:
-            self.head = int(words[0])
-        # two reductions that write nothing: the largest positive number, and the largest of the others
+        format = self.format
+        words: Words = np.frombuffer(block, f"<u{format.width}")
+        if not self.count:
+            self.head_word = int(words[0])
+        # two reductions without a temporary array: the largest positive number, and the largest negative one
         high = int(words.max())
-        peak = max(int(words.view(f"<i{form.width}").max()), high & form.magnitude)
+        peak = max(int(words.view(f"<i{format.width}").max()), high & format.magnitude)
         self.peak = max(self.peak, peak)
-        if peak >= form.limit or (form.hole >= 0 and high >= form.hole):
-            self._count(words)
-        if self.is_constant:  # a look at a few settles it for nearly every tensor
-            self.is_constant = bool((words[:64] == self.head).all() and (words == self.head).all())
-        self.seen += len(words)
+        if peak >= format.limit or (format.nan >= 0 and high >= format.nan):
+            self._count_bad(words)
+        if self.is_constant:  # a few words decide it for nearly every tensor
+            self.is_constant = bool((words[:64] == self.head_word).all() and (words == self.head_word).all())
+        self.count += len(words)
 
-    def _count(self, words: Words) -> None:
-        bad = (words & self.form.magnitude) >= self.form.limit
-        if self.form.hole >= 0:
-            bad |= words == self.form.hole
+    def _count_bad(self, words: Words) -> None:
+        bad = (words & self.format.magnitude) >= self.format.limit
+        if self.format.nan >= 0:
+            bad |= words == self.format.nan
         if (count := int(np.count_nonzero(bad))) and self.first < 0:
-            self.first = self.seen + int(bad.argmax())
+            self.first = self.count + int(bad.argmax())
         self.bad += count
 
     def summary(self) -> Summary:
         largest = float("inf") if self.bad else self._number(self.peak)
-        constant = self.is_constant and self.seen and not self.bad
-        if self.peak == 0 and self.seen and not self.bad:  # zeros of both signs
+        constant = self.is_constant and self.count and not self.bad
+        if self.peak == 0 and self.count and not self.bad:  # zeros of both signs
             return Summary(0.0, 0, -1, 0.0)
-        return Summary(largest, self.bad, self.first, self._number(self.head) if constant else None)
+        return Summary(largest, self.bad, self.first, self._number(self.head_word) if constant else None)
 
     def _number(self, word: int) -> float:
-        return float(as_floats(self.dtype, word.to_bytes(self.form.width, "little"))[0])
+        return float(as_floats(self.dtype, word.to_bytes(self.format.width, "little"))[0])
 
 
 def _eight_bits(exponent: int, bias: int, *, is_unsigned_zero: bool) -> Floats:
-    """The number of each of the 256 words of an 8-bit float; what is no finite number in it does not matter here."""
+    """The value of each of the 256 words of an 8-bit float; values of words that are not finite are
+    arbitrary.
+    """
     words = np.arange(256)
     fraction = 7 - exponent
     power, rest = (words & 0x7F) >> fraction, (words & ((1 << fraction) - 1)) / (1 << fraction)
@@ -233,6 +256,8 @@ def _eight_bits(exponent: int, bias: int, *, is_unsigned_zero: bool) -> Floats:
 
 
 _EIGHT_BITS: Mapping[str, Floats] = {
-    "F8_E4M3": _eight_bits(4, 7, is_unsigned_zero=False), "F8_E5M2": _eight_bits(5, 15, is_unsigned_zero=False),
-    "F8_E4M3FNUZ": _eight_bits(4, 8, is_unsigned_zero=True), "F8_E5M2FNUZ": _eight_bits(5, 16, is_unsigned_zero=True),
-}  # fmt: skip
+    "F8_E4M3": _eight_bits(4, 7, is_unsigned_zero=False),
+    "F8_E5M2": _eight_bits(5, 15, is_unsigned_zero=False),
+    "F8_E4M3FNUZ": _eight_bits(4, 8, is_unsigned_zero=True),
+    "F8_E5M2FNUZ": _eight_bits(5, 16, is_unsigned_zero=True),
+}

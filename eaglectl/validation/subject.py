@@ -1,7 +1,7 @@
-"""What rules look at: one checkpoint, read as far as it can be, and the target that it belongs to."""
+"""What rules check: one checkpoint, read as far as possible, and the target that it is to serve."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,22 +9,31 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_con
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.drafter.tensors import is_known
-from eaglectl.engines.catalogue import Wanted
+from eaglectl.engines.catalogue import ENGINES, EngineRequest, view_for
+from eaglectl.engines.facts import AppliedFact
+from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
+from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress
 from eaglectl.validation.policy import Policy
-from eaglectl.validation.rule import CannotLook, Hit
+from eaglectl.validation.rule import CannotLook, Match
+from eaglectl.validation.vocabulary_tables import VocabularyTables
 
 if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
     from eaglectl.validation.scanning import Summary
 
+# the objects of config.json in which producers keep a drafter's keys
+NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_config")
+
 
 @dataclass(frozen=True)
-class TargetSide:
-    """The target as rules see it: what its config says, and its files where they were given."""
+class GivenTarget:
+    """The target: its dimensions as far as they are known, its config, and its files where they were
+    given.
+    """
 
     known: Target
     source: Source | None = None
@@ -32,7 +41,7 @@ class TargetSide:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The target's headers. Raises CannotLook."""
+        """The headers of its weights. Raises CannotLook."""
         if self.source is None:
             raise CannotLook("no target's weights were given; pass --target with its folder")
         try:
@@ -41,136 +50,174 @@ class TargetSide:
             raise CannotLook(f"the target's weights cannot be read: {error}") from None
 
 
-class Subject:
-    """One checkpoint under validation. Every property raises CannotLook where it cannot be had.
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What could be read of a checkpoint, and the error that ended reading."""
 
-    `stop` is why reading ended early, if it did: the rule whose topic it carries reports it, all that depend on it could not look.
+    config: Mapping[str, Any] | None = None
+    checkpoint: Checkpoint | None = None
+    drafter: Drafter | None = None
+    error: EaglectlError | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One checkpoint under validation. A property that cannot be read raises CannotLook.
+
+    `requests` are the engine releases to validate for. With `headers_only` no tensor data is read.
     """
 
-    def __init__(
-        self,
-        source: "FolderSource | HubSource",
-        target: TargetSide,
-        wanted: tuple[Wanted, ...],
-        answers: Answers,
-        *,
-        headers_only: bool,
-        policy: Policy | None = None,
-        told: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.wanted = wanted
-        self.answers = answers
-        self.headers_only = headers_only
-        self.policy = policy or Policy()
-        self.told = told
-        self.stop: EaglectlError | None = None
-        self._config: Mapping[str, Any] | None = None
-        self._checkpoint: Checkpoint | None = None
-        self._drafter: Drafter | None = None
+    source: "FolderSource | HubSource"
+    target: GivenTarget
+    requests: tuple[EngineRequest, ...] = ()
+    answers: Answers = field(default_factory=Answers)
+    policy: Policy = field(default_factory=Policy)
+    headers_only: bool = False
+    on_progress: OnProgress | None = None
+
+    @cached_property
+    def _reading(self) -> _Reading:
+        config = checkpoint = None
         try:
-            self._config = read_config(source)
-            self._checkpoint = read_checkpoint(source)
-            self._drafter = read_drafter(self._checkpoint, answers, target.known)
+            config = read_config(self.source)
+            checkpoint = read_checkpoint(self.source)
+            return _Reading(config, checkpoint, read_drafter(checkpoint, self.answers, self.target.known))
         except EaglectlError as error:
-            self.stop = error
+            return _Reading(config, checkpoint, error=error)
+
+    @property
+    def read_error(self) -> EaglectlError | None:
+        """The error that ended reading. The rule that its topic names reports it; others could not look."""
+        return self._reading.error
 
     @property
     def label(self) -> str:
-        """The checkpoint's own name."""
+        """The name of the checkpoint."""
         return self.source.label
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The files beside each other."""
+        """The names of all files."""
         return self.source.names()
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """config.json."""
-        if self._config is None:
-            raise CannotLook(f"config.json cannot be read: {self.stop}")
-        return self._config
+        """The content of config.json."""
+        if self._reading.config is None:
+            raise CannotLook(f"config.json cannot be read: {self.read_error}")
+        return self._reading.config
 
-    @property
+    @cached_property
     def flat(self) -> Mapping[str, Any]:
-        """The config with its producer's nesting undone."""
-        flatten = by_name(self.drafter.producer).flatten
-        return flatten(self.config) if flatten else self.config
+        """The config without its producer's nesting."""
+        return by_name(self.drafter.producer).flat(self.config)
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Config and headers."""
-        if self._checkpoint is None:
-            raise CannotLook(f"the weights' headers cannot be read: {self.stop}")
-        return self._checkpoint
+        """The config and the headers of the weights."""
+        if self._reading.checkpoint is None:
+            raise CannotLook(f"the weights' headers cannot be read: {self.read_error}")
+        return self._reading.checkpoint
 
     @property
     def drafter(self) -> Drafter:
         """The canonical drafter."""
-        if self._drafter is None:
-            raise CannotLook(f"the files do not describe one drafter: {self.stop}")
-        return self._drafter
+        if self._reading.drafter is None:
+            raise CannotLook(f"the files do not describe one drafter: {self.read_error}")
+        return self._reading.drafter
 
     @property
     def weights(self) -> Checkpoint:
-        """Headers of weights whose data may be read too; not with --headers-only."""
+        """The checkpoint, for a rule that reads tensor data. Raises CannotLook with `headers_only`."""
         if self.headers_only:
             raise CannotLook("it needs the weights, and --headers-only leaves them closed")
         return self.checkpoint
 
     @cached_property
     def on_disk(self) -> FolderSource:
-        """The files on this machine, for what reads them from end to end; a Hub repository's are downloaded. Raises Unreadable."""
+        """The files on this machine; those of a Hub repository are downloaded. Raises UnreadableError."""
         return self.source if isinstance(self.source, FolderSource) else self.source.downloaded()
 
     @cached_property
     def scan(self) -> Mapping[str, "Summary"]:
-        """What one pass over the weights says of each tensor of floats, by its name in the file."""
+        """A summary of each floating-point tensor, by its name in the file, from one pass over the
+        weights.
+        """
         weights = self.weights  # before numpy is loaded
         from eaglectl.validation.scanning import scan
 
         try:
-            return scan(self.on_disk, tuple(weights.tensors.values()), self.told)
+            return scan(self.on_disk, tuple(weights.tensors.values()), self.on_progress)
         except EaglectlError as error:
             raise CannotLook(str(error)) from None
 
-    def said(self, topic: str, *, is_asked: bool = False) -> Iterator[Hit]:
-        """What reading the checkpoint said about a topic: its notes, and the error that ended it.
+    @cached_property
+    def vocabulary_tables(self) -> VocabularyTables:
+        """The tables of the draft vocabulary and their faults."""
+        return VocabularyTables(self.drafter, self.flat.get("vocab_size"), lambda: self.weights)
 
-        A question, which only the user can answer, raises CannotLook; `is_asked`: it is a fault in itself, no engine can
-        know the answer. Where reading ended before the topic could come up, CannotLook is raised.
+    def view(self, engine: str) -> View:
+        """The checkpoint as an engine reads it."""
+        names = tuple(self.checkpoint.tensors)
+        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config)
+
+    @cached_property
+    def applied_facts(self) -> Mapping[tuple[str, str], tuple[AppliedFact, ...]]:
+        """The facts that apply to the checkpoint, by requested engine and release."""
+        views = {
+            request.engine: self.view(request.engine)
+            for request in self.requests
+            if request.engine in ENGINES
+        }
+        return {
+            (request.engine, release): ENGINES[request.engine].applied(views[request.engine], release)
+            for request in self.requests
+            if request.engine in ENGINES
+            for release in request.releases
+        }
+
+    def requested(self, engine: str) -> tuple[str, ...] | None:
+        """The requested releases of an engine, oldest first; None where the engine was not requested."""
+        releases = [request.releases for request in self.requests if request.engine == engine]
+        return tuple(dict.fromkeys(sum(releases, ()))) if releases else None
+
+    def reported(self, topic: str, *, is_fault: bool = False) -> Iterator[Match]:
+        """What reading the checkpoint reported on a topic: its notes, or the error that ended reading.
+
+        A question, which only the user can answer, raises CannotLook; with `is_fault` it is a match, for what
+        no engine can know either. Raises CannotLook where reading ended before the topic could come up.
         """
-        if self.stop is not None and self.stop.topic == topic:
-            yield Hit(str(self.stop), self.stop.where)
+        if self.read_error is not None and self.read_error.topic == topic:
+            yield Match(str(self.read_error), self.read_error.where)
             return
         for note in self.drafter.notes:
             if note.topic != topic or note.level == "note":
                 continue
-            if note.level == "question" and not is_asked:
+            if note.level == "question" and not is_fault:
                 raise CannotLook(note.text)
-            yield Hit(note.text, place(note, self))
+            yield Match(note.text, note_place(note, self))
+
+    def ended_on(self, topic: str) -> bool:
+        """Whether an error on this topic ended reading."""
+        return self.read_error is not None and self.read_error.topic == topic
 
 
-def place(note: Note, subject: Subject) -> str:
-    """Where a note's subject lies: a tensor, a key of config.json, or the whole checkpoint."""
+def note_place(note: Note, subject: Subject) -> str:
+    """The place that a note is about: a tensor, a key of config.json, or "" for the checkpoint."""
     if note.about in subject.checkpoint.tensors or is_known(note.about):
         return f"tensor:{note.about}"
-    found = key_place(subject.config, note.about)
-    return "" if found == "config.json" else found
+    place = key_place(subject.config, note.about)
+    return "" if place == "config.json" else place
 
 
 def key_place(config: Mapping[str, Any], key: str) -> str:
-    """Where a key lies: at the top, in an object of the config that holds it, or nowhere: the file alone."""
+    """The place of a key: "config.json:KEY", "config.json:OBJECT.KEY", or "config.json" where it is
+    absent.
+    """
     if key in config:
         return f"config.json:{key}"
-    for name in NESTS:
-        inner = config.get(name)
-        if isinstance(inner, Mapping) and key in inner:
+    for name in NESTED_KEYS:
+        nested = config.get(name)
+        if isinstance(nested, Mapping) and key in nested:
             return f"config.json:{name}.{key}"
     return "config.json"
-
-
-# the objects that producers keep a drafter's keys in
-NESTS = ("transformer_layer_config", "eagle_config", "eagle_architecture_config")

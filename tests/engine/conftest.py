@@ -1,4 +1,6 @@
-"""Tests that need the real vLLM: `make test-engine` builds its environment; elsewhere they are not collected."""
+"""Tests that need the real vLLM: `make test-engine` builds its environment; elsewhere they are not
+collected.
+"""
 
 import importlib.util
 

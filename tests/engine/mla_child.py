@@ -1,4 +1,6 @@
-"""Run by test_mla_maps: each map of attention in a fork of its own; vLLM on what was converted, the reference on what was not."""
+"""Run by test_mla_maps: each map of attention in a fork of its own; vLLM on what was converted, the reference
+on what was not.
+"""
 
 import json
 import os
@@ -9,24 +11,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS="1")
+os.environ.update(
+    HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS="1"
+)
 
 import torch
 
 import eaglectl
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.api.inputs import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import open_source
+from eaglectl.checkpoint.opening import open_source
 from eaglectl.conversion.arithmetic import evaluate
-from eaglectl.conversion.plan import Wish
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reading import read_drafter
+from eaglectl.formats.reader import read_drafter
 from tests.conftest import FIXTURES
 from tests.engine import pairs
 from tests.engine.parity_child import LENGTHS, difference, in_reference, in_vllm
 
-# the map -> the fixture it starts from, and what is asked; all written in float32, so that no rounding hides an error
+# the map -> the fixture it starts from, and what is asked; all written in float32, so that no rounding hides
+# an error
 MAPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "scale": ("automodel/mla", {}),
     "query": ("vllm/mla", {"has_query_lora": True}),
@@ -60,14 +65,18 @@ def run(root: Path, name: str) -> dict[str, Any]:
     path, asked = MAPS[name]
     target = root / ("mla" if pairs.case(path).attention == "MLA" else "llama")
     source, drafter = _source(path, target, root / f"{name}-source", without_rank=name == "query")
-    eaglectl.convert(str(source), root / name, wish=Wish(dtype="F32", **asked), target=str(target), answers=ANSWERS)
+    eaglectl.convert(
+        str(source), root / name, ConvertOptions(dtype="F32", **asked, target=str(target), answers=ANSWERS)
+    )
     dice = torch.Generator().manual_seed(1)
     prompts = [torch.randint(0, 256, (length,), generator=dice).tolist() for length in LENGTHS]
     theirs, their_output = in_vllm(target, root / name, prompts, is_mla=drafter.dims.attention == "MLA")
     ours, generated = in_reference(target, root / f"{name}-plain", drafter, prompts)
     rounds = [pair for one, other in zip(theirs, ours, strict=True) for pair in zip(one, other, strict=False)]
     return {
-        "difference": max(difference(one, other) for (_, a), (_, b) in rounds for one, other in zip(a, b, strict=True)),
+        "difference": max(
+            difference(one, other) for (_, a), (_, b) in rounds for one, other in zip(a, b, strict=True)
+        ),
         "is_draft_equal": all(one == other for (one, _), (other, _) in rounds),
         "is_output_equal": their_output == [found.tokens for found in generated],
         "rounds": len(rounds),
@@ -77,9 +86,15 @@ def run(root: Path, name: str) -> dict[str, Any]:
 
 
 def _source(path: str, target: Path, folder: Path, *, without_rank: bool) -> tuple[Path, Drafter]:
-    """A copy of a fixture whose head says what the target says, as its trainer wrote it; beside it, the same for the reference."""
+    """A copy of a fixture whose head says what the target says, as its trainer wrote it; beside it, the same
+    for the reference.
+    """
     before = FIXTURES / "producers" / path
-    tensors = {name: tensor for file in before.glob("*.safetensors") for name, tensor in pairs.load_file(file).items()}
+    tensors = {
+        name: tensor
+        for file in before.glob("*.safetensors")
+        for name, tensor in pairs.load_file(file).items()
+    }
     drafted = torch.arange(len(tensors["lm_head.weight"])) + tensors.get("d2t", torch.tensor(0))
     tensors["lm_head.weight"] = pairs.hushed(tensors["lm_head.weight"], drafted)
     config = json.loads((before / "config.json").read_text())

@@ -15,19 +15,28 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import eaglectl
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
 from tests.cases import CASES, Case
 
 # the only tokens the targets say; every fixture drafts them, so a random drafter is right now and then
 SPOKEN = (38, 82, 157, 206)
 SHAPE: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8, "vocab_size": 256, "max_position_embeddings": 512,
-    "initializer_range": 0.3, "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 8,
+    "vocab_size": 256,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 MLA: dict[str, Any] = {
-    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 16, "v_head_dim": 16, "first_k_dense_replace": 8, "n_routed_experts": 4, "num_experts_per_tok": 2,
-    "n_group": 1, "topk_group": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64, "qk_nope_head_dim": 16, "v_head_dim": 16, "first_k_dense_replace": 8,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
@@ -70,7 +79,9 @@ def _save_tokenizer(folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=TEMPLATE).save_pretrained(folder)
@@ -89,7 +100,9 @@ def answer_name(path: str) -> str:
 def drafter(path: str, target: Path, folder: Path) -> Drafter:
     """Convert a fixture into vLLM's layout in `folder`; its head says what the target says."""
     one = case(path)
-    plan = eaglectl.convert(str(one.folder), folder, target=str(target), answers=one.answered()).plan
+    plan = eaglectl.convert(
+        str(one.folder), folder, ConvertOptions(target=str(target), answers=one.answered())
+    ).plan
     weights = tensors(folder)
     if "lm_head.weight" in weights:
         drafted = torch.arange(len(weights["lm_head.weight"])) + weights.get("d2t", torch.tensor(0))
@@ -109,9 +122,13 @@ def write(weights: dict[str, torch.Tensor], folder: Path) -> None:
 
 
 def changed(source: Path, folder: Path, *, without: Sequence[str] = (), **config: Any) -> Path:
-    """A copy of a drafter without the tensors whose names have one of these words, and with these config keys."""
+    """A copy of a drafter without the tensors whose names have one of these words, and with these config
+    keys.
+    """
     shutil.copytree(source, folder)
-    write({name: t for name, t in tensors(folder).items() if not any(word in name for word in without)}, folder)
+    write(
+        {name: t for name, t in tensors(folder).items() if not any(word in name for word in without)}, folder
+    )
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | config))
     return folder
@@ -129,10 +146,14 @@ def write_prompts(path: Path) -> Path:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes that were started with this text in their environment; those that just got a SIGKILL have time to go."""
+    """Processes that were started with this text in their environment; those that just got a SIGKILL have
+    time to go.
+    """
     deadline = time.monotonic() + 5.0
     while True:
-        found = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _has(folder / "environ", mark)]
+        found = [
+            int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _has(folder / "environ", mark)
+        ]
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.1)

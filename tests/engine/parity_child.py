@@ -1,4 +1,6 @@
-"""Run by test_parity: every case in a fork of its own, vLLM and the reference side by side; one JSON answer a case."""
+"""Run by test_parity: every case in a fork of its own, vLLM and the reference side by side; one JSON answer a
+case.
+"""
 
 import json
 import os
@@ -9,15 +11,22 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS="1")
+os.environ.update(
+    HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS="1"
+)
 
 import torch
 from vllm import LLM, SamplingParams
 
-from eaglectl.acceptance.vllm_child import _speculative, settings
+from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.reference.loading import load_drafter
-from eaglectl.reference.speculation import Drafting, Generated, Settings, Speculation
+from eaglectl.reference.speculation import (
+    DecodingSettings,
+    DraftSession,
+    GeneratedSequence,
+    SpeculativeDecoder,
+)
 from eaglectl.reference.target import load_target
 from tests.engine import pairs
 
@@ -27,7 +36,8 @@ LENGTHS = (1, 6, 31, 40)  # vLLM's blocks hold 32 tokens
 PATIENCE = 120.0
 SIDE_BY_SIDE = 2
 
-# of one prompt: every round's drafted tokens, and the logits each of them was taken from, over the target's vocabulary
+# of one prompt: every round's drafted tokens, and the logits each of them was taken from, over the target's
+# vocabulary
 Rounds = list[tuple[list[int], list[torch.Tensor]]]
 
 
@@ -68,11 +78,14 @@ def run(root: Path, path: str) -> dict[str, Any]:
     prompts = [torch.randint(0, 256, (length,), generator=dice).tolist() for length in LENGTHS]
     theirs, their_output = in_vllm(target, folder, prompts, is_mla=drafter.dims.attention == "MLA")
     ours, generated = in_reference(target, folder, drafter, prompts)
-    pairs_of_rounds = [pair for one, other in zip(theirs, ours, strict=True) for pair in zip(one, other, strict=False)]
+    pairs_of_rounds = [
+        pair for one, other in zip(theirs, ours, strict=True) for pair in zip(one, other, strict=False)
+    ]
     differences = [
-        difference(one, other) for (_, one_logits), (_, other_logits) in pairs_of_rounds
+        difference(one, other)
+        for (_, one_logits), (_, other_logits) in pairs_of_rounds
         for one, other in zip(one_logits, other_logits, strict=True)
-    ]  # fmt: skip
+    ]
     return {
         "rounds": [len(one) for one in ours],
         "their_rounds": [len(one) for one in theirs],
@@ -84,7 +97,9 @@ def run(root: Path, path: str) -> dict[str, Any]:
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of finite logits over the largest logit; infinite where other tokens are drafted from."""
+    """The largest difference of finite logits over the largest logit; infinite where other tokens are drafted
+    from.
+    """
     finite = torch.isfinite(one)
     if not torch.equal(finite, torch.isfinite(other)):
         return float("inf")
@@ -94,8 +109,10 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
 def in_vllm(
     target: Path, folder: Path, prompts: list[list[int]], *, is_mla: bool, **options: Any
 ) -> tuple[list[Rounds], list[tuple[int, ...]]]:
-    """vLLM as smoke starts it, with what its proposer computes and returns recorded; `options` are more of LLM's."""
-    order = {
+    """vLLM as smoke starts it, with what its proposer computes and returns recorded; `options` are more of
+    LLM's.
+    """
+    request = {
         "target": str(target),
         "drafter": str(folder),
         "k": K,
@@ -104,8 +121,10 @@ def in_vllm(
         "is_mla": is_mla,
         "is_mla_target": is_mla,
     }
-    llm = LLM(**settings(order, 128), **options, speculative_config=_speculative(order))
-    drafter: Any = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+    llm = LLM(**llm_arguments(request, 128), **options, speculative_config=speculative_config(request))
+    drafter: Any = (
+        llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+    )
     logits: list[torch.Tensor] = []
     rounds: Rounds = []
     compute, propose = drafter.model.compute_logits, drafter.propose
@@ -134,7 +153,7 @@ def in_vllm(
 
 def in_reference(
     target: Path, folder: Path, drafter: Drafter, prompts: list[list[int]]
-) -> tuple[list[Rounds], list[Generated]]:
+) -> tuple[list[Rounds], list[GeneratedSequence]]:
     """The reference in float32, its drafting recorded."""
     boundaries = drafter.aux.boundaries
     assert boundaries is not None
@@ -142,25 +161,27 @@ def in_reference(
     model = load_drafter(folder, drafter, dtype="float32", device="cpu")
     logits: list[torch.Tensor] = []
     rounds: Rounds = []
-    compute, propose = model.logits, Drafting.draft
+    compute, propose = model.logits, DraftSession.draft
 
     def recorded_compute(state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         found = compute(state, head)
-        targets = torch.arange(len(head)) if model.targets is None else model.targets
+        targets = (
+            torch.arange(len(head)) if model.draft_id_to_target_id is None else model.draft_id_to_target_id
+        )
         logits.append(torch.full((256,), float("-inf")).scatter(0, targets, found[0, 0]))
         return found
 
-    def recorded_propose(self: Drafting, rows: Any) -> torch.Tensor:
+    def recorded_propose(self: DraftSession, verified: Any) -> torch.Tensor:
         logits.clear()
-        found = propose(self, rows)
+        found = propose(self, verified)
         rounds.append((found[0].tolist(), list(logits)))
         return found
 
-    model.logits, Drafting.draft = recorded_compute, recorded_propose  # type: ignore[method-assign]
+    model.logits, DraftSession.draft = recorded_compute, recorded_propose  # type: ignore[method-assign]
     every, generated = [], []
     for ids in prompts:
         rounds.clear()
-        generated += Speculation(loaded, model, Settings(K, NEW_TOKENS)).run([ids])
+        generated += SpeculativeDecoder(loaded, model, DecodingSettings(K, NEW_TOKENS)).run([ids])
         every.append(list(rounds))
     return every, generated
 

@@ -1,6 +1,7 @@
 """A random sample of the recorded cases, live: the engine does what is recorded, and validate agrees with it.
 
-The same sample each time, so that a failure is of a change and not of the day; EAGLECTL_AGREEMENT_SEED chooses another.
+The same sample each time, so that a failure is of a change and not of the day; EAGLECTL_AGREEMENT_SEED
+chooses another.
 """
 
 import os
@@ -28,7 +29,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     print(f"sample of EAGLECTL_AGREEMENT_SEED={SEED}")
     answers = tmp_path_factory.mktemp("agreement") / "answers.json"
     command = [sys.executable, "-m", "tests.engine.agreement.runner", str(answers), *SAMPLE]
-    process = subprocess.Popen(command, cwd=FIXTURES.parent, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=FIXTURES.parent, stdout=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         process.wait(PATIENCE)
     finally:
@@ -49,6 +52,8 @@ def test_the_engine_does_what_is_recorded(name: str, live: dict[str, Record]) ->
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_validate_agrees_with_the_engine(name: str, live: dict[str, Record], targets: Path, tmp_path: Path) -> None:
+def test_validate_agrees_with_the_engine(
+    name: str, live: dict[str, Record], targets: Path, tmp_path: Path
+) -> None:
     found = judging.disagreement(live[name], judging.report(name, targets, tmp_path))
     assert bool(found) == (name in judging.JUSTIFIED), f"{found or judging.JUSTIFIED[name]}; seed {SEED}"

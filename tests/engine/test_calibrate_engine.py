@@ -1,4 +1,6 @@
-"""calibrate through the real vLLM: the states it gives are those that transformers gives, and so are the statistics."""
+"""calibrate through the real vLLM: the states it gives are those that transformers gives, and so are the
+statistics.
+"""
 
 import json
 import os
@@ -9,12 +11,14 @@ import pytest
 import torch
 
 from eaglectl import api
-from eaglectl.acceptance.vllm_passes import Order, vllm_passes
-from eaglectl.api.upgrading import Upgrade
+from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.api.upgrading import UpgradeOptions
 from eaglectl.conversion.calibration import Statistics, read_statistics
-from eaglectl.errors import Unreadable
-from eaglectl.reference.passes import TransformersPasses
+from eaglectl.errors import UnreadableError
+from eaglectl.progress import Progress
 from eaglectl.reference.target import load_target
+from eaglectl.reference.target_engine import TransformersEngine
 from tests.engine import pairs
 from tests.tiny import TARGET, TINY
 
@@ -31,7 +35,8 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(prompts: Path) -> Statistics:
-    return api.calibrate(str(TINY / "eagle3"), str(TARGET), prompts=prompts, device="cpu")
+    options = api.CalibrateOptions(prompts=prompts, device="cpu")
+    return api.calibrate(str(TINY / "eagle3"), str(TARGET), options=options)
 
 
 def assert_same(found: Statistics, plain: Statistics) -> None:
@@ -50,19 +55,18 @@ def test_the_statistics_are_those_of_transformers_and_an_upgrade_takes_them(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
-    source, told = str(TINY / "eagle3"), []
-    api.calibrate(
-        source, str(TARGET), tmp_path / "stats", prompts=prompts, engine="vllm", device="cpu", timeout=300,
-        told=lambda done, total: told.append((done, total)),
-    )  # fmt: skip
+    source = str(TINY / "eagle3")
+    progress: list[Progress] = []
+    options = api.CalibrateOptions(prompts=prompts, engine="vllm", device="cpu", timeout=300)
+    api.calibrate(source, str(TARGET), tmp_path / "stats", options, on_progress=progress.append)
     found = read_statistics(tmp_path / "stats")
     assert_same(found, plain)
     assert found.engine == {"name": "vllm", "vllm": "0.32.0", "device": "cpu", "dtype": "float32"}
-    assert told[-1] == (72, 72)
+    assert progress[-1] == Progress("calibrating", 72, 72, "prompts")
     assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")
     assert not list(tmp_path.joinpath("temporary").iterdir())
-    asked = Upgrade(statistics=tmp_path / "stats", has_gate=False)
-    api.upgrade(source, tmp_path / "out", asked=asked, target=str(TARGET))
+    asked = UpgradeOptions(statistics=tmp_path / "stats", has_gate=False)
+    api.upgrade(source, tmp_path / "out", asked, conversion=ConvertOptions(target=str(TARGET)))
     record = json.loads((tmp_path / "out" / "eaglectl.json").read_text())
     assert record["upgrade"]["calibration"]["engine"] == found.engine
     assert record["upgrade"]["fc_norm"] == "refit"
@@ -74,9 +78,10 @@ def test_a_target_over_two_ranks_gives_the_same(
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # one NUMA node has room for both
     source = str(TINY / "eagle3")
-    found = api.calibrate(
-        source, str(TARGET), prompts=prompts, engine="vllm", device="cpu", tensor_parallel_size=2, timeout=300
+    options = api.CalibrateOptions(
+        prompts=prompts, engine="vllm", device="cpu", tensor_parallel_size=2, timeout=300
     )
+    found = api.calibrate(source, str(TARGET), options=options)
     assert_same(found, plain)
     assert found.engine["tensor_parallel_size"] == "2"
 
@@ -87,11 +92,19 @@ def test_an_mla_target_gives_the_same(tmp_path: Path) -> None:
     case = pairs.case("vllm/mla")
     both = [
         api.calibrate(
-            str(case.folder), str(tmp_path / "target"), prompts=tmp_path / "prompts.jsonl", answer_tokens=8, device="cpu",
-            engine=engine, timeout=300, answers=case.answered(),
+            str(case.folder),
+            str(tmp_path / "target"),
+            options=api.CalibrateOptions(
+                prompts=tmp_path / "prompts.jsonl",
+                answer_tokens=8,
+                device="cpu",
+                engine=engine,
+                timeout=300,
+                answers=case.answered(),
+            ),
         )
         for engine in ("vllm", "transformers")
-    ]  # fmt: skip
+    ]
     assert_same(*both)
 
 
@@ -100,14 +113,18 @@ def test_every_boundary_is_vllms_id_up_to_the_last_token_of_the_context(tmp_path
     dims = api.inspect(str(pairs.case("modelopt/hf").folder), target=str(tmp_path / "target")).drafter.dims
     context, answer = 512, 8
     texts = [[5, 6, 7], [9] * 70, [ids % 256 for ids in range(context - answer - 1)]]
-    mine = TransformersPasses(load_target(tmp_path / "target", ENDS, dtype="float32", device="cpu"), "cpu", "float32")
-    with vllm_passes(Order(tmp_path / "target", ENDS, dims, context - 1, 16, "cpu", timeout=300)) as theirs:
+    mine = TransformersEngine(
+        load_target(tmp_path / "target", ENDS, dtype="float32", device="cpu"), "cpu", "float32"
+    )
+    with start_vllm(
+        VllmOptions(tmp_path / "target", ENDS, dims, context - 1, 16, "cpu", timeout=300)
+    ) as theirs:
         answers = theirs.answers(texts, answer)
         assert answers == mine.answers(texts, answer)
         whole = [[*text, *more] for text, more in zip(texts, answers, strict=True)]
         found, meant = theirs.states(whole), mine.states(whole)
-    assert torch.equal(found.known, meant.known)
-    close = (found.aux - meant.aux)[meant.known].norm(dim=-1) / meant.aux[meant.known].norm(dim=-1)
+    assert torch.equal(found.valid, meant.valid)
+    close = (found.aux - meant.aux)[meant.valid].norm(dim=-1) / meant.aux[meant.valid].norm(dim=-1)
     assert float(close.max()) < 1e-4
 
 
@@ -119,10 +136,10 @@ def test_a_target_that_vllm_cannot_load_ends_in_one_sentence_and_leaves_no_proce
     weights = tmp_path / "target" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
-    with pytest.raises(Unreadable, match="vLLM does not run the target: SafetensorError") as caught:
-        api.calibrate(
-            str(pairs.case("modelopt/hf").folder), str(tmp_path / "target"), prompts=tmp_path / "prompts.jsonl",
-            engine="vllm", device="cpu", timeout=300,
-        )  # fmt: skip
+    options = api.CalibrateOptions(
+        prompts=tmp_path / "prompts.jsonl", engine="vllm", device="cpu", timeout=300
+    )
+    with pytest.raises(UnreadableError, match="vLLM does not run the target: SafetensorError") as caught:
+        api.calibrate(str(pairs.case("modelopt/hf").folder), str(tmp_path / "target"), options=options)
     assert "\n" not in str(caught.value)
     assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")

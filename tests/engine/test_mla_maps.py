@@ -1,4 +1,6 @@
-"""vLLM drafts with a converted drafter what the reference drafts with the one before: every token, and the logits behind it."""
+"""vLLM drafts with a converted drafter what the reference drafts with the one before: every token, and the
+logits behind it.
+"""
 
 import json
 import subprocess
@@ -32,7 +34,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         _, said = process.communicate(timeout=400.0)
     finally:
         pairs.end(process)
-    found = {name: json.loads((root / f"{name}.json").read_text()) for name in MAPS if (root / f"{name}.json").exists()}
+    found = {
+        name: json.loads((root / f"{name}.json").read_text())
+        for name in MAPS
+        if (root / f"{name}.json").exists()
+    }
     return found | {"said": said[-2000:]}
 
 

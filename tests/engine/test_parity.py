@@ -1,4 +1,6 @@
-"""The reference drafts what vLLM drafts: every drafted token and the logits behind it, on the same prompts."""
+"""The reference drafts what vLLM drafts: every drafted token and the logits behind it, on the same
+prompts.
+"""
 
 import json
 import subprocess

@@ -18,15 +18,28 @@ import pytest
 
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from tests.engine import pairs
 
 PATIENCE = 180.0
 K = 3
 SETTINGS = (
-    "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-num-seqs", "4",
-    "--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", str(64 << 20), "--seed", "0",
-)  # fmt: skip
+    "--host",
+    "127.0.0.1",
+    "--dtype",
+    "float32",
+    "--enforce-eager",
+    "--max-model-len",
+    "128",
+    "--max-num-seqs",
+    "4",
+    "--max-num-batched-tokens",
+    "256",
+    "--kv-cache-memory-bytes",
+    str(64 << 20),
+    "--seed",
+    "0",
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +69,11 @@ def served(folder: Path) -> Iterator[str]:
     with log.open("w") as out:
         process = subprocess.Popen(
             [*command, *SETTINGS, "--speculative-config", json.dumps(speculation)],
-            env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         wait(f"http://127.0.0.1:{port}", process, log)
         yield f"http://127.0.0.1:{port}"
@@ -83,15 +99,23 @@ def wait(url: str, process: "subprocess.Popen[Any]", log: Path) -> None:
 
 
 def smoke(folder: Path, engine: str, **settings: Any) -> SmokeReport:
-    given = {"prompts": folder / "prompts.jsonl", "max_tokens": 16, "timeout": 120.0, **settings}
-    return api.smoke(str(folder / "drafter"), str(folder / "target"), engine=engine, **given)
+    given: dict[str, Any] = {
+        "prompts": folder / "prompts.jsonl",
+        "max_tokens": 16,
+        "timeout": 120.0,
+        **settings,
+    }
+    options = api.SmokeOptions(engine=engine, **given)
+    return api.smoke(str(folder / "drafter"), str(folder / "target"), options)
 
 
 def test_a_server_counts_what_vllm_in_a_process_of_its_own_counts(folder: Path, served: str) -> None:
     own, found = smoke(folder, "vllm"), smoke(folder, served)
     assert own.verdict == found.verdict == "pass"
     assert own.is_lossless
-    assert [(r.drafts, r.accepted) for r in found.run.results] == [(r.drafts, r.accepted) for r in own.run.results]
+    assert [(r.drafts, r.accepted) for r in found.run.results] == [
+        (r.drafts, r.accepted) for r in own.run.results
+    ]
     assert found.measured.length == own.measured.length
 
 
@@ -101,7 +125,7 @@ def test_the_number_of_positions_is_the_servers(folder: Path, served: str) -> No
 
 @pytest.mark.parametrize("length", [4, 64])
 def test_other_traffic_is_refused(length: int, folder: Path, served: str) -> None:
-    with traffic(served, str(folder / "target"), length), pytest.raises(Refused, match="other"):
+    with traffic(served, str(folder / "target"), length), pytest.raises(RefusedError, match="other"):
         smoke(folder, served)
 
 
@@ -113,7 +137,9 @@ def traffic(url: str, model: str, length: int) -> Iterator[None]:
 
     def send() -> None:
         while not done.is_set():
-            request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+            request = urllib.request.Request(
+                f"{url}/v1/completions", body, {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.read()
             begun.set()
@@ -129,13 +155,15 @@ def traffic(url: str, model: str, length: int) -> Iterator[None]:
 
 
 def test_a_server_cannot_be_held_against_a_second_drafter(folder: Path) -> None:
-    with pytest.raises(Usage, match="--against"):
+    with pytest.raises(UsageError, match="--against"):
         smoke(folder, "http://127.0.0.1:1", against=str(folder / "drafter"))
 
 
 # what vLLM 0.32.0 answers, as far as smoke reads it
 MODELS = {"data": [{"id": "m"}]}
-PLAIN = 'vllm:num_requests_running{engine="0",model_name="m"} 0.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
+PLAIN = (
+    'vllm:num_requests_running{engine="0",model_name="m"} 0.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
+)
 DRAFTS = PLAIN + 'vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 0.0\n'
 POSITIONS = DRAFTS + 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 0.0\n'
 USAGE = {"usage": {"completion_tokens": 16}}
@@ -148,7 +176,9 @@ NOT_SERVERS: dict[str, tuple[dict[str, Any], str]] = {
     "no speculation": ({"/v1/models": MODELS, "/metrics": PLAIN}, "no speculative decoding"),
     "no counts by position": ({"/v1/models": MODELS, "/metrics": DRAFTS}, "does not count by position"),
     "no completions": ({"/v1/models": MODELS, "/metrics": POSITIONS}, "completions answered 404"),
-    "no usage": ({"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": {}}, "did not say how many tokens"),
+    "no usage": (
+        {"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": {}}, "did not say how many tokens",
+    ),
     "counters that stand still": (
         {"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": USAGE}, "shows 0 of the 16 tokens",
     ),
@@ -158,12 +188,12 @@ NOT_SERVERS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", NOT_SERVERS)
 def test_a_server_that_cannot_be_measured_is_unreadable(name: str, folder: Path) -> None:
     pages, word = NOT_SERVERS[name]
-    with small_server(pages) as url, pytest.raises(Unreadable, match=word):
+    with small_server(pages) as url, pytest.raises(UnreadableError, match=word):
         smoke(folder, url)
 
 
 def test_nobody_there_is_unreadable(folder: Path) -> None:
-    with pytest.raises(Unreadable, match="no answer"):
+    with pytest.raises(UnreadableError, match="no answer"):
         smoke(folder, f"http://127.0.0.1:{free_port()}")
 
 

@@ -6,17 +6,25 @@ from typing import Any
 import pytest
 
 from eaglectl import api
-from eaglectl.acceptance.job import Job
+from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import Prompt, read_prompts
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.acceptance.vllm_engine import differences, load_only, run_vllm
-from eaglectl.errors import Refused, Unreadable, Usage
+from eaglectl.acceptance.vllm.run import differences, load_only, run_vllm
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from tests.engine import pairs
 
 MEANT = {
-    "class": "Eagle3LlamaForCausalLM", "layers": 1, "fc_norm": True, "norm_output": True, "norm_before_fc": False,
-    "norm_before_residual": False, "fc": [32, 96], "own_embed_tokens": True, "own_lm_head": True,
-}  # fmt: skip
+    "class": "Eagle3LlamaForCausalLM",
+    "layers": 1,
+    "fc_norm": True,
+    "norm_output": True,
+    "norm_before_fc": False,
+    "norm_before_residual": False,
+    "fc": [32, 96],
+    "own_embed_tokens": True,
+    "own_lm_head": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +40,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dead(folder: Path) -> SmokeReport:
     """The fixture as it is: it has 96 tokens to say, the target 4."""
-    api.convert(str(pairs.case("speculators/eagle3.1").folder), folder / "dead", target=str(folder / "target"))
+    api.convert(
+        str(pairs.case("speculators/eagle3.1").folder),
+        folder / "dead",
+        ConvertOptions(target=str(folder / "target")),
+    )
     return smoke(folder, folder / "dead")
 
 
 def smoke(folder: Path, drafter: Path, **settings: Any) -> SmokeReport:
-    given = {"engine": "vllm", "prompts": folder / "prompts.jsonl", "max_tokens": 16, **settings}
-    return api.smoke(str(drafter), str(folder / "target"), **given)
+    given: dict[str, Any] = {
+        "engine": "vllm",
+        "prompts": folder / "prompts.jsonl",
+        "max_tokens": 16,
+        **settings,
+    }
+    return api.smoke(str(drafter), str(folder / "target"), api.SmokeOptions(**given))
 
 
-def job(folder: Path, drafter: Path, prompts: tuple[Prompt, ...] = (), timeout: float = 120.0) -> Job:
+def job(folder: Path, drafter: Path, prompts: tuple[Prompt, ...] = (), timeout: float = 120.0) -> EngineJob:
     """A drafter for vLLM that eaglectl itself need not want to read: what it knows is the good one's."""
     good = api.inspect(str(folder / "drafter"), target=str(folder / "target")).drafter
-    return Job(drafter, good, folder / "target", prompts, max_tokens=16, timeout=timeout)
+    return EngineJob(drafter, good, folder / "target", prompts, max_tokens=16, timeout=timeout)
 
 
 def test_a_random_drafter_is_dead_and_changes_nothing(dead: SmokeReport) -> None:
@@ -61,29 +78,35 @@ def test_vllm_resolves_what_an_eagle_3_1_checkpoint_means(dead: SmokeReport) -> 
 def test_a_tensor_that_is_not_there_is_left_unfilled(folder: Path, tmp_path: Path) -> None:
     words = ("o_proj", "fc_norm.1", "lm_head", "embed_tokens", "up_proj")
     found = load_only(job(folder, pairs.changed(folder / "drafter", tmp_path / "holes", without=words)))
-    assert sorted(found["unfilled"]) == [
+    assert sorted(found.unfilled) == [
         "lm_head.weight",
         "model.embed_tokens.weight",
         "model.fc_norm.1.weight",
         "model.layers.0.mlp.gate_up_proj.weight",
         "model.layers.0.self_attn.o_proj.weight",
     ]
-    assert found["resolved"] == {**MEANT, "own_embed_tokens": False, "own_lm_head": False}
+    assert found.resolved == {**MEANT, "own_embed_tokens": False, "own_lm_head": False}
 
 
 def test_a_flag_where_vllm_does_not_look_is_a_difference(folder: Path, tmp_path: Path) -> None:
-    nested = {"norm_output": True, "eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
+    nested = {
+        "norm_output": True,
+        "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+        "use_aux_hidden_state": True,
+    }
     drafter = pairs.changed(folder / "drafter", tmp_path / "nested", norm_output=None, eagle_config=nested)
     meant = api.inspect(str(drafter), target=str(folder / "target")).drafter
     found = api.load_only(str(drafter), str(folder / "target"), timeout=120)
-    assert found["unfilled"] == []
-    assert found["resolved"] == {**MEANT, "norm_output": False}
-    assert differences(meant, found["resolved"]) == ("norm_output: vLLM uses False, the checkpoint means True",)
+    assert found.unfilled == ()
+    assert found.resolved == {**MEANT, "norm_output": False}
+    assert differences(meant, found.resolved) == ("norm_output: vLLM uses False, the checkpoint means True",)
 
 
 def test_four_ids_into_an_fc_of_three_are_refused_before_anything_hangs(folder: Path, tmp_path: Path) -> None:
-    drafter = pairs.changed(folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5])
-    with pytest.raises(Refused, match="4 aux layer ids"):
+    drafter = pairs.changed(
+        folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5]
+    )
+    with pytest.raises(RefusedError, match="4 aux layer ids"):
         smoke(folder, drafter)
 
 
@@ -92,8 +115,12 @@ def test_a_drafter_that_breaks_vllm_ends_in_one_sentence_and_leaves_no_process(
 ) -> None:
     mark = f"EAGLECTL_TEST={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
-    drafter = pairs.changed(folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5])
-    with pytest.raises((Refused, Unreadable), match=r"not run this drafter|did not finish|ended with code") as caught:
+    drafter = pairs.changed(
+        folder / "drafter", tmp_path / "four", eagle_aux_hidden_state_layer_ids=[1, 2, 4, 5]
+    )
+    with pytest.raises(
+        (RefusedError, UnreadableError), match=r"not run this drafter|did not finish|ended with code"
+    ) as caught:
         run_vllm(job(folder, drafter, read_prompts(folder / "prompts.jsonl"), timeout=45))
     assert "\n" not in str(caught.value)
     assert pairs.marked(mark) == []
@@ -104,7 +131,7 @@ def test_a_run_out_of_time_is_not_a_pass_and_leaves_no_process(
 ) -> None:
     mark = f"EAGLECTL_TEST={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
-    with pytest.raises(Unreadable, match="--timeout 1 s"):
+    with pytest.raises(UnreadableError, match="--timeout 1 s"):
         smoke(folder, folder / "drafter", timeout=1)
     assert pairs.marked(mark) == []
 
@@ -114,10 +141,10 @@ def test_a_target_that_vllm_cannot_load_is_not_the_drafters_fault(folder: Path, 
     target = pairs.llama_target(tmp_path / "target")
     weights = target / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(Unreadable, match="does not run the target"):
+    with pytest.raises(UnreadableError, match="does not run the target"):
         smoke(tmp_path, folder / "drafter")
 
 
 def test_prompts_past_the_context_are_the_users_to_shorten(folder: Path) -> None:
-    with pytest.raises(Usage, match="the target's context of 512 leaves no room for 600 new ones"):
+    with pytest.raises(UsageError, match="the target's context of 512 leaves no room for 600 new tokens"):
         smoke(folder, folder / "drafter", max_tokens=600)

@@ -1,4 +1,6 @@
-"""The trained pair in the real vLLM: that it drafts, that the reference measures the same, and that faults show."""
+"""The trained pair in the real vLLM: that it drafts, that the reference measures the same, and that faults
+show.
+"""
 
 import sys
 from pathlib import Path
@@ -8,7 +10,8 @@ import pytest
 
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.upgrading import Upgrade
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.api.upgrading import UpgradeOptions
 from eaglectl.errors import EaglectlError
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault
 
@@ -22,7 +25,9 @@ SHOWN = ("a NaN in fc", "fc of zeros", "aux layers one late", "norm_output off")
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prompts out of library modules that the pair was never trained on, as the running interpreter has them."""
+    """Prompts out of library modules that the pair was never trained on, as the running interpreter has
+    them.
+    """
     import json
 
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
@@ -34,14 +39,13 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("good")
     for name in ("eagle3", "eagle3.1"):
-        api.convert(str(TINY / name), root / name, target=str(TARGET))
+        api.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
     return {name: root / name for name in ("eagle3", "eagle3.1")}
 
 
 def smoke(drafter: Path, prompts: Path, engine: str = "vllm", **given: Any) -> SmokeReport:
-    return api.smoke(
-        str(drafter), str(TARGET), engine=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given
-    )
+    options = api.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given)
+    return api.smoke(str(drafter), str(TARGET), options)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3.1"])
@@ -57,7 +61,9 @@ def test_a_trained_drafter_reaches_two_tokens_a_pass_and_the_reference_says_so_t
     assert [run.tokens for run in served.run.results] == [run.tokens for run in reference.run.results]
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in SHOWN], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [fault for fault in FAULTS if fault.name in SHOWN], ids=lambda fault: fault.name
+)
 def test_a_fault_that_loads_drafts_worse(fault: Fault, good: dict[str, Path], tmp_path: Path) -> None:
     broken = fault.apply(good[fault.base], tmp_path / "broken")
     try:
@@ -69,12 +75,15 @@ def test_a_fault_that_loads_drafts_worse(fault: Fault, good: dict[str, Path], tm
     assert report.is_lossless  # whatever the drafter is: only acceptance tells
 
 
-def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(good: dict[str, Path], tmp_path: Path) -> None:
-    api.calibrate(
-        str(TINY / "eagle3"), str(TARGET), tmp_path / "stats", prompts=TINY / "calibration.jsonl", device="cpu"
+def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(
+    good: dict[str, Path], tmp_path: Path
+) -> None:
+    options = api.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
+    api.calibrate(str(TINY / "eagle3"), str(TARGET), tmp_path / "stats", options)
+    asked = UpgradeOptions(statistics=tmp_path / "stats", has_gate=False, device="cpu")
+    api.upgrade(
+        str(TINY / "eagle3"), tmp_path / "upgraded", asked, conversion=ConvertOptions(target=str(TARGET))
     )
-    asked = Upgrade(statistics=tmp_path / "stats", has_gate=False, device="cpu")
-    api.upgrade(str(TINY / "eagle3"), tmp_path / "upgraded", asked=asked, target=str(TARGET))
     lines = (TINY / "gate.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "prompts.jsonl").write_text("".join(lines[:40]))
     served = smoke(tmp_path / "upgraded", tmp_path / "prompts.jsonl")

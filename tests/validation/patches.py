@@ -1,22 +1,27 @@
 """A bad case: the good drafter of tests/builders.py, a patch, and exactly the findings it must give."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import eaglectl
-from eaglectl.validation.judging import Report
-from tests.builders import drafter_folder
+from eaglectl.validation.judge import Report
+from tests.builders import ABSENT, drafter_folder
+from tests.conftest import FIXTURES
 
 
 @dataclass(frozen=True)
 class Patch:
-    """Changes to the good drafter: config keys (ABSENT: gone), tensors (None: gone), files (bytes), or a function of the folder.
+    """Changes to the good drafter, and the findings that they must give.
 
-    `finds` are the rules that must report, each as often as it is listed; `blind` those that must say that they could not look.
-    `given` are arguments of eaglectl.validate; a `target` of True is made beside the drafter with `target_config`.
+    `config` sets keys (ABSENT removes one), `tensors` and `files` add (None removes a tensor), `also` changes
+    the folder. `fixture` names a folder of fixtures/producers to change in place of the good drafter. `finds`
+    are the rules that must report, each as often as it is listed, and `says` is text of one of their
+    messages; `blind` are the rules that must report that they could not look. `given` are options of
+    validate; `target_config` makes a target beside the drafter.
     """
 
     why: str
@@ -29,35 +34,47 @@ class Patch:
     target_config: Mapping[str, Any] | None = None
     blind: tuple[str, ...] | None = None
     says: str = ""
+    fixture: str = ""
 
     def build(self, parent: Path) -> Path:
-        """The patched folder."""
-        folder = drafter_folder(parent, config=self.config, tensors=self.tensors)
+        """The changed folder."""
+        if self.fixture:
+            folder = self._copy(parent / "drafter")
+        else:
+            folder = drafter_folder(parent, config=self.config, tensors=self.tensors)
         for name, data in self.files.items():
             (folder / name).write_bytes(data)
         if self.also:
             self.also(folder)
         return folder
 
+    def _copy(self, folder: Path) -> Path:
+        assert not self.tensors, "a fixture keeps its tensors"
+        shutil.copytree(FIXTURES / "producers" / self.fixture, folder)
+        config = json.loads((folder / "config.json").read_text()) | dict(self.config)
+        stated = {key: value for key, value in config.items() if value is not ABSENT}
+        (folder / "config.json").write_text(json.dumps(stated))
+        return folder
+
     def report(self, parent: Path) -> Report:
-        """What validate says of the patched folder."""
+        """The report of validate on the changed folder."""
         given = dict(self.given)
         if self.target_config is not None:
             (parent / "target").mkdir()
             (parent / "target/config.json").write_text(json.dumps(self.target_config))
             given["target"] = str(parent / "target")
-        return eaglectl.validate(str(self.build(parent)), **given)
+        return eaglectl.validate(str(self.build(parent)), eaglectl.ValidateOptions(**given))
 
 
 def check(patch: Patch, parent: Path) -> None:
-    """Hold validate to a patch: exactly its findings, and its words in one of them."""
+    """Assert that validate reports exactly the findings of a patch."""
     report = patch.report(parent)
     assert sorted(one.rule.id for one in report.findings) == sorted(patch.finds), [
-        (one.rule.id, one.hit.message) for one in report.findings
+        (one.rule.id, one.match.message) for one in report.findings
     ]
     if patch.blind is not None:
-        assert sorted(one.rule.id for one in report.unlooked) == sorted(patch.blind)
+        assert sorted(one.rule.id for one in report.unchecked) == sorted(patch.blind)
     if patch.says:
-        assert any(patch.says in one.hit.message for one in report.findings), [
-            one.hit.message for one in report.findings
+        assert any(patch.says in one.match.message for one in report.findings), [
+            one.match.message for one in report.findings
         ]

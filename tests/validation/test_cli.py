@@ -1,4 +1,6 @@
-"""The command line of validate, rules and explain: files, several sources, exit codes, and the hooks of pipelines."""
+"""The command line of validate, rules and explain: files, several sources, exit codes, and the hooks of
+pipelines.
+"""
 
 import json
 import os
@@ -11,14 +13,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from eaglectl.reports.outputs import FORMATS
-from eaglectl.validation.catalogue import find, rules
+from eaglectl.reports.ci.outputs import FORMATS
+from eaglectl.validation.catalogue import find_rule, rules
 from eaglectl.validation.rule import Rule, rule
 from tests.builders import Outcome, call, contents, drafter_folder, refusal
 from tests.conftest import FIXTURES
 
 SCHEMAS = FIXTURES.parent / "schemas"
-PICKLES = find("EGL002").name
+PICKLES = find_rule("EGL002").name
 
 
 @pytest.fixture
@@ -76,7 +78,9 @@ def test_an_output_writes_through_a_link_and_into_a_pipe(good: Path, tmp_path: P
     reader.start()
     validate(good, "--output", f"json={tmp_path / 'link'}", "--output", f"gitlab={tmp_path / 'pipe'}")
     reader.join(10)
-    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "real.json").read_text())["verdict"] == "pass"
+    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "real.json").read_text())[
+        "verdict"
+    ] == "pass"
     assert read == ["[]\n"] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
@@ -114,7 +118,9 @@ def test_two_outputs_into_one_file_are_refused(good: Path) -> None:
         (("--engine", "vllm==99"), "no known release fits"),
     ],
 )
-def test_wrong_options_end_with_2_whatever_the_sources(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_wrong_options_end_with_2_whatever_the_sources(
+    given: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
     assert says in refusal(2, "validate", tmp_path / "gone", *given)
 
 
@@ -167,7 +173,10 @@ def test_a_crash_in_one_is_told_with_its_traceback_and_the_others_are_judged(
     outcome = validate(good, bad, "--json", "--jobs", str(jobs))
     assert outcome.code == 70 and outcome.err.count("Traceback") == 1 and "please report it" in outcome.err
     verdicts = [(one["verdict"], one["problem"]) for one in outcome.document["reports"]]
-    assert verdicts == [("could-not-look", "this is a fault of eaglectl: ZeroDivisionError: of our own"), ("fail", "")]
+    assert verdicts == [
+        ("could-not-look", "this is a fault of eaglectl: ZeroDivisionError: of our own"),
+        ("fail", ""),
+    ]
 
 
 def test_files_of_a_folder_stand_for_it_once(good: Path) -> None:
@@ -185,12 +194,19 @@ def test_a_step_summary_is_appended_where_github_asks(
     validate(bad)
     assert summary.read_text() == "# before\n"
     validate(bad, "--format", "github")
-    assert summary.read_text().startswith("# before\n## eaglectl validate: fail") and "EGL002" in summary.read_text()
+    assert (
+        summary.read_text().startswith("# before\n## eaglectl validate: fail")
+        and "EGL002" in summary.read_text()
+    )
 
 
 def test_quiet_shows_what_fails(good: Path, bad: Path) -> None:
     for outcome in (validate(good, bad, "-q"), call("-q", "validate", "--select", "EGL002", good, bad)):
-        assert [line.split()[0] for line in outcome.out.splitlines() if line[0] != " "] == [str(good), str(bad), "fail"]
+        assert [line.split()[0] for line in outcome.out.splitlines() if line[0] != " "] == [
+            str(good),
+            str(bad),
+            "fail",
+        ]
 
 
 @pytest.mark.parametrize("common", ["-q", "--quiet", "-v", "--verbose", "--no-color", "--offline"])
@@ -212,10 +228,19 @@ def test_rules_lists_the_catalogue() -> None:
 @pytest.mark.parametrize("one", rules(), ids=lambda one: one.id)
 def test_every_rule_is_explained(one: Rule) -> None:
     out = re.sub(r"\s+", " ", call("explain", one.id).out)
-    for text in (one.name, one.severity, one.sentence, one.why, one.fix, f"--ignore {one.id}", "[[suppress]]"):
+    for text in (
+        one.name,
+        one.severity,
+        one.summary,
+        one.why,
+        one.fix,
+        f"--ignore {one.id}",
+        "[[suppress]]",
+    ):
         assert re.sub(r"\s+", " ", text) in out
     assert (
-        call("explain", one.name.upper() if one.name.isupper() else one.name).out == call("explain", one.id.lower()).out
+        call("explain", one.name.upper() if one.name.isupper() else one.name).out
+        == call("explain", one.id.lower()).out
     )
     document = call("explain", one.id, "--json").document
     jsonschema.validate(document, json.loads((SCHEMAS / "explain.schema.json").read_text()))
@@ -228,7 +253,10 @@ def test_explaining_no_rule_names_the_nearest() -> None:
 
 def test_ids_and_names_of_rules_are_each_one_rules_own() -> None:
     assert len({one.id for one in rules()}) == len({one.name for one in rules()}) == len(rules())
-    assert all(re.fullmatch(r"EGL[0-9]{3,4}", one.id) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.name) for one in rules())  # fmt: skip
+    assert all(
+        re.fullmatch(r"EGL[0-9]{3,4}", one.id) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.name)
+        for one in rules()
+    )
 
 
 def test_a_rule_without_a_documented_fix_cannot_be_made() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import eaglectl
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.errors import Unreadable
+from eaglectl.errors import UnreadableError
 from eaglectl.validation.policy import Policy
 from tests.builders import (
     call,
@@ -59,14 +59,33 @@ def pickle_weights(folder: Path) -> None:
 
 TWICE = json.dumps(drafter_config())[:-1].encode() + b', "hidden_size": 32}'
 ALL_IN_ONE = dict.fromkeys(drafter_tensors(), "model.safetensors")
-# fmt: off
 BAD = (
     Patch("no weights", ("EGL001",), also=remove("model.safetensors"), says="no weights"),  # type: ignore[arg-type]
     Patch("two weight files", ("EGL001",), also=rename_weights, says="2 .safetensors files"),
-    Patch("a weight file beside the weights", ("EGL001",), also=lambda folder: write_safetensors(folder / "adapter_model.safetensors", {}), says="vLLM loads both"),
-    Patch("no tensors", ("EGL001",), also=lambda folder: write_safetensors(folder / "model.safetensors", {}), says="no tensors"),
-    Patch("an index of other files", ("EGL001",), files={INDEX: index(x="model-00001-of-00002.safetensors")}, says="model-00001-of-00002"),
-    Patch("a pickle beside the weights", ("EGL002",), files={"pytorch_model.bin": b"x"}, says="pytorch_model.bin"),
+    Patch(
+        "a weight file beside the weights",
+        ("EGL001",),
+        also=lambda folder: write_safetensors(folder / "adapter_model.safetensors", {}),
+        says="vLLM loads both",
+    ),
+    Patch(
+        "no tensors",
+        ("EGL001",),
+        also=lambda folder: write_safetensors(folder / "model.safetensors", {}),
+        says="no tensors",
+    ),
+    Patch(
+        "an index of other files",
+        ("EGL001",),
+        files={INDEX: index(x="model-00001-of-00002.safetensors")},
+        says="model-00001-of-00002",
+    ),
+    Patch(
+        "a pickle beside the weights",
+        ("EGL002",),
+        files={"pytorch_model.bin": b"x"},
+        says="pytorch_model.bin",
+    ),
     Patch("pickled weights", ("EGL002",), also=pickle_weights, says="pytorch_model.bin"),
     Patch("an optimizer's state", ("EGL002",), files={"optimizer.pt": b"x"}, says="optimizer.pt"),
     Patch("code", ("EGL002",), files={"config.py": b"import os"}, says="is code"),
@@ -74,28 +93,69 @@ BAD = (
     Patch("weights behind a link that leaves", ("EGL002",), also=link_weights_out, says="symbolic link"),
     Patch("cut weights", ("EGL003",), also=cut, says="truncated"),
     Patch("no header", ("EGL003",), files={"model.safetensors": b"x"}, says="at least 8"),
-    Patch("a header of another kind", ("EGL003",), files={"model.safetensors": framed(b"[]")}, says="not an object"),
-    Patch("a header that is no JSON", ("EGL003",), files={"model.safetensors": framed(b"{")}, says="not valid JSON"),
+    Patch(
+        "a header of another kind",
+        ("EGL003",),
+        files={"model.safetensors": framed(b"[]")},
+        says="not an object",
+    ),
+    Patch(
+        "a header that is no JSON",
+        ("EGL003",),
+        files={"model.safetensors": framed(b"{")},
+        says="not valid JSON",
+    ),
     Patch("an index that is no JSON", ("EGL004",), files={INDEX: b"{"}, says=INDEX),
     Patch("an index without a table", ("EGL004",), files={INDEX: b"{}"}, says="weight_map"),
-    Patch("an index that misses a tensor", ("EGL004",), files={INDEX: index(**{**ALL_IN_ONE, "norm.bias": "model.safetensors"})}, says="norm.bias"),
+    Patch(
+        "an index that misses a tensor",
+        ("EGL004",),
+        files={INDEX: index(**{**ALL_IN_ONE, "norm.bias": "model.safetensors"})},
+        says="norm.bias",
+    ),
     Patch("a strange file", ("EGL005",), files={"train.log": b"x"}, says="train.log"),
-    Patch("a strange file that the policy allows", (), files={"train.log": b"x"}, given={"policy": Policy(allowed={"files": ("*.log",)})}),
-    Patch("names that differ in case", ("EGL006",), files={"README.md": b"x", "readme.md": b"x"}, given={"select": ["EGL006"]}, says="one file"),
-    Patch("a name of Windows", ("EGL006",), files={"aux.md": b"x"}, given={"select": ["EGL006"]}, says="aux.md"),
+    Patch(
+        "a strange file that the policy allows",
+        (),
+        files={"train.log": b"x"},
+        given={"policy": Policy(allowed={"files": ("*.log",)})},
+    ),
+    Patch(
+        "names that differ in case",
+        ("EGL006",),
+        files={"README.md": b"x", "readme.md": b"x"},
+        given={"select": ["EGL006"]},
+        says="one file",
+    ),
+    Patch(
+        "a name of Windows", ("EGL006",), files={"aux.md": b"x"}, given={"select": ["EGL006"]}, says="aux.md"
+    ),
     Patch("an accent", ("EGL006",), files={"LICENSE-é": b"x"}, says="everywhere"),
-    Patch("weights that are a pointer", ("EGL007",), files={"model.safetensors": POINTER}, says="git lfs pull"),
+    Patch(
+        "weights that are a pointer", ("EGL007",), files={"model.safetensors": POINTER}, says="git lfs pull"
+    ),
     Patch("a config that is a pointer", ("EGL007",), files={"config.json": POINTER}, says="git lfs pull"),
-    Patch("a tokenizer that is a pointer", ("EGL007",), files={"tokenizer.json": POINTER}, says="tokenizer.json"),
+    Patch(
+        "a tokenizer that is a pointer", ("EGL007",), files={"tokenizer.json": POINTER}, says="tokenizer.json"
+    ),
     Patch("an index that is a pointer", ("EGL007",), files={INDEX: POINTER}, says=INDEX),
     Patch("a config that is no JSON", ("EGL008",), files={"config.json": b"{"}, says="not valid JSON"),
     Patch("a config that is a list", ("EGL008",), files={"config.json": b"[]"}, says="not an object"),
-    Patch("a key that stands twice", ("EGL008",), files={"config.json": TWICE}, says='key "hidden_size" appears twice'),
+    Patch(
+        "a key that stands twice",
+        ("EGL008",),
+        files={"config.json": TWICE},
+        says='key "hidden_size" appears twice',
+    ),
     Patch("no config", ("EGL008",), also=remove("config.json"), says="no config.json"),  # type: ignore[arg-type]
     Patch("a record that is no JSON", ("EGL008",), files={"eaglectl.json": b"{"}, says="eaglectl.json"),
-    Patch("generation settings that are no JSON", ("EGL008",), files={"generation_config.json": b"{,}"}, says="generation_config.json"),
+    Patch(
+        "generation settings that are no JSON",
+        ("EGL008",),
+        files={"generation_config.json": b"{,}"},
+        says="generation_config.json",
+    ),
 )
-# fmt: on
 
 
 @pytest.mark.parametrize("patch", BAD, ids=lambda patch: patch.why)
@@ -116,7 +176,9 @@ def test_what_is_damaged_fails_and_what_is_no_checkpoint_could_not_be_looked_at(
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 NOWHERE = {"norm.weight": "model-00009-of-00002.safetensors"}
-ELSEWHERE = dict.fromkeys(("d2t", "embed_tokens.weight", "fc.weight"), FIRST) | dict.fromkeys(("norm.weight",), SECOND)
+ELSEWHERE = dict.fromkeys(("d2t", "embed_tokens.weight", "fc.weight"), FIRST) | dict.fromkeys(
+    ("norm.weight",), SECOND
+)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +188,7 @@ ELSEWHERE = dict.fromkeys(("d2t", "embed_tokens.weight", "fc.weight"), FIRST) | 
 def test_an_index_that_is_wrong_is_one_finding(weight_map: dict[str, str], says: str, tmp_path: Path) -> None:
     report = eaglectl.validate(str(sharded_folder(tmp_path, weight_map=weight_map)))
     assert [one.rule.id for one in report.findings] == ["EGL004"]
-    assert says in report.findings[0].hit.message
+    assert says in report.findings[0].match.message
 
 
 def test_an_index_that_points_out_of_the_folder_is_unsafe(tmp_path: Path) -> None:
@@ -142,22 +204,26 @@ def test_weights_that_no_index_names_are_strange(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 def test_producers_files_are_sound(case: Case) -> None:
-    report = eaglectl.validate(str(case.folder), select=["EGL0"], answers=case.answered())
+    report = eaglectl.validate(
+        str(case.folder), eaglectl.ValidateOptions(select=["EGL0"], answers=case.answered())
+    )
     expected = {"EGL002"} if case.is_pickled else set()
     assert {one.rule.id for one in report.findings if one.severity == "error"} == expected
 
 
-def test_a_file_that_cannot_be_read_blinds_its_rules_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_blinds_its_rules_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "README.md").write_text("vllm serve")
     real = FolderSource.read
 
     def read(self: FolderSource, name: str, start: int = 0, stop: int | None = None) -> bytes:
         if name == "README.md":
-            raise Unreadable("README.md in drafter: Permission denied")
+            raise UnreadableError("README.md in drafter: Permission denied")
         return real(self, name, start, stop)
 
     monkeypatch.setattr(FolderSource, "read", read)
-    report = eaglectl.validate(str(folder), select=["EGL0", "EGL9"])
-    assert {"EGL007", "EGL902"} <= {one.rule.id for one in report.unlooked}
+    report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL0", "EGL9"]))
+    assert {"EGL007", "EGL902"} <= {one.rule.id for one in report.unchecked}
     assert (report.verdict, report.findings) == ("pass", ())

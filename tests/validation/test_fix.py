@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from eaglectl import fix
+from eaglectl import ValidateOptions, fix
 from eaglectl.formats.format import Answers
-from eaglectl.reports.findings import Fixing
+from eaglectl.results import FixResult
 from tests.builders import call as call_line
 from tests.builders import contents, drafter_folder, floats, refusal
 from tests.cases import digests
@@ -22,9 +22,9 @@ PRODUCERS = FIXTURES / "producers"
 SCHEMA = json.loads((FIXTURES.parent / "schemas/validate.schema.json").read_text())
 
 
-def fixed(source: Path, out: Path, **options: Any) -> Fixing:
+def fixed(source: Path, out: Path, **options: Any) -> FixResult:
     before = contents(source)
-    done = fix(str(source), out, **options)
+    done = fix(str(source), out, ValidateOptions(**options))
     assert contents(source) == before  # the input is never touched
     return done
 
@@ -33,17 +33,22 @@ def ids(found: Any) -> list[str]:
     return [one.rule.id for one in found if one.severity != "note"]
 
 
-def left(done: Fixing) -> list[str]:
+def left(done: FixResult) -> list[str]:
     return ids(one.finding for one in done.left)
 
 
-@pytest.mark.parametrize(("source", "gone", "answers"), [
-    ("modelopt/hf-mla", ["EGL114", "EGL406"], Answers()),
-    ("sglang/aux-norm", ["EGL406", "EGL506"], Answers()),
-    ("speculators/four-aux", ["EGL408"], Answers()),
-    ("specforge/gqa-ids", ["EGL406"], Answers(aux_convention="output")),
-])  # fmt: skip
-def test_what_the_files_say_is_repaired(source: str, gone: list[str], answers: Answers, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "gone", "answers"),
+    [
+        ("modelopt/hf-mla", ["EGL114", "EGL406"], Answers()),
+        ("sglang/aux-norm", ["EGL406", "EGL506"], Answers()),
+        ("speculators/four-aux", ["EGL408"], Answers()),
+        ("specforge/gqa-ids", ["EGL406"], Answers(aux_convention="output")),
+    ],
+)
+def test_what_the_files_say_is_repaired(
+    source: str, gone: list[str], answers: Answers, tmp_path: Path
+) -> None:
     done = fixed(PRODUCERS / source, tmp_path / "out", answers=answers)
     assert ids(done.fixed) == gone and left(done) == []
     assert done.after and done.after.verdict == "pass" and done.out == tmp_path / "out"
@@ -127,12 +132,16 @@ def test_the_name_is_beside_the_current_folder(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     outcome = call_line("validate", PRODUCERS / "modelopt/hf-mla", "--fix")
     assert outcome.code == 0 and os.listdir(tmp_path) == ["hf-mla-fixed"]  # noqa: PTH208
-    plan, repaired, wrote = (outcome.out.index(text) for text in ("config.json:", "EGL114", "wrote hf-mla-fixed"))
+    plan, repaired, wrote = (
+        outcome.out.index(text) for text in ("config.json:", "EGL114", "wrote hf-mla-fixed")
+    )
     assert plan < repaired < wrote and "(before: fail)" in outcome.out
 
 
 def test_the_document_holds_what_is_gone_and_what_is_left(tmp_path: Path) -> None:
-    document = call_line("validate", PRODUCERS / "automodel/gqa", "--fix", "-o", tmp_path / "out", "--json").document
+    document = call_line(
+        "validate", PRODUCERS / "automodel/gqa", "--fix", "-o", tmp_path / "out", "--json"
+    ).document
     jsonschema.validate(document, SCHEMA)
     assert document["verdict"] == "pass" and document["out"] == document["source"] == str(tmp_path / "out")
     assert {"EGL101", "EGL105"} <= {one["rule"] for one in document["fixed"]}
@@ -142,13 +151,19 @@ def test_the_document_holds_what_is_gone_and_what_is_left(tmp_path: Path) -> Non
 def test_the_document_says_why_nothing_was_written(tmp_path: Path) -> None:
     outcome = call_line("validate", PRODUCERS / "torchspec/pruned", "--fix", "-o", tmp_path / "out", "--json")
     jsonschema.validate(outcome.document, SCHEMA)
-    assert outcome.code == 1 and outcome.document["out"] is None and "export again" in outcome.document["stopped"]
+    assert (
+        outcome.code == 1
+        and outcome.document["out"] is None
+        and "export again" in outcome.document["stopped"]
+    )
 
 
 def test_a_report_file_is_the_output_s(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "report.json"
     assert (
-        call_line("validate", PRODUCERS / "modelopt/hf-mla", "--fix", "-q", "-o", out, "--output", f"json={file}").code
+        call_line(
+            "validate", PRODUCERS / "modelopt/hf-mla", "--fix", "-q", "-o", out, "--output", f"json={file}"
+        ).code
         == 0
     )
     assert json.loads(file.read_text())["source"] == str(out)
@@ -171,18 +186,30 @@ def test_the_input_is_never_written_over(tmp_path: Path) -> None:
     before = contents(source)
     for out in (source, source / "out", tmp_path, source / ".." / "drafter"):
         assert "never writes over its input" in refusal(2, "validate", source, "--fix", "-o", out, "--force")
-    assert contents(tmp_path) == {"drafter": "folder", **{f"drafter/{name}": one for name, one in before.items()}}
+    assert contents(tmp_path) == {
+        "drafter": "folder",
+        **{f"drafter/{name}": one for name, one in before.items()},
+    }
 
 
-@pytest.mark.parametrize("given", [
-    ("--fix", "--format", "sarif"), ("-o", "out"), ("--force",), ("--fix", "--engine", "vllm==99"), ("--fix", "--select", "EGL9999"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--fix", "--format", "sarif"),
+        ("-o", "out"),
+        ("--force",),
+        ("--fix", "--engine", "vllm==99"),
+        ("--fix", "--select", "EGL9999"),
+    ],
+)
 def test_options_that_do_not_go_together(given: tuple[str, ...], tmp_path: Path) -> None:
     assert call_line("validate", drafter_folder(tmp_path), *given).code == 2
 
 
 def test_one_source_alone(tmp_path: Path) -> None:
-    assert "one SOURCE" in refusal(2, "validate", drafter_folder(tmp_path), drafter_folder(tmp_path, "b"), "--fix")
+    assert "one SOURCE" in refusal(
+        2, "validate", drafter_folder(tmp_path), drafter_folder(tmp_path, "b"), "--fix"
+    )
 
 
 def test_a_damaged_file_is_no_crash(tmp_path: Path) -> None:

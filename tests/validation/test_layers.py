@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.conversion.plan import Wish
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, floats
 from tests.cases import CASES, Case
@@ -37,26 +37,88 @@ MODELOPT = {**FLAGS, TOP: ABSENT, "eagle_config": {"use_last_layernorm": True, "
 ENGINES = {"select": ["EGL4"], "engines": ["vllm==0.33.0"]}
 TENSORRT = {"engines": ["tensorrt-llm"]}
 
-# fmt: off
 BAD = (
-    Patch("fewer ids than states", ("EGL401",), ids([2, 5], 1, 4), says="2 aux layer ids [2, 5] and an fc that takes 3 states"),
-    Patch("four states and no ids", ("EGL401",), {TOP: ABSENT, "eagle_config": ABSENT, "num_aux_hidden_states": 4}, FOUR, says="names no layers"),
-    Patch("a stated number that fc has not", ("EGL401",), {"num_aux_hidden_states": 4}, says="num_aux_hidden_states: 4"),
-    Patch("an fc of another number", ("EGL401",), tensors=FOUR, says="; 3 aux layer ids [2, 4, 5] and an fc that takes 4 states"),
-    Patch("a layer past the target", ("EGL402",), ids([2, 4, 9], 1, 3, 8), target_config=TARGET, says="boundary 9 is past the target's 8 layers"),
+    Patch(
+        "fewer ids than states",
+        ("EGL401",),
+        ids([2, 5], 1, 4),
+        says="2 aux layer ids [2, 5] and an fc that takes 3 states",
+    ),
+    Patch(
+        "four states and no ids",
+        ("EGL401",),
+        {TOP: ABSENT, "eagle_config": ABSENT, "num_aux_hidden_states": 4},
+        FOUR,
+        says="names no layers",
+    ),
+    Patch(
+        "a stated number that fc has not",
+        ("EGL401",),
+        {"num_aux_hidden_states": 4},
+        says="num_aux_hidden_states: 4",
+    ),
+    Patch(
+        "an fc of another number",
+        ("EGL401",),
+        tensors=FOUR,
+        says="; 3 aux layer ids [2, 4, 5] and an fc that takes 4 states",
+    ),
+    Patch(
+        "a layer past the target",
+        ("EGL402",),
+        ids([2, 4, 9], 1, 3, 8),
+        target_config=TARGET,
+        says="boundary 9 is past the target's 8 layers",
+    ),
     Patch("layers in another order", ("EGL403",), ids([5, 2, 4], 4, 1, 3), says="engines sort them"),
-    Patch("two lists that differ", ("EGL404",), ids([2, 4, 6], 1, 3, 4), says="[2, 4, 6] at the top and [1, 3, 4] in eagle_config"),
+    Patch(
+        "two lists that differ",
+        ("EGL404",),
+        ids([2, 4, 6], 1, 3, 4),
+        says="[2, 4, 6] at the top and [1, 3, 4] in eagle_config",
+    ),
     Patch("two lists that differ, of nobody", ("EGL404",), {**FLAGS, **ids([2, 4, 6], 1, 3, 4)}),
-    Patch("ids of no convention", ("EGL405",), unsigned(3, 4, 6), says="may be boundaries or outputs of layers"),
-    Patch("ids of outputs in eagle_config alone", ("EGL406",), unsigned(1, 3, 4), target_config=TARGET, says="vLLM, V1 runner captures [1, 3, 4]"),
-    Patch("layers that the serving config must say", ("EGL406",), ids([2, 4, 7], 1, 3, 6), given=TENSORRT, says="TensorRT-LLM captures the default"),
-    Patch("aux states switched off beside fc", ("EGL407",), {"eagle_config": {TOP: [1, 3, 4], "use_aux_hidden_state": False}}),
-    Patch("four layers that nothing counts", ("EGL408",), {TOP: [2, 3, 4, 5], "eagle_config": ABSENT, "num_aux_hidden_states": ABSENT}, FOUR, given={"answers": Answers(aux_convention="boundary")}, says="vLLM builds it for 3"),
+    Patch(
+        "ids of no convention", ("EGL405",), unsigned(3, 4, 6), says="may be boundaries or outputs of layers"
+    ),
+    Patch(
+        "ids of outputs in eagle_config alone",
+        ("EGL406",),
+        unsigned(1, 3, 4),
+        target_config=TARGET,
+        says="vLLM, V1 runner captures [1, 3, 4]",
+    ),
+    Patch(
+        "layers that the serving config must say",
+        ("EGL406",),
+        ids([2, 4, 7], 1, 3, 6),
+        given=TENSORRT,
+        says="TensorRT-LLM captures the default",
+    ),
+    Patch(
+        "aux states switched off beside fc",
+        ("EGL407",),
+        {"eagle_config": {TOP: [1, 3, 4], "use_aux_hidden_state": False}},
+    ),
+    Patch(
+        "four layers that nothing counts",
+        ("EGL408",),
+        {TOP: [2, 3, 4, 5], "eagle_config": ABSENT, "num_aux_hidden_states": ABSENT},
+        FOUR,
+        given={"answers": Answers(aux_convention="boundary")},
+        says="vLLM builds it for 3",
+    ),
     Patch("no ids", ("EGL409",), {TOP: ABSENT, "eagle_config": ABSENT}),
-    Patch("no ids of a trainer with recipes", ("EGL410",), MODELOPT, {"embed_tokens.weight": None}, given={"select": ["EGL4"]}, says="may train on other layers"),
+    Patch(
+        "no ids of a trainer with recipes",
+        ("EGL410",),
+        MODELOPT,
+        {"embed_tokens.weight": None},
+        given={"select": ["EGL4"]},
+        says="may train on other layers",
+    ),
     Patch("a layer twice", ("EGL411",), ids([2, 4, 4], 1, 3, 3), says="not ascending and distinct"),
 )
-# fmt: on
 
 
 @pytest.mark.parametrize("patch", BAD, ids=lambda patch: patch.why)
@@ -65,43 +127,59 @@ def test_bad_aux_layers_give_exactly_their_findings(patch: Patch, tmp_path: Path
 
 
 @pytest.mark.parametrize("engines", [(), ("vllm",), ("vllm>=0.22", "sglang"), ("sglang",)])
-def test_explicit_layers_as_convert_writes_them_suit_every_engine(engines: tuple[str, ...], tmp_path: Path) -> None:
+def test_explicit_layers_as_convert_writes_them_suit_every_engine(
+    engines: tuple[str, ...], tmp_path: Path
+) -> None:
     folder = drafter_folder(tmp_path, config=ids([3, 9, 14], 2, 8, 13))
-    report = eaglectl.validate(str(folder), engines=engines, select=["EGL4"], answers=Answers())
+    report = eaglectl.validate(
+        str(folder), eaglectl.ValidateOptions(engines=engines, select=["EGL4"], answers=Answers())
+    )
     assert not report.findings
 
 
 def test_the_runner_that_a_release_starts_by_default_is_left_to_the_serving_rules(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config=unsigned(2, 4, 6))
     given = {"select": ["EGL406"], "answers": Answers(aux_convention="boundary")}
-    report = eaglectl.validate(str(folder), engines=["vllm==0.33.0"], **given)
-    assert not report.findings  # V1 reads eagle_config as boundaries; V2, the default, is judged by the release
+    report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(engines=["vllm==0.33.0"], **given))
+    assert (
+        not report.findings
+    )  # V1 reads eagle_config as boundaries; V2, the default, is judged by the release
     for release in ("0.10.2", "0.16.0"):  # there was no other runner
-        assert not eaglectl.validate(str(folder), engines=[f"vllm=={release}"], **given).findings
+        assert not eaglectl.validate(
+            str(folder), eaglectl.ValidateOptions(engines=[f"vllm=={release}"], **given)
+        ).findings
 
 
 def test_the_way_out_for_tensorrt_is_its_serving_config(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config=ids([2, 4, 7], 1, 3, 6))
-    report = eaglectl.validate(str(folder), select=["EGL406"], engines=["tensorrt-llm"])
+    report = eaglectl.validate(
+        str(folder), eaglectl.ValidateOptions(select=["EGL406"], engines=["tensorrt-llm"])
+    )
     assert "eagle3_layers_to_capture: {1, 3, 6}" in report.findings[0].fix
 
 
 def test_sglang_ids_that_depend_on_the_target_are_not_guessed(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config=ids([3, 9, 14], 2, 8, 13))
-    report = eaglectl.validate(str(folder), select=["EGL406"])
-    assert "depends on the target" in report.unlooked[0].reason
+    report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL406"]))
+    assert "depends on the target" in report.unchecked[0].reason
 
 
 def test_the_record_of_a_conversion_tells_what_its_ids_mean(tmp_path: Path) -> None:
     source, out = str(FIXTURES / "producers/modelopt/hf-ids-unsorted"), tmp_path / "out"
     target = str(FIXTURES / "target")
-    eaglectl.convert(source, out, wish=Wish(layout="speculators"), target=target, target_name="example/tiny")
-    assert not eaglectl.validate(str(out), select=["EGL4"]).findings
+    eaglectl.convert(
+        source, out, ConvertOptions(layout="speculators", target=target, target_name="example/tiny")
+    )
+    assert not eaglectl.validate(str(out), eaglectl.ValidateOptions(select=["EGL4"])).findings
     (out / "eaglectl.json").unlink()
-    assert [one.rule.id for one in eaglectl.validate(str(out), select=["EGL4"]).findings] == ["EGL405"]
+    assert [
+        one.rule.id for one in eaglectl.validate(str(out), eaglectl.ValidateOptions(select=["EGL4"])).findings
+    ] == ["EGL405"]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.is_pickled], ids=lambda case: case.path)
 def test_no_producer_is_told_that_its_ids_are_wrong(case: Case) -> None:
-    report = eaglectl.validate(str(case.folder), answers=case.answered(), select=["EGL4"])
+    report = eaglectl.validate(
+        str(case.folder), eaglectl.ValidateOptions(answers=case.answered(), select=["EGL4"])
+    )
     assert not [one for one in report.findings if one.severity == "error"]

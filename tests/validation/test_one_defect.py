@@ -13,13 +13,26 @@ from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
 
 PATCHES = (
-    Patch("an embedding cut short leaves d2t as good as it was", ("EGL114",), tensors={"embed_tokens.weight": floats("e", 48, HIDDEN)}),
-    Patch("shorter than the draft vocabulary", ("EGL114",), tensors={"embed_tokens.weight": floats("e", 20, HIDDEN)}),
-    Patch("vocab_size too small, and no embedding to tell", ("EGL302",), config={"vocab_size": 48}, tensors={"embed_tokens.weight": None}),
+    Patch(
+        "an embedding cut short leaves d2t as good as it was",
+        ("EGL114",),
+        tensors={"embed_tokens.weight": floats("e", 48, HIDDEN)},
+    ),
+    Patch(
+        "shorter than the draft vocabulary",
+        ("EGL114",),
+        tensors={"embed_tokens.weight": floats("e", 20, HIDDEN)},
+    ),
+    Patch(
+        "vocab_size too small, and no embedding to tell",
+        ("EGL302",),
+        config={"vocab_size": 48},
+        tensors={"embed_tokens.weight": None},
+    ),
     Patch("a type that is a list", ("EGL112",), config={"torch_dtype": ["bfloat16"]}),
     Patch("a type that is none", ("EGL112",), config={"torch_dtype": "bf16"}),
     Patch("a null that reading needs", ("EGL104",), config={"num_attention_heads": None}),
-)  # fmt: skip
+)
 
 NESTED: tuple[tuple[str, str, Any, str], ...] = (
     ("modelopt/hf", "eagle_config.use_aux_hidden_state", [1], "EGL112"),
@@ -51,5 +64,5 @@ def test_a_bad_value_is_said_once(fixture: str, key: str, value: Any, rule: str,
 
 
 def _errors(folder: Path) -> list[str]:
-    found = eaglectl.validate(str(folder), headers_only=True).findings
+    found = eaglectl.validate(str(folder), eaglectl.ValidateOptions(headers_only=True)).findings
     return [one.rule.id for one in found if one.severity != "note"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eaglectl.reports.outputs import FORMATS
+from eaglectl.reports.ci.outputs import FORMATS
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -46,7 +46,11 @@ def test_the_action_installs_its_own_checkout_and_trusts_no_input() -> None:
     scripts = [step["run"] for step in ACTION["runs"]["steps"] if "run" in step]
     assert any('pip install --quiet --disable-pip-version-check "$ACTION"' in script for script in scripts)
     assert not any("${{" in script for script in scripts)
-    named = {name for step in ACTION["runs"]["steps"] for name in re.findall(r"inputs\.([a-z-]+)", json.dumps(step))}
+    named = {
+        name
+        for step in ACTION["runs"]["steps"]
+        for name in re.findall(r"inputs\.([a-z-]+)", json.dumps(step))
+    }
     assert named == set(ACTION["inputs"])
 
 
@@ -59,17 +63,24 @@ def test_the_actions_script_runs(is_bad: bool, code: int, tmp_path: Path) -> Non
     shim.parent.mkdir()
     shim.write_text(f"#!{sys.executable}\nfrom eaglectl.cli import main\nmain()\n")
     shim.chmod(0o755)
-    given = {name.upper().replace("-", "_"): str(one.get("default", "")) for name, one in ACTION["inputs"].items()}
+    given = {
+        name.upper().replace("-", "_"): str(value.get("default", ""))
+        for name, value in ACTION["inputs"].items()
+    }
     given |= {"SOURCE": f"{folder}\n", "ENGINE": "vllm==0.32.0\nsglang\n", "HEADERS_ONLY": "true"}
     given |= {
-        "GITHUB_OUTPUT": str(tmp_path / "out"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-        "PATH": f"{shim.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
-    done = subprocess.run(["bash", "-eo", "pipefail", "-c", SCRIPT], env=given, cwd=tmp_path, capture_output=True, text=True)  # fmt: skip
+        "GITHUB_OUTPUT": str(tmp_path / "out"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "PATH": f"{shim.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", SCRIPT], env=given, cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == code, done.stderr
     assert (tmp_path / "out").read_text() == "sarif=eaglectl.sarif\n"
     results = json.loads((tmp_path / "eaglectl.sarif").read_text())["runs"][0]["results"]
-    assert ("EGL002" in {one["ruleId"] for one in results}) is is_bad
+    assert ("EGL002" in {result["ruleId"] for result in results}) is is_bad
     assert done.stdout.splitlines()[-1] == f"eaglectl: {'fail' if is_bad else 'pass'}"
     assert (tmp_path / "summary").read_text().startswith("## eaglectl validate")
     assert not (tmp_path / "evil").exists()
@@ -85,7 +96,9 @@ def test_the_page_names_every_format_and_real_options() -> None:
 
 
 def test_the_workflows_of_the_page_parse_and_give_real_inputs() -> None:
-    action, publishing, _, hooks = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+    action, publishing, _, hooks = (
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    )
     assert set(action["steps"][1]["with"]) <= set(ACTION["inputs"])
     assert "HF_OIDC_RESOURCE" in publishing["env"] and publishing["permissions"] == {"id-token": "write"}
     used = set(re.findall(r"--[a-z-]+", publishing["steps"][0]["run"]))

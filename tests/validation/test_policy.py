@@ -1,4 +1,6 @@
-"""Policies: how a file is read, every fault of one in a sentence, and what a policy changes in the verdict."""
+"""Policies: how a file is read, every fault of one in a sentence, and what a policy changes in the
+verdict.
+"""
 
 import datetime
 from pathlib import Path
@@ -7,9 +9,9 @@ import pytest
 
 import eaglectl
 from eaglectl.api import read_policy
-from eaglectl.errors import Usage
-from eaglectl.validation.catalogue import rules, under
-from eaglectl.validation.judging import Report
+from eaglectl.errors import UsageError
+from eaglectl.validation.catalogue import rules, select_rules
+from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.policy_file import parse_policy
 from tests.builders import call, drafter_folder, refusal
@@ -45,7 +47,7 @@ def policy(text: str, folder: Path, name: str = "eaglectl.toml") -> Policy:
 def judged(folder: Path, asked: Policy) -> Report:
     drafter = drafter_folder(folder)
     (drafter / "train.log").write_text("x")
-    return eaglectl.validate(str(drafter), policy=asked)
+    return eaglectl.validate(str(drafter), eaglectl.ValidateOptions(policy=asked))
 
 
 def found(report: Report) -> list[tuple[str, str]]:
@@ -69,32 +71,57 @@ def test_a_policy_is_read_whole(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("engines = 'vllm'", "engines is 'vllm'; expected a list of texts"),
-    ("engines = ['vlm']", "engines: "),
-    ("enginges = []", "enginges is no key of a policy; did you mean engines?"),
-    ("fail_on = 'error'", "fail_on is no key of a policy; did you mean fail-on?"),
-    ("fail-on = 'fatal'", "fail-on is 'fatal'; expected one of note, warning, error, never"),
-    ("acceptance = 2.5", "acceptance is no key of a policy; these are known: engines,"),
-    ("required = ['one-weight-sauce']", "required: one-weight-sauce is no rule; near it: one-weight-source"),
-    ("severities = 3", "severities is 3; expected a table"),
-    ("[severities]\nEGL001 = 'high'", "severities.EGL001 is 'high'; expected one of note, warning, error, off"),
-    ("[severities]\nmissing-tensors = 'note'", "severities.missing-tensors: missing-tensors is no rule; near it: missing-tensor"),
-    ("[allow]\nlicenses = []", "allow.licenses is no key of a policy; did you mean licences?"),
-    ("[allow]\nfiles = [1]", "allow.files is [1]; expected a list of texts"),
-    ("suppress = []\n[suppress.x]", "is not valid TOML"),
-    ("suppress = 1", "suppress is 1; expected tables under [[suppress]]"),
-    ("[[suppress]]\nrule = 'EGL001'", "suppress[1].reason is absent; expected a text: every suppression names a rule and says why"),
-    ("[[suppress]]\nreason = 'x'", "suppress[1].rule is absent"),
-    ("[[suppress]]\nrule = 'EGL001'\nreason = '  '", "suppress[1].reason is '  '"),
-    ("[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntil = '2027-01-01'", "suppress[1].until is '2027-01-01'; expected a date without quotes"),
-    ("[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntil = 2027-01-01T00:00:00", "a date without quotes"),
-    ("[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntill = 1", "suppress[1].untill is no key of a policy; did you mean until?"),
-    ("required = ['EGL001']\n[severities]\nEGL0 = 'off'", "EGL001 is required or forbidden and its severity is off"),
-    ("engines = [", "is not valid TOML"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("engines = 'vllm'", "engines is 'vllm'; expected a list of texts"),
+        ("engines = ['vlm']", "engines: "),
+        ("enginges = []", "enginges is no key of a policy; did you mean engines?"),
+        ("fail_on = 'error'", "fail_on is no key of a policy; did you mean fail-on?"),
+        ("fail-on = 'fatal'", "fail-on is 'fatal'; expected one of note, warning, error, never"),
+        ("acceptance = 2.5", "acceptance is no key of a policy; these are known: engines,"),
+        (
+            "required = ['one-weight-sauce']",
+            "required: one-weight-sauce is no rule; near it: one-weight-source",
+        ),
+        ("severities = 3", "severities is 3; expected a table"),
+        (
+            "[severities]\nEGL001 = 'high'",
+            "severities.EGL001 is 'high'; expected one of note, warning, error, off",
+        ),
+        (
+            "[severities]\nmissing-tensors = 'note'",
+            "severities.missing-tensors: missing-tensors is no rule; near it: missing-tensor",
+        ),
+        ("[allow]\nlicenses = []", "allow.licenses is no key of a policy; did you mean licences?"),
+        ("[allow]\nfiles = [1]", "allow.files is [1]; expected a list of texts"),
+        ("suppress = []\n[suppress.x]", "is not valid TOML"),
+        ("suppress = 1", "suppress is 1; expected tables under [[suppress]]"),
+        (
+            "[[suppress]]\nrule = 'EGL001'",
+            "suppress[1].reason is absent; expected a text:"
+            " every suppression names a rule and gives a reason",
+        ),
+        ("[[suppress]]\nreason = 'x'", "suppress[1].rule is absent"),
+        ("[[suppress]]\nrule = 'EGL001'\nreason = '  '", "suppress[1].reason is '  '"),
+        (
+            "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntil = '2027-01-01'",
+            "suppress[1].until is '2027-01-01'; expected a date without quotes",
+        ),
+        ("[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntil = 2027-01-01T00:00:00", "a date without quotes"),
+        (
+            "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntill = 1",
+            "suppress[1].untill is no key of a policy; did you mean until?",
+        ),
+        (
+            "required = ['EGL001']\n[severities]\nEGL0 = 'off'",
+            "EGL001 is required or forbidden and its severity is off",
+        ),
+        ("engines = [", "is not valid TOML"),
+    ],
+)
 def test_a_fault_names_file_key_found_and_expected(text: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(Usage) as error:
+    with pytest.raises(UsageError) as error:
         policy(text, tmp_path)
     assert str(tmp_path / "eaglectl.toml") in str(error.value)
     assert says in str(error.value)
@@ -157,27 +184,32 @@ def test_a_rule_that_is_off_does_not_run(tmp_path: Path) -> None:
 def test_nothing_passes_where_a_required_rule_could_not_look(tmp_path: Path) -> None:
     report = judged(tmp_path, parse_policy({"required": ["target-mismatch"]}, "p"))
     assert report.verdict == "could-not-look"
-    assert [one.rule.id for one in report.unlooked if one.is_required] == ["EGL701"]
+    assert [one.rule.id for one in report.unchecked if one.is_required] == ["EGL701"]
 
 
 def test_a_required_rule_runs_whatever_is_selected() -> None:
     asked = parse_policy({"required": ["EGL003"]}, "p")
-    assert [one.id for one in under(asked, ["EGL005"], [])] == ["EGL003", "EGL005"]
-    assert "EGL003" in {one.id for one in under(asked, [], ["EGL005"])}
-    with pytest.raises(Usage, match="--ignore EGL003: the policy p requires it"):
-        under(asked, [], ["EGL0"])
-    assert under(Policy(), [], []) == rules()
+    assert [one.id for one in select_rules(asked, ["EGL005"], [])] == ["EGL003", "EGL005"]
+    assert "EGL003" in {one.id for one in select_rules(asked, [], ["EGL005"])}
+    with pytest.raises(UsageError, match="--ignore EGL003: the policy p requires it"):
+        select_rules(asked, [], ["EGL0"])
+    assert select_rules(Policy(), [], []) == rules()
 
 
-@pytest.mark.parametrize(("limits", "findings", "suppressed", "unused", "expired"), [
-    ({}, 0, 1, 0, 0),
-    ({"until": datetime.date(9999, 1, 1)}, 0, 1, 0, 0),
-    ({"where": "train"}, 0, 1, 0, 0),
-    ({"where": "config.json:"}, 1, 0, 1, 0),
-    ({"until": datetime.date(2020, 1, 1)}, 1, 0, 0, 1),
-    ({"rule": "EGL006"}, 1, 0, 1, 0),
-])  # fmt: skip
-def test_suppressions(limits: dict[str, object], findings: int, suppressed: int, unused: int, expired: int, tmp_path: Path) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    ("limits", "findings", "suppressed", "unused", "expired"),
+    [
+        ({}, 0, 1, 0, 0),
+        ({"until": datetime.date(9999, 1, 1)}, 0, 1, 0, 0),
+        ({"where": "train"}, 0, 1, 0, 0),
+        ({"where": "config.json:"}, 1, 0, 1, 0),
+        ({"until": datetime.date(2020, 1, 1)}, 1, 0, 0, 1),
+        ({"rule": "EGL006"}, 1, 0, 1, 0),
+    ],
+)
+def test_suppressions(
+    limits: dict[str, object], findings: int, suppressed: int, unused: int, expired: int, tmp_path: Path
+) -> None:
     table = {"suppress": [{"rule": "EGL005", "reason": "ours", **limits}]}
     report = judged(tmp_path, parse_policy(table, "p"))
     counts = (len(report.findings), len(report.suppressed), len(report.unused), len(report.expired))
@@ -185,18 +217,23 @@ def test_suppressions(limits: dict[str, object], findings: int, suppressed: int,
 
 
 def test_a_suppression_of_a_rule_that_could_not_look_is_not_called_unused(tmp_path: Path) -> None:
-    report = judged(tmp_path, parse_policy({"suppress": [{"rule": "EGL701", "reason": "no target here"}]}, "p"))
+    report = judged(
+        tmp_path, parse_policy({"suppress": [{"rule": "EGL701", "reason": "no target here"}]}, "p")
+    )
     assert report.unused == ()
 
 
 def test_suppressions_that_count_for_nothing_are_shown(tmp_path: Path) -> None:
     drafter = drafter_folder(tmp_path)
-    lines = '[[suppress]]\nrule = "EGL005"\nreason = "old"\nuntil = 2020-01-01\n[[suppress]]\nrule = "EGL006"\nreason = "none"\n'
+    lines = (
+        '[[suppress]]\nrule = "EGL005"\nreason = "old"\nuntil = 2020-01-01\n'
+        '[[suppress]]\nrule = "EGL006"\nreason = "none"\n'
+    )
     (tmp_path / "p.toml").write_text(lines)
     outcome = call("validate", drafter, "--policy", tmp_path / "p.toml")
     assert outcome.code == 0
-    assert "suppressions that met nothing\n    EGL006" in outcome.out
-    assert "suppressions that have run out\n    EGL005" in outcome.out
+    assert "unused suppressions\n    EGL006" in outcome.out
+    assert "expired suppressions\n    EGL005" in outcome.out
     document = call("validate", drafter, "--json", "--policy", tmp_path / "p.toml").document
     assert [one["rule"] for one in document["unused_suppressions"]] == ["EGL006"]
     assert [one["rule"] for one in document["expired_suppressions"]] == ["EGL005"]

@@ -1,4 +1,6 @@
-"""Rules on quantised drafters: every bad case is a quantised drafter, a patch, and exactly the findings it must give."""
+"""Rules on quantised drafters: every bad case is a quantised drafter, a patch, and exactly the findings it
+must give.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ from tests.builders import Stored, drafter_tensors, floats
 from tests.validation.patches import Patch, check
 
 MODULES = tuple(
-    f"layers.0.{part}_proj" for part in ("mlp.down", "mlp.gate", "mlp.up", "self_attn.k", "self_attn.o", "self_attn.q", "self_attn.v")
-)  # fmt: skip
+    f"layers.0.{part}_proj"
+    for part in ("mlp.down", "mlp.gate", "mlp.up", "self_attn.k", "self_attn.o", "self_attn.q", "self_attn.v")
+)
 LEFT = ["fc", "lm_head"]
 FAMILY = {"given": {"select": ["EGL8"]}}
 
@@ -35,32 +38,134 @@ def modelopt(*left_out: str, algorithm: str | None = "FP8") -> dict[str, Any]:
 def compressed(*left_out: str, targets: tuple[str, ...] = ("Linear",), **changes: Any) -> dict[str, Any]:
     """A compressed-tensors config."""
     groups = {"group_0": {"targets": list(targets), "weights": {"num_bits": 8, "type": "float"}}}
-    return {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": list(left_out), **changes}}  # fmt: skip
+    return {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "config_groups": groups,
+            "ignore": list(left_out),
+            **changes,
+        }
+    }
 
 
-# fmt: off
 GOOD = (
     Patch("ModelOpt", (), config=modelopt(*LEFT), tensors=scaled(*MODULES), **FAMILY),
-    Patch("ModelOpt with globs and its own prefix", (), config=modelopt("eagle_module.lm_head", "*fc*"), tensors=scaled(*MODULES), **FAMILY),
-    Patch("compressed-tensors", (), config=compressed("lm_head", "re:.*fc"), tensors=scaled(*MODULES), **FAMILY),
-    Patch("compressed-tensors that names its modules", (), config=compressed(targets=(r"re:.*mlp\..*",)), tensors=scaled(*MODULES[:3]), **FAMILY),
-    Patch("fp8 with a list", (), config={"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": LEFT}}, tensors=scaled(*MODULES), **FAMILY),
+    Patch(
+        "ModelOpt with globs and its own prefix",
+        (),
+        config=modelopt("eagle_module.lm_head", "*fc*"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+    ),
+    Patch(
+        "compressed-tensors", (), config=compressed("lm_head", "re:.*fc"), tensors=scaled(*MODULES), **FAMILY
+    ),
+    Patch(
+        "compressed-tensors that names its modules",
+        (),
+        config=compressed(targets=(r"re:.*mlp\..*",)),
+        tensors=scaled(*MODULES[:3]),
+        **FAMILY,
+    ),
+    Patch(
+        "fp8 with a list",
+        (),
+        config={"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": LEFT}},
+        tensors=scaled(*MODULES),
+        **FAMILY,
+    ),
 )
 BAD = (
-    Patch("the target's quantisation config", ("EGL801",), config=compressed("lm_head"), says="no quantised weight"),
-    Patch("scales and no config", ("EGL801",), tensors=scaled(*MODULES), **FAMILY, says="no quantization_config"),
-    Patch("a module with scales that is left out", ("EGL802",), config=compressed(*LEFT, "re:.*down_proj"), tensors=scaled(*MODULES), **FAMILY, says="mlp.down_proj has scales, and the config leaves it out"),
-    Patch("a module without scales that is not left out", ("EGL802",), config=modelopt("lm_head"), tensors=scaled(*MODULES), **FAMILY, says="fc has no scales"),
-    Patch("no method", ("EGL803",), config={"quantization_config": {"ignore": LEFT}}, tensors=scaled(*MODULES), **FAMILY, says="neither quant_method nor quant_algo"),
-    Patch("an unknown method", ("EGL803",), config=compressed(*LEFT, quant_method="bitpacking"), tensors=scaled(*MODULES), **FAMILY, says="'bitpacking', which vLLM does not know"),
-    Patch("an unknown algorithm", ("EGL803",), config=modelopt(*LEFT, algorithm="INT3"), tensors=scaled(*MODULES), **FAMILY, says="'INT3'"),
-    Patch("a quantised fc", ("EGL804",), config=modelopt("lm_head"), tensors=scaled(*MODULES, "fc"), **FAMILY, says="fc is quantised"),
-    Patch("names of another model's modules", ("EGL805",), config=compressed(*LEFT, "model.vision_tower.patch"), tensors=scaled(*MODULES), **FAMILY, says="model.vision_tower.patch is left out"),
-    Patch("a way that the policy does not allow", ("EGL806",), config=compressed(*LEFT), tensors=scaled(*MODULES), given={"select": ["EGL8"], "policy": Policy(allowed={"quantisation": ("modelopt*",)})}, says="compressed-tensors is not among modelopt*"),
-    Patch("a list that is none", (), config=compressed(ignore="lm_head"), tensors=scaled(*MODULES), **FAMILY, blind=("EGL802", "EGL805")),
-    Patch("a broken pattern", (), config=compressed("re:("), tensors=scaled(*MODULES), **FAMILY, blind=("EGL802", "EGL805")),
+    Patch(
+        "the target's quantisation config",
+        ("EGL801",),
+        config=compressed("lm_head"),
+        says="no quantised weight",
+    ),
+    Patch(
+        "scales and no config", ("EGL801",), tensors=scaled(*MODULES), **FAMILY, says="no quantization_config"
+    ),
+    Patch(
+        "a module with scales that is left out",
+        ("EGL802",),
+        config=compressed(*LEFT, "re:.*down_proj"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        says="mlp.down_proj has scales, and the config leaves it out",
+    ),
+    Patch(
+        "a module without scales that is not left out",
+        ("EGL802",),
+        config=modelopt("lm_head"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        says="fc has no scales",
+    ),
+    Patch(
+        "no method",
+        ("EGL803",),
+        config={"quantization_config": {"ignore": LEFT}},
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        says="neither quant_method nor quant_algo",
+    ),
+    Patch(
+        "an unknown method",
+        ("EGL803",),
+        config=compressed(*LEFT, quant_method="bitpacking"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        says="'bitpacking', which vLLM does not know",
+    ),
+    Patch(
+        "an unknown algorithm",
+        ("EGL803",),
+        config=modelopt(*LEFT, algorithm="INT3"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        says="'INT3'",
+    ),
+    Patch(
+        "a quantised fc",
+        ("EGL804",),
+        config=modelopt("lm_head"),
+        tensors=scaled(*MODULES, "fc"),
+        **FAMILY,
+        says="fc is quantised",
+    ),
+    Patch(
+        "names of another model's modules",
+        ("EGL805",),
+        config=compressed(*LEFT, "model.vision_tower.patch"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        says="model.vision_tower.patch is left out",
+    ),
+    Patch(
+        "a way that the policy does not allow",
+        ("EGL806",),
+        config=compressed(*LEFT),
+        tensors=scaled(*MODULES),
+        given={"select": ["EGL8"], "policy": Policy(allowed={"quantisation": ("modelopt*",)})},
+        says="compressed-tensors is not among modelopt*",
+    ),
+    Patch(
+        "a list that is none",
+        (),
+        config=compressed(ignore="lm_head"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        blind=("EGL802", "EGL805"),
+    ),
+    Patch(
+        "a broken pattern",
+        (),
+        config=compressed("re:("),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+        blind=("EGL802", "EGL805"),
+    ),
 )
-# fmt: on
 
 
 @pytest.mark.parametrize("patch", GOOD + BAD, ids=lambda patch: patch.why)

@@ -20,7 +20,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_validate_agrees_with_the_engine(name: str, targets: Path, tmp_path: Path) -> None:
     found = judging.disagreement(RECORDED[name], judging.report(name, targets, tmp_path))
-    assert bool(found) == (name in judging.JUSTIFIED), found or f"no disagreement any more: {judging.JUSTIFIED[name]}"
+    assert bool(found) == (name in judging.JUSTIFIED), (
+        found or f"no disagreement any more: {judging.JUSTIFIED[name]}"
+    )
 
 
 def test_every_record_is_of_the_case_as_it_is() -> None:

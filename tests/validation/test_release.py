@@ -1,4 +1,6 @@
-"""Rules on what is published with a drafter: every bad case is a good drafter, a patch, and exactly the findings it must give."""
+"""Rules on what is published with a drafter: every bad case is a good drafter, a patch, and exactly the
+findings it must give.
+"""
 
 import hashlib
 import json
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.conversion.plan import Wish
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.validation.policy import Policy
 from tests.builders import drafter_folder
 from tests.validation.patches import Patch, check
@@ -21,9 +23,12 @@ tags: [eagle3]
     vllm serve example/target-8b --speculative-config '{}'
 """
 RECORD = {
-    "schema": "eaglectl/provenance/1", "eagle": "3", "boundaries": [2, 4, 5], "layout": "vllm",
+    "schema": "eaglectl/provenance/1",
+    "eagle": "3",
+    "boundaries": [2, 4, 5],
+    "layout": "vllm",
     "tensors": [{"name": "fc.weight", "action": "renamed", "from": ["model.fc.weight"]}],
-}  # fmt: skip
+}
 
 
 def record(**changes: object) -> dict[str, bytes]:
@@ -32,7 +37,9 @@ def record(**changes: object) -> dict[str, bytes]:
 
 def sums(**changes: str) -> object:
     def write(folder: Path) -> None:
-        digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+        digests = {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())
+        }
         lines = [f"{digest}  {name}" for name, digest in {**digests, **changes}.items() if digest]
         (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
 
@@ -45,40 +52,147 @@ def allowed(**lists: tuple[str, ...]) -> dict[str, Policy]:
 
 WRONG = "0" * 64
 HEADERS = {"headers_only": True, "select": ["EGL904"]}
-# fmt: off
 CASES = (
     Patch("a good card", (), files={"README.md": CARD}),
     Patch("a good record", (), files=record()),
     Patch("good checksums", (), also=sums()),  # type: ignore[arg-type]
     Patch("no card", (), given={"select": ["EGL9"]}, blind=("EGL902", "EGL903")),
     Patch("a record of an unknown kind", ("EGL901",), files=record(schema="other/1"), says="other/1"),
-    Patch("a record of another version", ("EGL901",), files=record(eagle="3.1"), says="EAGLE '3.1' and the files are EAGLE 3"),
-    Patch("a record of other layers", ("EGL901",), files=record(boundaries=[2, 16, 29]), says="boundaries [2, 16, 29] and the files [2, 4, 5]"),
-    Patch("a record of other tensors", ("EGL901",), files=record(tensors=[{"name": "fc_norm.0.weight"}]), says="fc_norm.0.weight"),
+    Patch(
+        "a record of another version",
+        ("EGL901",),
+        files=record(eagle="3.1"),
+        says="EAGLE '3.1' and the files are EAGLE 3",
+    ),
+    Patch(
+        "a record of other layers",
+        ("EGL901",),
+        files=record(boundaries=[2, 16, 29]),
+        says="boundaries [2, 16, 29] and the files [2, 4, 5]",
+    ),
+    Patch(
+        "a record of other tensors",
+        ("EGL901",),
+        files=record(tensors=[{"name": "fc_norm.0.weight"}]),
+        says="fc_norm.0.weight",
+    ),
     Patch("a record of broken parts", (), files=record(tensors=[3], boundaries=None)),
-    Patch("no record where one is required", (), given={"select": ["EGL901"], "policy": Policy(required=frozenset({"EGL901"}))}, blind=("EGL901",)),
-    Patch("a card without facts", ("EGL902",), files={"README.md": b"vllm serve x"}, says="no license and no base_model"),
-    Patch("a card without a licence", ("EGL902",), files={"README.md": CARD.replace(b"license", b"licence")}, says="no license in"),
-    Patch("a card without commands", ("EGL903",), files={"README.md": CARD.replace(b"vllm serve", b"run").replace(b"--spec", b"--")}, says="no launch command"),
+    Patch(
+        "no record where one is required",
+        (),
+        given={"select": ["EGL901"], "policy": Policy(required=frozenset({"EGL901"}))},
+        blind=("EGL901",),
+    ),
+    Patch(
+        "a card without facts",
+        ("EGL902",),
+        files={"README.md": b"vllm serve x"},
+        says="no license and no base_model",
+    ),
+    Patch(
+        "a card without a licence",
+        ("EGL902",),
+        files={"README.md": CARD.replace(b"license", b"licence")},
+        says="no license in",
+    ),
+    Patch(
+        "a card without commands",
+        ("EGL903",),
+        files={"README.md": CARD.replace(b"vllm serve", b"run").replace(b"--spec", b"--")},
+        says="no launch command",
+    ),
     Patch("a wrong digest", ("EGL904",), also=sums(**{"config.json": WRONG}), says="config.json has SHA-256"),  # type: ignore[arg-type]
-    Patch("a wrong digest of weights", ("EGL904",), also=sums(**{"model.safetensors": WRONG}), says="model.safetensors has SHA-256"),  # type: ignore[arg-type]
-    Patch("a wrong digest of closed weights", (), also=sums(**{"model.safetensors": WRONG}), given=HEADERS, blind=("EGL904",)),  # type: ignore[arg-type]
-    Patch("a wrong digest beside closed weights", ("EGL904",), also=sums(**{"config.json": WRONG}), given=HEADERS),  # type: ignore[arg-type]
-    Patch("weights without a digest", ("EGL904",), also=sums(**{"model.safetensors": ""}), says="not in SHA256SUMS"),  # type: ignore[arg-type]
-    Patch("a digest without a file", ("EGL904",), also=sums(**{"tokenizer.json": WRONG}), says="no such file"),  # type: ignore[arg-type]
+    Patch(
+        "a wrong digest of weights",
+        ("EGL904",),
+        also=sums(**{"model.safetensors": WRONG}),
+        says="model.safetensors has SHA-256",
+    ),  # type: ignore[arg-type]
+    Patch(
+        "a wrong digest of closed weights",
+        (),
+        also=sums(**{"model.safetensors": WRONG}),
+        given=HEADERS,
+        blind=("EGL904",),
+    ),  # type: ignore[arg-type]
+    Patch(
+        "a wrong digest beside closed weights",
+        ("EGL904",),
+        also=sums(**{"config.json": WRONG}),
+        given=HEADERS,
+    ),  # type: ignore[arg-type]
+    Patch(
+        "weights without a digest",
+        ("EGL904",),
+        also=sums(**{"model.safetensors": ""}),
+        says="not in SHA256SUMS",
+    ),  # type: ignore[arg-type]
+    Patch(
+        "a digest without a file", ("EGL904",), also=sums(**{"tokenizer.json": WRONG}), says="no such file"
+    ),  # type: ignore[arg-type]
     Patch("checksums that are none", ("EGL904", "EGL904"), files={"SHA256SUMS": b"hello\n"}, says="line 1"),
-    Patch("a home folder", ("EGL905",), files={"README.md": CARD + b"from /home/alice/runs/7\n"}, says="/home/alice"),
-    Patch("a home folder on Windows", ("EGL905",), files={"NOTICE.txt": b'"C:\\\\Users\\\\alice\\\\x"'}, says="alice"),
-    Patch("a home of root", ("EGL905",), files={"generation_config.json": b'{"_from": "/root/exp3"}'}, says="/root/exp3"),
-    Patch("anybody's home folder", (), files={"README.md": CARD + b"see /home/user/models and https://example.org/home/alice\n"}),
-    Patch("an untrained start", ("EGL906",), files=record(upgrade={"fc_norm": "ones", "needs_finetune": True}), says="untrained start"),
-    Patch("a licence that is allowed", (), files={"README.md": CARD}, given=allowed(licences=("Apache-2.0", "mit"))),
-    Patch("a licence that is not allowed", ("EGL907",), files={"README.md": CARD}, given=allowed(licences=("mit",)), says="apache-2.0 is not among mit"),
-    Patch("no licence where some are allowed", ("EGL907",), given=allowed(licences=("mit",)), says="no license is named"),
-    Patch("a base model that is allowed", (), files={"README.md": CARD}, given=allowed(base_models=("example/*",))),
-    Patch("a base model that is not allowed", ("EGL908",), files={"README.md": CARD}, given=allowed(base_models=("meta/*",)), says="example/target-8b"),
+    Patch(
+        "a home folder",
+        ("EGL905",),
+        files={"README.md": CARD + b"from /home/alice/runs/7\n"},
+        says="/home/alice",
+    ),
+    Patch(
+        "a home folder on Windows",
+        ("EGL905",),
+        files={"NOTICE.txt": b'"C:\\\\Users\\\\alice\\\\x"'},
+        says="alice",
+    ),
+    Patch(
+        "a home of root",
+        ("EGL905",),
+        files={"generation_config.json": b'{"_from": "/root/exp3"}'},
+        says="/root/exp3",
+    ),
+    Patch(
+        "anybody's home folder",
+        (),
+        files={"README.md": CARD + b"see /home/user/models and https://example.org/home/alice\n"},
+    ),
+    Patch(
+        "an untrained start",
+        ("EGL906",),
+        files=record(upgrade={"fc_norm": "ones", "needs_finetune": True}),
+        says="untrained start",
+    ),
+    Patch(
+        "a licence that is allowed",
+        (),
+        files={"README.md": CARD},
+        given=allowed(licences=("Apache-2.0", "mit")),
+    ),
+    Patch(
+        "a licence that is not allowed",
+        ("EGL907",),
+        files={"README.md": CARD},
+        given=allowed(licences=("mit",)),
+        says="apache-2.0 is not among mit",
+    ),
+    Patch(
+        "no licence where some are allowed",
+        ("EGL907",),
+        given=allowed(licences=("mit",)),
+        says="no license is named",
+    ),
+    Patch(
+        "a base model that is allowed",
+        (),
+        files={"README.md": CARD},
+        given=allowed(base_models=("example/*",)),
+    ),
+    Patch(
+        "a base model that is not allowed",
+        ("EGL908",),
+        files={"README.md": CARD},
+        given=allowed(base_models=("meta/*",)),
+        says="example/target-8b",
+    ),
 )
-# fmt: on
 
 
 @pytest.mark.parametrize("patch", CASES, ids=lambda patch: patch.why)
@@ -89,6 +203,11 @@ def test_a_release_gives_exactly_its_findings(patch: Patch, tmp_path: Path) -> N
 @pytest.mark.parametrize("layout", ["vllm", "sglang", "speculators", "modelopt"])
 def test_what_convert_writes_has_notes_alone(layout: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    eaglectl.convert(str(drafter_folder(tmp_path)), str(out), wish=Wish(layout=layout), target_name="example/target")
-    report = eaglectl.validate(str(out), select=["EGL0", "EGL9"])
-    assert {(one.rule.id, one.severity) for one in report.findings} == {("EGL902", "note"), ("EGL903", "note")}
+    eaglectl.convert(
+        str(drafter_folder(tmp_path)), str(out), ConvertOptions(layout=layout, target_name="example/target")
+    )
+    report = eaglectl.validate(str(out), eaglectl.ValidateOptions(select=["EGL0", "EGL9"]))
+    assert {(one.rule.id, one.severity) for one in report.findings} == {
+        ("EGL902", "note"),
+        ("EGL903", "note"),
+    }

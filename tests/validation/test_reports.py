@@ -17,36 +17,53 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import eaglectl
-from eaglectl.reports import documents
-from eaglectl.reports.annotations import github, gitlab
-from eaglectl.reports.junit import junit
-from eaglectl.reports.markdown import markdown, safe
-from eaglectl.reports.outputs import FORMATS, render
-from eaglectl.reports.places import Places, key_offset
-from eaglectl.reports.sarif import sarif
-from eaglectl.reports.tallies import fingerprints
-from eaglectl.reports.validation import as_text, print_reports
-from eaglectl.validation.judging import ReleaseVerdict, Report, Suppressed, Unlooked, unopened
+from eaglectl.reports.ci.annotations import github, gitlab
+from eaglectl.reports.ci.junit import junit
+from eaglectl.reports.ci.markdown import markdown, safe
+from eaglectl.reports.ci.outputs import FORMATS, render
+from eaglectl.reports.ci.places import Places, key_offset
+from eaglectl.reports.ci.sarif import sarif
+from eaglectl.reports.findings import fingerprints
+from eaglectl.reports.json.validate import validate_document
+from eaglectl.reports.terminal.validate import as_text, print_reports
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import Finding, Hit, Rule, Severity
+from eaglectl.validation.rule import Match, Rule, Severity
 from tests.builders import drafter_folder
 from tests.conftest import FIXTURES
 
 SCHEMAS = FIXTURES.parent / "schemas"
 OTHERS = Path(__file__).parent / "schemas"
-HOSTILE = "a|b\nc\r\n::error::x ]]> </failure> <script> `code` [x](http://evil) @all #1 %0A \x00\x1b[31m\u202e\ud800 {0} *b* $x$"
+HOSTILE = (
+    "a|b\nc\r\n::error::x ]]> </failure> <script> `code` "
+    "[x](http://evil) @all #1 %0A \x00\x1b[31m\u202e\ud800 {0} *b* $x$"
+)
 
 
 def rule(number: int, severity: Severity = "error", engines: str = "") -> Rule:
     text = f"sentence {number}"
-    return Rule(f"EGL{number}", f"rule-{number}", severity, text, f"why {number}", f"do {number}", lambda _: iter(()), engines)  # fmt: skip
+    return Rule(
+        f"EGL{number}",
+        f"rule-{number}",
+        severity,
+        text,
+        f"why {number}",
+        f"do {number}",
+        lambda _: iter(()),
+        engines,
+    )
 
 
-RULES = {number: rule(number) for number in (201, 203, 204, 301, 701, 702, 1003)} | {110: rule(110, "warning")}
+RULES = {number: rule(number) for number in (201, 203, 204, 301, 701, 702, 1003)} | {
+    110: rule(110, "warning")
+}
 
 
-def finding(number: int, message: str = "m", where: str = "", severity: Severity = "error", **more: Any) -> Finding:
-    return Finding(RULES[number], severity, Hit(message, where, **more))
+def finding(
+    number: int, message: str = "m", where: str = "", severity: Severity = "error", **more: Any
+) -> Finding:
+    return Finding(RULES[number], severity, Match(message, where, **more))
 
 
 OLD = Suppression("EGL110", "until the next training", datetime.date(2026, 1, 31))
@@ -55,82 +72,127 @@ OLD = Suppression("EGL110", "until the next training", datetime.date(2026, 1, 31
 def report(path: str = "drafter", **changes: Any) -> Report:
     by = Suppression("EGL203", "known since May", datetime.date(2027, 1, 31), "tensor:")
     base = Report(
-        path, path, ("vllm==0.32.0",), "fail",
+        path,
+        path,
+        ("vllm==0.32.0",),
+        "fail",
         (
             finding(201, "fc.weight is missing", "tensor:fc.weight", fix="train it"),
-            finding(1003, "is never applied", "config.json:fc_norm", engines=("vllm==0.22.0", "vllm==0.22.1", "vllm==0.23.0")),
+            finding(
+                1003,
+                "is never applied",
+                "config.json:fc_norm",
+                engines=("vllm==0.22.0", "vllm==0.22.1", "vllm==0.23.0"),
+            ),
             finding(110, "says nothing", "config.json:norm_before_residual", "warning"),
         ),
         (
-            Unlooked(RULES[701], "no target was given", False),
-            Unlooked(RULES[702], "no target was given", False),
-            Unlooked(RULES[301], "d2t cannot be read", True),
+            Unchecked(RULES[701], "no target was given", False),
+            Unchecked(RULES[702], "no target was given", False),
+            Unchecked(RULES[301], "d2t cannot be read", True),
         ),
         (Suppressed(finding(203, "is narrow", "tensor:x"), by),),
         (Suppression("EGL999", "long gone"), OLD),
-        (RULES[204],), "eaglectl.toml", 0.5,
+        (RULES[204],),
+        "eaglectl.toml",
+        0.5,
         releases=(
             ReleaseVerdict("vllm", "0.22.0", "fail", ("EGL1003",), ("is never applied",)),
             ReleaseVerdict("vllm", "0.22.1", "fail", ("EGL1003",), ("is never applied",)),
             ReleaseVerdict("vllm", "0.24.0", "pass"),
             ReleaseVerdict("sglang", "0.5.23", "could-not-look", (), ("the target's type is not known",)),
         ),
-        ways_out=("run `eaglectl convert drafter`",), expired=(OLD,),
-    )  # fmt: skip
+        smallest_changes=("run `eaglectl convert drafter`",),
+        expired=(OLD,),
+    )
     return dataclasses.replace(base, **changes)
 
 
 def hostile() -> Report:
     by = Suppression("EGL203", HOSTILE, None, HOSTILE)
     return report(
-        HOSTILE, findings=tuple(finding(201, HOSTILE, where, fix=HOSTILE) for where in (HOSTILE, f"tensor:{HOSTILE}", f"config.json:{HOSTILE}", f"{HOSTILE}.json:{HOSTILE}")),
-        unlooked=(Unlooked(RULES[701], HOSTILE, True), Unlooked(RULES[702], HOSTILE, False)), suppressed=(Suppressed(finding(203, HOSTILE, HOSTILE), by),),
-        unused=(by,), expired=(by,), policy=HOSTILE, problem=HOSTILE, releases=(ReleaseVerdict("vllm", "0.22.0", "fail", (), (HOSTILE,)),), ways_out=(HOSTILE,),
-    )  # fmt: skip
+        HOSTILE,
+        findings=tuple(
+            finding(201, HOSTILE, where, fix=HOSTILE)
+            for where in (HOSTILE, f"tensor:{HOSTILE}", f"config.json:{HOSTILE}", f"{HOSTILE}.json:{HOSTILE}")
+        ),
+        unchecked=(Unchecked(RULES[701], HOSTILE, True), Unchecked(RULES[702], HOSTILE, False)),
+        suppressed=(Suppressed(finding(203, HOSTILE, HOSTILE), by),),
+        unused=(by,),
+        expired=(by,),
+        policy=HOSTILE,
+        problem=HOSTILE,
+        releases=(ReleaseVerdict("vllm", "0.22.0", "fail", (), (HOSTILE,)),),
+        smallest_changes=(HOSTILE,),
+    )
 
 
 def good_and_bad() -> list[Report]:
-    return [report(), hostile(), report("other", verdict="pass", findings=()), unopened("gone", "no such folder")]
+    return [
+        report(),
+        hostile(),
+        report("other", verdict="pass", findings=()),
+        unopened_report("gone", "no such folder"),
+    ]
 
 
 def schema(path: Path) -> jsonschema.protocols.Validator:
-    found = json.loads(path.read_text())
-    return jsonschema.validators.validator_for(found)(found)
+    content = json.loads(path.read_text())
+    return jsonschema.validators.validator_for(content)(content)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
 def test_json_keeps_its_schema(count: int) -> None:
-    document = json.loads(json.dumps(documents.validation(good_and_bad()[:count])))
+    document = json.loads(json.dumps(validate_document(good_and_bad()[:count])))
     schema(SCHEMAS / "validate.schema.json").validate(document)
 
 
-def test_json_is_the_same_twice_and_tells_no_time() -> None:
+def test_json_is_the_same_twice_and_holds_no_time() -> None:
     first, second = (render("json", [report(seconds=seconds)]) for seconds in (0.1, 9.9))
     assert first == second
 
 
 def test_json_of_one_checkpoint_is_the_documented_one() -> None:
-    document = documents.validation([report()])
+    document = validate_document([report()])
     assert document["schema"] == "eaglectl/validate/1" and document["verdict"] == "fail"
     assert document["findings"][0] == {
-        "rule": "EGL201", "name": "rule-201", "severity": "error", "message": "fc.weight is missing", "where": "tensor:fc.weight",
-        "engines": [], "fix": "train it", "url": "docs/rules.md#egl201-rule-201",
-    }  # fmt: skip
-    assert document["releases"][0] == {"engine": "vllm", "release": "0.22.0", "verdict": "fail", "rules": ["EGL1003"], "reasons": ["is never applied"]}  # fmt: skip
-    assert document["could_not_look"][2] == {"rule": "EGL301", "name": "rule-301", "reason": "d2t cannot be read", "is_required": True}  # fmt: skip
+        "rule": "EGL201",
+        "name": "rule-201",
+        "severity": "error",
+        "message": "fc.weight is missing",
+        "where": "tensor:fc.weight",
+        "engines": [],
+        "fix": "train it",
+        "url": "docs/rules.md#egl201-rule-201",
+    }
+    assert document["releases"][0] == {
+        "engine": "vllm",
+        "release": "0.22.0",
+        "verdict": "fail",
+        "rules": ["EGL1003"],
+        "reasons": ["is never applied"],
+    }
+    assert document["could_not_look"][2] == {
+        "rule": "EGL301",
+        "name": "rule-301",
+        "reason": "d2t cannot be read",
+        "is_required": True,
+    }
     assert document["suppressed"][0]["until"] == "2027-01-31"
-    assert [one["rule"] for one in document["unused_suppressions"]] == ["EGL999"]
-    assert [one["rule"] for one in document["expired_suppressions"]] == ["EGL110"]
+    assert [suppression["rule"] for suppression in document["unused_suppressions"]] == ["EGL999"]
+    assert [suppression["rule"] for suppression in document["expired_suppressions"]] == ["EGL110"]
 
 
 def test_json_holds_no_text_that_strict_readers_refuse() -> None:
-    assert "\\ud800" in documents.validation([hostile()])["findings"][0]["message"]
-    assert render("json", [hostile()]).isascii() and not re.search(r"(?<!\\)\\ud800", render("json", [hostile()]))
+    assert "\\ud800" in validate_document([hostile()])["findings"][0]["message"]
+    assert render("json", [hostile()]).isascii() and not re.search(
+        r"(?<!\\)\\ud800", render("json", [hostile()])
+    )
 
 
 def test_the_address_of_the_rules_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLECTL_DOCS_URL", "https://example.org/rules")
-    assert documents.validation([report()])["findings"][0]["url"] == "https://example.org/rules#egl201-rule-201"
+    assert validate_document([report()])["findings"][0]["url"] == "https://example.org/rules#egl201-rule-201"
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
@@ -140,7 +202,8 @@ def test_junit_keeps_the_schema_of_jenkins(count: int) -> None:
 
 def cases(text: str) -> dict[str, list[str]]:
     return {
-        case.attrib["name"]: [child.tag for child in case] for case in ElementTree.fromstring(text).iter("testcase")
+        case.attrib["name"]: [child.tag for child in case]
+        for case in ElementTree.fromstring(text).iter("testcase")
     }
 
 
@@ -165,7 +228,7 @@ def test_junit_fails_what_fail_on_says() -> None:
 
 
 def test_junit_says_that_a_checkpoint_could_not_be_opened() -> None:
-    root = ElementTree.fromstring(junit([unopened("gone", "no such folder")]))
+    root = ElementTree.fromstring(junit([unopened_report("gone", "no such folder")]))
     assert root.attrib["errors"] == "1"
     assert root.find("testsuite/testcase/error").attrib["message"] == "no such folder"  # type: ignore[union-attr]
 
@@ -186,27 +249,40 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
     run = json.loads(sarif([report()]))["runs"][0]
     driver, first = run["tool"]["driver"], run["results"][0]
     assert driver["version"] == eaglectl.__version__
-    assert [one["id"] for one in driver["rules"]] == ["EGL110", "EGL201", "EGL203", "EGL204", "EGL301", "EGL701", "EGL702", "EGL1003"]  # fmt: skip
-    assert all(one["helpUri"].startswith("docs/rules.md#") for one in driver["rules"])
-    assert all(driver["rules"][one["ruleIndex"]]["id"] == one["ruleId"] for one in run["results"])
+    assert [entry["id"] for entry in driver["rules"]] == [
+        "EGL110",
+        "EGL201",
+        "EGL203",
+        "EGL204",
+        "EGL301",
+        "EGL701",
+        "EGL702",
+        "EGL1003",
+    ]
+    assert all(entry["helpUri"].startswith("docs/rules.md#") for entry in driver["rules"])
+    assert all(driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] for result in run["results"])
     assert (first["level"], first["ruleId"]) == ("error", "EGL201")
     assert first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "tensor:fc.weight"
     assert run["results"][3]["suppressions"] == [{"kind": "external", "justification": "known since May"}]
 
 
-def test_sarif_tells_what_could_not_be_looked_at_as_notifications() -> None:
+def test_sarif_reports_what_could_not_be_looked_at_as_notifications() -> None:
     run = json.loads(sarif([report()]))["runs"][0]
-    told = run["invocations"][0]["toolExecutionNotifications"]
-    assert [(one["associatedRule"]["id"], one["level"]) for one in told] == [("EGL701", "note"), ("EGL702", "note"), ("EGL301", "error")]  # fmt: skip
+    notifications = run["invocations"][0]["toolExecutionNotifications"]
+    assert [(entry["associatedRule"]["id"], entry["level"]) for entry in notifications] == [
+        ("EGL701", "note"),
+        ("EGL702", "note"),
+        ("EGL301", "error"),
+    ]
     assert run["invocations"][0]["executionSuccessful"] is True
-    gone = json.loads(sarif([unopened("gone", "no such folder")]))["runs"][0]
+    gone = json.loads(sarif([unopened_report("gone", "no such folder")]))["runs"][0]
     assert gone["invocations"][0]["executionSuccessful"] is False and gone["results"] == []
 
 
 def test_sarif_makes_no_links_of_names() -> None:
     run = json.loads(sarif([hostile()]))["runs"][0]
-    told = [*run["results"], *run["invocations"][0]["toolExecutionNotifications"]]
-    assert told and not any("](" in one["message"]["text"] for one in told)
+    entries = [*run["results"], *run["invocations"][0]["toolExecutionNotifications"]]
+    assert entries and not any("](" in entry["message"]["text"] for entry in entries)
 
 
 def test_a_place_is_the_line_of_its_key_the_file_of_its_tensor_or_a_file(
@@ -222,7 +298,10 @@ def test_a_place_is_the_line_of_its_key_the_file_of_its_tensor_or_a_file(
         assert place.line and place.column and place.path == f"{folder}/config.json"
         assert lines[place.line - 1][place.column - 1 :].startswith(f'"{key.split(".")[-1]}"')
     assert places.find("config.json:not_there").line == 1
-    assert (places.find("tensor:fc.weight").path, places.find("tensor:fc.weight").logical) == (f"{folder}/model.safetensors", "tensor:fc.weight")  # fmt: skip
+    assert (places.find("tensor:fc.weight").path, places.find("tensor:fc.weight").logical) == (
+        f"{folder}/model.safetensors",
+        "tensor:fc.weight",
+    )
     assert places.find("").path == f"{folder}/config.json"
     assert places.find("notes.txt").path == f"{folder}/notes.txt"
     monkeypatch.chdir(tmp_path)
@@ -245,12 +324,16 @@ def test_places_in_what_cannot_be_read_have_no_line(tmp_path: Path) -> None:
 
 NAMES = st.text(min_size=1).filter(lambda name: "." not in name and "[" not in name)
 NESTED = st.recursive(
-    st.integers() | st.text() | st.lists(st.integers()), lambda inner: st.dictionaries(NAMES, inner), max_leaves=12
+    st.integers() | st.text() | st.lists(st.integers()),
+    lambda inner: st.dictionaries(NAMES, inner),
+    max_leaves=12,
 )
 
 
 @given(st.dictionaries(NAMES, NESTED), st.sampled_from([None, 1, 4]), st.booleans())
-def test_every_key_of_a_json_object_is_found(value: dict[str, Any], indent: int | None, is_ascii: bool) -> None:
+def test_every_key_of_a_json_object_is_found(
+    value: dict[str, Any], indent: int | None, is_ascii: bool
+) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
 
     def held(inner: dict[str, Any], path: tuple[str, ...]) -> None:
@@ -278,29 +361,47 @@ def test_github_commands_are_one_line_each_and_escaped() -> None:
     for line in lines[:-1]:
         command = re.fullmatch(r"::(error|warning|notice) (?P<properties>[^:]*)::(?P<data>.*)", line)
         assert command and line.isprintable(), line
-        assert [part.split("=")[0] for part in command["properties"].split(",")] in (["file", "title"], ["file", "line", "title"])  # fmt: skip
+        assert [part.split("=")[0] for part in command["properties"].split(",")] in (
+            ["file", "title"],
+            ["file", "line", "title"],
+        )
         assert "%250A" in command["data"] and "%0D%0A" in command["data"]
 
 
 def test_github_points_at_the_line_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     drafter_folder(tmp_path)
-    found = report("drafter", findings=(finding(110, "is odd", "config.json:model_type", "warning"),), unlooked=())
-    assert github([found]).splitlines()[0] == "::warning file=drafter/config.json,line=1,col=47,title=EGL110 rule-110::is odd. Fix: do 110"  # fmt: skip
+    odd = report(
+        "drafter", findings=(finding(110, "is odd", "config.json:model_type", "warning"),), unchecked=()
+    )
+    assert (
+        github([odd]).splitlines()[0]
+        == "::warning file=drafter/config.json,line=1,col=47,title=EGL110 rule-110::is odd. Fix: do 110"
+    )
 
 
 def test_gitlab_gets_its_fields_and_a_fingerprint_for_each_issue() -> None:
     issues = json.loads(gitlab(good_and_bad()))
-    assert all(set(one) == {"check_name", "description", "fingerprint", "severity", "location"} for one in issues)
-    assert {one["severity"] for one in issues} <= {"info", "minor", "major", "critical", "blocker"}
-    assert len({one["fingerprint"] for one in issues}) == len(issues)
-    assert all(one["location"]["lines"]["begin"] >= 1 for one in issues)
-    assert any(one["description"] == "could not look: no such folder" for one in issues)
+    assert all(
+        set(issue) == {"check_name", "description", "fingerprint", "severity", "location"} for issue in issues
+    )
+    assert {issue["severity"] for issue in issues} <= {"info", "minor", "major", "critical", "blocker"}
+    assert len({issue["fingerprint"] for issue in issues}) == len(issues)
+    assert all(issue["location"]["lines"]["begin"] >= 1 for issue in issues)
+    assert any(issue["description"] == "could not look: no such folder" for issue in issues)
 
 
 def test_a_fingerprint_stays_when_the_numbers_of_a_message_change() -> None:
-    before = [finding(201, "is 3", "tensor:a"), finding(201, "is 4", "tensor:a"), finding(201, "is 3", "tensor:b")]
-    after = [finding(201, "is 7", "tensor:a"), finding(201, "is 8", "tensor:a"), finding(201, "is 9", "tensor:b")]
+    before = [
+        finding(201, "is 3", "tensor:a"),
+        finding(201, "is 4", "tensor:a"),
+        finding(201, "is 3", "tensor:b"),
+    ]
+    after = [
+        finding(201, "is 7", "tensor:a"),
+        finding(201, "is 8", "tensor:a"),
+        finding(201, "is 9", "tensor:b"),
+    ]
     assert fingerprints(before) == fingerprints(after) and len(set(fingerprints(before))) == 3
 
 
@@ -334,7 +435,7 @@ def screen(width: int, *reports: Report, is_quiet: bool = False) -> list[str]:
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_the_screen_shows_the_worst_first_and_the_way_out_under_each() -> None:
+def test_the_screen_shows_errors_first_and_the_fix_under_each_finding() -> None:
     assert screen(120, report()) == [
         "drafter  fail",
         "  error   EGL201 rule-201  tensor:fc.weight",
@@ -357,12 +458,13 @@ def test_the_screen_shows_the_worst_first_and_the_way_out_under_each() -> None:
         "    2 rules   no target was given (EGL701, EGL702)",
         "  suppressed",
         "    EGL203    1 finding: known since May (tensor:, until 2027-01-31)",
-        "  suppressions that met nothing",
+        "  unused suppressions",
         "    EGL999    long gone",
-        "  suppressions that have run out",
+        "  expired suppressions",
         "    EGL110    until the next training (until 2026-01-31)",
         "",
-        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed  (fails on error; policy: eaglectl.toml)",
+        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
+        "  (fails on error; policy: eaglectl.toml)",
     ]
 
 
@@ -372,13 +474,18 @@ def test_a_quiet_screen_shows_what_fails() -> None:
 
 
 def test_several_checkpoints_are_counted_in_the_last_line() -> None:
-    lines = screen(120, *good_and_bad()[::2], unopened("gone", "no such folder"))
+    lines = screen(120, *good_and_bad()[::2], unopened_report("gone", "no such folder"))
     assert lines[-1].startswith("fail  3 checkpoints: 1 could-not-look, 1 fail, 1 pass; 2 errors, 1 warning")
     assert "  could not be read: no such folder" in lines
 
 
-def test_what_no_checkpoint_could_show_is_told_once() -> None:
-    lines = screen(120, report(), report("other", unlooked=report().unlooked[:2]), unopened("gone", "no such folder"))
+def test_what_no_checkpoint_could_show_is_shown_once() -> None:
+    lines = screen(
+        120,
+        report(),
+        report("other", unchecked=report().unchecked[:2]),
+        unopened_report("gone", "no such folder"),
+    )
     assert lines.count("    2 rules   no target was given (EGL701, EGL702)") == 1
     assert (
         lines.count("  could not look") == 1
@@ -388,7 +495,10 @@ def test_what_no_checkpoint_could_show_is_told_once() -> None:
 
 
 def test_the_text_of_a_finding_wraps_under_itself() -> None:
-    long = report(findings=(finding(201, "word " * 60, "tensor:fc.weight"),), unlooked=(Unlooked(RULES[701], "word " * 60, False),))  # fmt: skip
+    long = report(
+        findings=(finding(201, "word " * 60, "tensor:fc.weight"),),
+        unchecked=(Unchecked(RULES[701], "word " * 60, False),),
+    )
     lines = screen(80, long)
     assert all(len(line) <= 80 for line in lines[:-1])
     assert sum(line.startswith("          word") for line in lines) == 5

@@ -1,4 +1,6 @@
-"""The schemas of config.json: well formed, complete for every fixture, and a rule that says what does not fit."""
+"""The schemas of config.json: well formed, complete for every fixture, and a rule that says what does not
+fit.
+"""
 
 import importlib.util
 import json
@@ -14,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.formats.catalogue import FORMATS
-from eaglectl.validation import config_schema
-from eaglectl.validation.config_schema import SCHEMAS, _fits, schema_file, violations
+from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.validation.rules import config_schema
+from eaglectl.validation.rules.config_schema import _fits, schema_file, violations
 from tests.builders import ABSENT, drafter_config, drafter_folder
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
@@ -47,9 +49,10 @@ def make() -> ModuleType:
 
 
 def test_the_files_are_what_make_schemas_writes(make: ModuleType) -> None:
-    assert {path.name for path in FILES} == {make.path(one).name for one in make.PRODUCERS}
-    for one in make.PRODUCERS:
-        assert make.path(one).read_text() == make.text(one), "run `make schemas`"
+    texts = make.texts()
+    assert set(FILES) == set(texts)
+    for path, text in texts.items():
+        assert path.read_text() == text, "run `make schemas`"
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.schema.json")), ids=lambda path: path.name)
@@ -63,7 +66,7 @@ def test_every_schema_is_one(path: Path) -> None:
 
 def test_every_format_has_a_schema() -> None:
     for one in FORMATS:
-        assert schema_file(f"config-{SCHEMAS.get(one.name, one.name)}.schema.json") in FILES
+        assert schema_file(f"config-{one.schema_name}.schema.json") in FILES
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -78,9 +81,11 @@ def test_every_key_says_what_it_means(path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 def test_every_fixture_fits_the_schema_of_its_producer(case: Case) -> None:
-    name = NOT_SIGNED.get(case.path) or SCHEMAS.get(case.producer, case.producer)
+    name = NOT_SIGNED.get(case.path) or by_name(case.producer).schema_name
     jsonschema.validate(loaded(case.folder / "config.json"), loaded(FOLDER / f"config-{name}.schema.json"))
-    report = eaglectl.validate(str(case.folder), select=["config-schema"], answers=case.answered())
+    report = eaglectl.validate(
+        str(case.folder), eaglectl.ValidateOptions(select=["config-schema"], answers=case.answered())
+    )
     assert report.findings == ()
 
 
@@ -90,21 +95,45 @@ def test_a_schema_on_its_own_asks_for_what_the_layout_states(missing: str) -> No
         jsonschema.validate(drafter_config(**{missing: ABSENT}), VLLM)
 
 
-# fmt: off
 BAD = (
-    Patch("a text for a number of tokens", ("EGL121",), config={"sliding_window": "2048"}, says="sliding_window does not fit: '2048' is not of type 'integer', 'null'"),
+    Patch(
+        "a text for a number of tokens",
+        ("EGL121",),
+        config={"sliding_window": "2048"},
+        says="sliding_window does not fit: '2048' is not of type 'integer', 'null'",
+    ),
     Patch("a text for a token", ("EGL121",), config={"eos_token_id": "</s>"}, says="eos_token_id"),
-    Patch("a text for a token in a list", ("EGL121",), config={"eos_token_id": [1, "2"]}, says="eos_token_id[1]"),
+    Patch(
+        "a text for a token in a list", ("EGL121",), config={"eos_token_id": [1, "2"]}, says="eos_token_id[1]"
+    ),
     Patch("a text for a switch", ("EGL121",), config={"use_cache": "yes"}, says="use_cache"),
     Patch("a text for a list", ("EGL121",), config={"layer_types": "full_attention"}, says="layer_types"),
-    Patch("a share beyond one", ("EGL121",), config={"attention_dropout": 1.5}, says="1.5 is greater than the maximum of 1"),
-    Patch("a nested switch that is none", ("EGL121",), config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True, "norm_before_fc": False}, "transformers_version": 5}, says="transformers_version"),
+    Patch(
+        "a share beyond one",
+        ("EGL121",),
+        config={"attention_dropout": 1.5},
+        says="1.5 is greater than the maximum of 1",
+    ),
+    Patch(
+        "a nested switch that is none",
+        ("EGL121",),
+        config={
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+                "use_aux_hidden_state": True,
+                "norm_before_fc": False,
+            },
+            "transformers_version": 5,
+        },
+        says="transformers_version",
+    ),
     Patch("a number that reading refuses", ("EGL112",), config={"hidden_size": "16"}),
-    Patch("layers that reading refuses", ("EGL112",), config={"eagle_aux_hidden_state_layer_ids": [2, "4", 5]}),
+    Patch(
+        "layers that reading refuses", ("EGL112",), config={"eagle_aux_hidden_state_layer_ids": [2, "4", 5]}
+    ),
     Patch("a kind that another rule judges", ("EGL118",), config={"model_type": 3}),
     Patch("a key that nobody knows", (), config={"my_own_key": {"any": ["thing"]}}),
 )
-# fmt: on
 
 
 @pytest.mark.parametrize("patch", BAD, ids=lambda patch: patch.why)
@@ -122,11 +151,15 @@ def test_a_finding_says_where(tmp_path: Path) -> None:
         "speculators_config.proposal_methods[0].speculative_tokens"
     ]
     report = eaglectl.validate(str(drafter_folder(tmp_path, config={"use_cache": 1})))
-    assert [one.hit.where for one in report.findings] == ["config.json:use_cache"]
+    assert [one.match.where for one in report.findings] == ["config.json:use_cache"]
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 5) | st.floats(-2, 2) | st.sampled_from(["", "eagle3", "silu"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 5)
+    | st.floats(-2, 2)
+    | st.sampled_from(["", "eagle3", "silu"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["use_aux_hidden_state", "factor"]), inner, max_size=2)
@@ -156,6 +189,7 @@ def test_schemas_are_found_in_a_checkout_and_in_an_installed_package(
 
 def test_a_good_config_is_judged_without_jsonschema(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
-    code = f"import eaglectl, sys; eaglectl.validate({str(folder)!r}, headers_only=True); print(*sys.modules)"
+    validate = f"eaglectl.validate({str(folder)!r}, eaglectl.ValidateOptions(headers_only=True))"
+    code = f"import eaglectl, sys; {validate}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jsonschema", "torch", "numpy", "huggingface_hub"} & set(done.stdout.split())

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.validation.judging import Report
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.validation.judge import Report
 from tests.builders import HIDDEN, drafter_folder, floats, sharded_folder
 from tests.cases import CASES, REFUSED, Case
 from tests.conftest import FIXTURES
@@ -15,25 +16,40 @@ from tests.conftest import FIXTURES
 TARGET = str(FIXTURES / "target")
 RELEASE = "vllm==0.33.0"
 V1_READS_OTHERS = ("EGL406",)  # ids that vLLM's V1 runner takes one too low
-NEMO = ("EGL101", "EGL105", "EGL410")  # a class of its own, the target's depth, layers that only the recipe knows
+NEMO = (
+    "EGL101",
+    "EGL105",
+    "EGL410",
+)  # a class of its own, the target's depth, layers that only the recipe knows
 TRAINED_AT_10000 = ("EGL607",)
-# what is truly wrong with the fixtures as their producers leave them, without and with the answers of tests/cases.py
+# what is truly wrong with the fixtures as their producers leave them, without and with the answers of
+# tests/cases.py
 TRUE: Mapping[str, tuple[str, ...]] = {
     "eagle/bin": ("EGL002",), "eagle/wide-target": ("EGL002",), "eagle/vicuna": ("EGL002",),
     "specforge/gqa-ids": V1_READS_OTHERS,
     "specforge/peagle": ("EGL101",),
     "torchspec/mla": (*V1_READS_OTHERS, *TRAINED_AT_10000), "torchspec/mla-deepseek-v3": TRAINED_AT_10000,
-    "torchspec/dcp": ("EGL002", "EGL002", "EGL005"), "torchspec/dcp-2ranks": ("EGL002", "EGL002", "EGL002", "EGL005"),
+    "torchspec/dcp": ("EGL002", "EGL002", "EGL005"),
+    "torchspec/dcp-2ranks": ("EGL002", "EGL002", "EGL002", "EGL005"),
     "lightseekorg/mla": TRAINED_AT_10000, "lightseekorg/mla-eagle3.1": TRAINED_AT_10000,
-    "angelslim/gqa": ("EGL107", *TRAINED_AT_10000), "angelslim/cosyvoice": ("EGL101", "EGL105", "EGL107", *TRAINED_AT_10000),
+    "angelslim/gqa": ("EGL107", *TRAINED_AT_10000),
+    "angelslim/cosyvoice": ("EGL101", "EGL105", "EGL107", *TRAINED_AT_10000),
     "automodel/gqa": NEMO, "automodel/eagle3.1": NEMO, "automodel/mla": (*NEMO, "EGL117"),
     "automodel/sidecar": ("EGL002", "EGL002", "EGL105", "EGL310", "EGL410"),
-    "modelopt/hf": V1_READS_OTHERS, "modelopt/hf-full-vocab": V1_READS_OTHERS, "modelopt/hf-ids": V1_READS_OTHERS,
-    "modelopt/hf-ids-unsorted": V1_READS_OTHERS, "modelopt/hf-four-aux": V1_READS_OTHERS, "modelopt/hf-two-layers": V1_READS_OTHERS,
-    "modelopt/hf-mla": (*V1_READS_OTHERS, "EGL114"), "modelopt/hf-fp8": V1_READS_OTHERS, "modelopt/hf-fp8-kv": V1_READS_OTHERS,
+    "modelopt/hf": V1_READS_OTHERS,
+    "modelopt/hf-full-vocab": V1_READS_OTHERS,
+    "modelopt/hf-ids": V1_READS_OTHERS,
+    "modelopt/hf-ids-unsorted": V1_READS_OTHERS,
+    "modelopt/hf-four-aux": V1_READS_OTHERS,
+    "modelopt/hf-two-layers": V1_READS_OTHERS,
+    "modelopt/hf-mla": (*V1_READS_OTHERS, "EGL114"),
+    "modelopt/hf-fp8": V1_READS_OTHERS,
+    "modelopt/hf-fp8-kv": V1_READS_OTHERS,
     "modelopt-megatron/deep": V1_READS_OTHERS, "modelopt-megatron/deep-unsorted-ids": V1_READS_OTHERS,
     "speculators/four-aux": ("EGL408",),
-    "sglang/aux-norm": (*V1_READS_OTHERS, "EGL506"), "sglang/two-layers": V1_READS_OTHERS, "sglang/mla-absorbed": V1_READS_OTHERS,
+    "sglang/aux-norm": (*V1_READS_OTHERS, "EGL506"),
+    "sglang/two-layers": V1_READS_OTHERS,
+    "sglang/mla-absorbed": V1_READS_OTHERS,
 }  # fmt: skip
 # fixtures that convert refuses; all but the last are errors, that one is a question
 TRUE_OF_REFUSED: Mapping[str, tuple[str, ...]] = {
@@ -56,8 +72,8 @@ def loud(report: Report) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 def test_of_a_producer_s_files_only_what_is_true_is_said(case: Case) -> None:
-    report = eaglectl.validate(str(case.folder), answers=case.answered())
-    assert loud(report) == sorted(TRUE.get(case.path, ())), [one.hit for one in report.findings]
+    report = eaglectl.validate(str(case.folder), eaglectl.ValidateOptions(answers=case.answered()))
+    assert loud(report) == sorted(TRUE.get(case.path, ())), [one.match for one in report.findings]
 
 
 @pytest.mark.parametrize("path", REFUSED)
@@ -72,12 +88,12 @@ def test_what_convert_writes_has_nothing_wrong(case: Case, tmp_path: Path) -> No
     if case.is_pickled and find_spec("torch") is None:
         pytest.skip("reading pickles needs torch")
     out = tmp_path / "out"
-    eaglectl.convert(str(case.folder), out, answers=case.answered())
+    eaglectl.convert(str(case.folder), out, ConvertOptions(answers=case.answered()))
     alone = eaglectl.validate(str(out))
-    assert (loud(alone), alone.verdict) == ([], "pass"), [one.hit for one in alone.findings]
-    asked = eaglectl.validate(str(out), target=TARGET, engines=[RELEASE])
+    assert (loud(alone), alone.verdict) == ([], "pass"), [one.match for one in alone.findings]
+    asked = eaglectl.validate(str(out), eaglectl.ValidateOptions(target=TARGET, engines=[RELEASE]))
     wrong = list(OF_ANOTHER_TARGET.get(case.path, ()))
-    assert loud(asked) == wrong, [one.hit for one in asked.findings]
+    assert loud(asked) == wrong, [one.match for one in asked.findings]
     assert asked.verdict == ("fail" if wrong else "pass"), asked.releases
 
 
@@ -88,12 +104,17 @@ def test_a_good_drafter_has_nothing_wrong(tmp_path: Path) -> None:
 
 
 def test_two_spellings_of_the_first_layer_are_no_fault(tmp_path: Path) -> None:
-    """All engines rename each tensor by itself (vLLM llama_eagle3.py:291 of 0.32.0, SGLang llama_eagle3.py:339 of 0.5.23)."""
+    """All engines rename each tensor by itself (vLLM llama_eagle3.py:291 of 0.32.0, SGLang
+    llama_eagle3.py:339 of 0.5.23).
+    """
     name = "hidden_norm.weight"
     respelt = {f"layers.0.{name}": None, f"midlayer.{name}": floats(f"layers.0.{name}", HIDDEN)}
     one, other = drafter_folder(tmp_path, "one"), drafter_folder(tmp_path, "other", tensors=respelt)
     for engine in (RELEASE, "vllm==0.32.0", "sglang==0.5.23"):
-        before, after = (eaglectl.validate(str(folder), engines=[engine]) for folder in (one, other))
+        before, after = (
+            eaglectl.validate(str(folder), eaglectl.ValidateOptions(engines=[engine]))
+            for folder in (one, other)
+        )
         assert (loud(after), after.verdict) == (loud(before), before.verdict) == ([], "pass")
 
 

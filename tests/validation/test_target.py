@@ -29,34 +29,124 @@ def tokenizers(ours: Any, theirs: Any) -> Callable[[Path], None]:
 
 def bpe(*tokens: str, **added: int) -> dict[str, Any]:
     entries = [{"id": number, "content": text} for text, number in added.items()]
-    return {"model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(tokens)}}, "added_tokens": entries}
+    return {
+        "model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(tokens)}},
+        "added_tokens": entries,
+    }
 
 
 UNIGRAM = {"model": {"type": "Unigram", "vocab": [["a", -1.0], ["b", -2.0]]}}
 
-# fmt: off
 BAD = (
-    Patch("a wider target", ("EGL701",), target_config={**TARGET, "hidden_size": 2 * HIDDEN}, says="the target is 32 wide"),
-    Patch("a full vocabulary that the target has not", ("EGL702",), {"draft_vocab_size": VOCAB}, FULL, target_config={**TARGET, "vocab_size": 60}, says="the target has 60 tokens"),
-    Patch("another tokenizer", ("EGL703",), also=tokenizers(bpe("a", "b", end=2), bpe("b", "a", end=2)), target_config=TARGET, says="2 tokens have other numbers"),
-    Patch("another added token", ("EGL703",), also=tokenizers(bpe("a", end=2), bpe("a", end=3)), target_config=TARGET, says="'end' is 2 here and 3 there"),
-    Patch("another Unigram tokenizer", ("EGL703",), also=tokenizers(UNIGRAM, bpe("b", "a")), target_config=TARGET),
-    Patch("the drafter as its own target", ("EGL706",), target_config=drafter_config(), says="draft_vocab_size"),
-    Patch("another drafter as the target", ("EGL706",), target_config={**TARGET, "architectures": ["LlamaForCausalLMEagle3"]}, says="LlamaForCausalLMEagle3"),
-    Patch("a target of more parts", ("EGL707",), target_config={**TARGET, "num_attention_heads": 32, "num_key_value_heads": 8}, says="over 8 GPUs, and the drafter's 4 heads cannot"),
-    Patch("a larger target vocabulary", ("EGL708",), target_config={**TARGET, "vocab_size": 80}, says="the target has 80 tokens and this drafter was made for 64"),
-    Patch("a vocab_size that is the draft's", ("EGL302", "EGL708"), {"vocab_size": DRAFT}, {"embed_tokens.weight": None}, target_config=TARGET),
+    Patch(
+        "a wider target",
+        ("EGL701",),
+        target_config={**TARGET, "hidden_size": 2 * HIDDEN},
+        says="the target is 32 wide",
+    ),
+    Patch(
+        "a full vocabulary that the target has not",
+        ("EGL702",),
+        {"draft_vocab_size": VOCAB},
+        FULL,
+        target_config={**TARGET, "vocab_size": 60},
+        says="the target has 60 tokens",
+    ),
+    Patch(
+        "another tokenizer",
+        ("EGL703",),
+        also=tokenizers(bpe("a", "b", end=2), bpe("b", "a", end=2)),
+        target_config=TARGET,
+        says="2 tokens have other numbers",
+    ),
+    Patch(
+        "another added token",
+        ("EGL703",),
+        also=tokenizers(bpe("a", end=2), bpe("a", end=3)),
+        target_config=TARGET,
+        says="'end' is 2 here and 3 there",
+    ),
+    Patch(
+        "another Unigram tokenizer",
+        ("EGL703",),
+        also=tokenizers(UNIGRAM, bpe("b", "a")),
+        target_config=TARGET,
+    ),
+    Patch(
+        "a Unigram tokenizer in another order",
+        ("EGL703",),
+        also=tokenizers(UNIGRAM, {"model": {"type": "Unigram", "vocab": [["b", -1.0], ["a", -2.0]]}}),
+        target_config=TARGET,
+        says="2 tokens have other numbers",
+    ),
+    Patch(
+        "the drafter as its own target", ("EGL706",), target_config=drafter_config(), says="draft_vocab_size"
+    ),
+    Patch(
+        "another drafter as the target",
+        ("EGL706",),
+        target_config={**TARGET, "architectures": ["LlamaForCausalLMEagle3"]},
+        says="LlamaForCausalLMEagle3",
+    ),
+    Patch(
+        "a target of more parts",
+        ("EGL707",),
+        target_config={**TARGET, "num_attention_heads": 32, "num_key_value_heads": 8},
+        says="over 8 GPUs, and the drafter's 4 heads cannot",
+    ),
+    Patch(
+        "a larger target vocabulary",
+        ("EGL708",),
+        target_config={**TARGET, "vocab_size": 80},
+        says="the target has 80 tokens and this drafter was made for 64",
+    ),
+    Patch(
+        "a vocab_size that is the draft's",
+        ("EGL302", "EGL708"),
+        {"vocab_size": DRAFT},
+        {"embed_tokens.weight": None},
+        target_config=TARGET,
+    ),
 )
 GOOD = (
     Patch("no target", (), given=FAMILY, blind=("EGL701", "EGL702", "EGL706", "EGL707", "EGL708")),
-    Patch("a target that may be split as the drafter", (), target_config={**TARGET, "num_attention_heads": 4, "num_key_value_heads": 1}),
-    Patch("one tokenizer in two spellings", (), also=tokenizers(bpe("a", "b"), json.dumps(bpe("a", "b"), indent=1)), target_config=TARGET),
+    Patch(
+        "a target that may be split as the drafter",
+        (),
+        target_config={**TARGET, "num_attention_heads": 4, "num_key_value_heads": 1},
+    ),
+    Patch(
+        "one tokenizer in two spellings",
+        (),
+        also=tokenizers(bpe("a", "b"), json.dumps(bpe("a", "b"), indent=1)),
+        target_config=TARGET,
+    ),
     Patch("no tokenizer beside the drafter", (), also=tokenizers(None, bpe("a")), target_config=TARGET),
-    Patch("no tokenizer beside the target", (), given=FAMILY, also=tokenizers(bpe("a"), None), target_config=TARGET, blind=("EGL703", "EGL707")),
-    Patch("a tokenizer that is none", (), given=FAMILY, also=tokenizers("{", bpe("a")), target_config=TARGET, blind=("EGL703", "EGL707")),
-    Patch("a tokenizer without tokens", (), given=FAMILY, also=tokenizers({"model": 1}, bpe("a")), target_config=TARGET, blind=("EGL703", "EGL707")),
+    Patch(
+        "no tokenizer beside the target",
+        (),
+        given=FAMILY,
+        also=tokenizers(bpe("a"), None),
+        target_config=TARGET,
+        blind=("EGL703", "EGL707"),
+    ),
+    Patch(
+        "a tokenizer that is none",
+        (),
+        given=FAMILY,
+        also=tokenizers("{", bpe("a")),
+        target_config=TARGET,
+        blind=("EGL703", "EGL707"),
+    ),
+    Patch(
+        "a tokenizer without tokens",
+        (),
+        given=FAMILY,
+        also=tokenizers({"model": 1}, bpe("a")),
+        target_config=TARGET,
+        blind=("EGL703", "EGL707"),
+    ),
 )
-# fmt: on
 
 
 @pytest.mark.parametrize("patch", (*BAD, *GOOD), ids=lambda patch: patch.why)
@@ -66,5 +156,8 @@ def test_a_target_gives_exactly_its_findings(patch: Patch, tmp_path: Path) -> No
 
 def test_the_drafters_own_folder_is_no_target(tmp_path: Path) -> None:
     folder = str(drafter_folder(tmp_path))
-    report = eaglectl.validate(folder, target=folder, select=["EGL4", "EGL6", "EGL7"], ignore=["EGL704", "EGL705"])
+    report = eaglectl.validate(
+        folder,
+        eaglectl.ValidateOptions(target=folder, select=["EGL4", "EGL6", "EGL7"], ignore=["EGL704", "EGL705"]),
+    )
     assert [one.rule.id for one in report.findings] == ["EGL706"]

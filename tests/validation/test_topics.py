@@ -13,7 +13,7 @@ ROOT = Path(eaglectl.__file__).parent
 ROOMS = ("checkpoint", "drafter", "formats")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).glob("*.py"))
 # what is raised or said, and the place of its topic among the arguments
-CALLS = {"Refused": 1, "Unreadable": 1, "say": 3, "Note": 3, "Fault": 0}
+CALLS = {"RefusedError": 1, "UnreadableError": 1, "add_note": 3, "Note": 3, "Fault": 0}
 # what belongs to no rule: faults of a call or a conversion, not of a checkpoint (file -> functions)
 NOBODYS = {"formats/writing.py": None}
 
@@ -38,7 +38,11 @@ def literals(expression: ast.expr) -> list[str]:
     """The texts that an expression may be: a literal, or either side of a condition."""
     if isinstance(expression, ast.IfExp):
         return literals(expression.body) + literals(expression.orelse)
-    return [expression.value] if isinstance(expression, ast.Constant) and isinstance(expression.value, str) else []
+    return (
+        [expression.value]
+        if isinstance(expression, ast.Constant) and isinstance(expression.value, str)
+        else []
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -55,7 +59,7 @@ def test_reading_tells_no_fault_without_a_topic(path: Path) -> None:
     if f"formats/{path.name}" in NOBODYS:
         return
     for name, call in calls(path):
-        level = call.args[0] if name in ("say", "Note") and call.args else None
+        level = call.args[0] if name in ("add_note", "Note") and call.args else None
         if isinstance(level, ast.Constant) and level.value == "note":
             continue
         assert topics(name, call), f"{path.name}:{call.lineno}"

@@ -1,1 +1,1 @@
-"""The pages of `--page`: what each command found, as one HTML file that needs nothing else."""
+"""The HTML pages of `--page`: each command's result as one self-contained file."""

@@ -1,4 +1,4 @@
-"""What is around every page: the head, the verdict, and the only style sheet; nothing in it is loaded from anywhere."""
+"""The frame of every page: head, verdict and the only style sheet; nothing is loaded from elsewhere."""
 
 import base64
 import hashlib
@@ -7,12 +7,12 @@ from functools import cache
 from importlib.resources import files
 
 import eaglectl
-from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, mark
+from eaglectl.reports.pages.markup import Content, Markup, element, filled, mark
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page before it is framed: the verdict in its tone, what was looked at, what is said of both, and the sections."""
+    """A page before it is framed; `subject` is the source, `lead` a summary, `body` the sections."""
 
     command: str
     verdict: str
@@ -23,9 +23,9 @@ class Page:
 
 
 def frame(page: Page) -> str:
-    """The whole document; the same page gives the same bytes."""
+    """Return the whole document; the same page gives the same bytes."""
     head = element("head", *_head(page))
-    subject = element("span", page.subject, class_="subject") if page.subject else NOTHING
+    subject = filled("span", page.subject, class_="subject")
     title = element("h1", mark(page.verdict, page.tone), " ", subject)
     header = element("header", element("p", _made_by(page), class_="about"), title, page.lead)
     body = element("body", header, element("main", page.body))
@@ -36,7 +36,7 @@ def _head(page: Page) -> tuple[Content, ...]:
     subject = f": {page.subject}" if page.subject else ""
     return (
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        element("meta", http_equiv="Content-Security-Policy", content=_security_policy()),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{page.verdict}{subject} - {_made_by(page)}"),
@@ -53,7 +53,7 @@ def _style() -> Markup:
     return Markup(files("eaglectl.reports.pages").joinpath("page.css").read_text(encoding="utf-8"))
 
 
-def _policy() -> str:
-    """What a browser may do for this page: apply this one style sheet, and nothing else."""
+def _security_policy() -> str:
+    """Return a content security policy that allows this one style sheet and nothing else."""
     digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

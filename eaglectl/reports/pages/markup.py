@@ -1,15 +1,15 @@
-"""HTML that is built from elements, so that every text is escaped in one place."""
+"""HTML built from elements, so that all text is escaped in one place."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from eaglectl.errors import printable
+from eaglectl.text import printable
 
 VOID = ("meta",)
 
 
 class Markup(str):
-    """HTML that is finished; every other string is text, and is escaped."""
+    """Finished HTML; any other string is text, and is escaped."""
 
     __slots__ = ()
 
@@ -19,26 +19,40 @@ NOTHING = Markup("")
 
 
 def element(tag: str, /, *content: Content, **attributes: str | bool | None) -> Markup:
-    """An element; texts are escaped, None is left out. `class_` and `aria_label` are written class and aria-label."""
-    given = "".join(_attribute(key, value) for key, value in attributes.items())
-    return Markup(f"<{tag}{given}>" if tag in VOID else f"<{tag}{given}>{join(content)}</{tag}>")
+    """Return an element; text is escaped, None left out, `class_` written class, `aria_label` aria-label."""
+    start = f"<{tag}{''.join(_attribute(key, value) for key, value in attributes.items())}>"
+    if tag in VOID:
+        return Markup(start)
+    return Markup(f"{start}{join(content)}</{tag}>")
 
 
-def join(content: Iterable[Content]) -> Markup:
-    """Contents one after another."""
-    return Markup("".join(one if isinstance(one, Markup) else text(one or "") for one in content))
+def filled(tag: str, /, *content: Content, **attributes: str | bool | None) -> Markup:
+    """Return an element, or nothing if it would be empty."""
+    inside = join(content)
+    return element(tag, inside, **attributes) if inside else NOTHING
 
 
-def text(given: str) -> Markup:
-    """Text as it stands: characters that show nothing, or turn the line around, are written as escapes."""
-    return Markup(escape(printable(given)))
+def join(contents: Iterable[Content]) -> Markup:
+    """Return contents one after another."""
+    return Markup("".join(map(_escaped, contents)))
 
 
-def prose(given: str) -> Markup:
-    """A sentence of ours or of a rule, `code` in it set as code."""
-    parts = given.split("`")
+def _escaped(content: Content) -> Markup:
+    if isinstance(content, Markup):
+        return content
+    return text(content or "")
+
+
+def text(plain: str) -> Markup:
+    """Return escaped text; characters that are invisible or change the direction are shown as escapes."""
+    return Markup(escape(printable(plain)))
+
+
+def prose(plain: str) -> Markup:
+    """Return a sentence with `code` in it set as code."""
+    parts = plain.split("`")
     if len(parts) % 2 == 0:
-        return text(given)
+        return text(plain)
     return join(element("code", part) if place % 2 else part for place, part in enumerate(parts))
 
 
@@ -46,27 +60,37 @@ def _attribute(key: str, value: str | bool | None) -> str:
     name = key.rstrip("_").replace("_", "-")
     if value is None or value is False:
         return ""
-    return f" {name}" if value is True else f' {name}="{text(value)}"'
+    if value is True:
+        return f" {name}"
+    return f' {name}="{text(value)}"'
 
 
 def section(title: str, *content: Content, about: str = "", level: int = 2) -> Markup:
-    """A part of the page under its heading; nothing where it has no content."""
+    """Return a section under its heading, or nothing if it has neither content nor `about`."""
     body = join(content)
-    caption = element("p", about, class_="about") if about else None
-    return element("section", element(f"h{level}", title), caption, body) if body or about else NOTHING
+    if not (body or about):
+        return NOTHING
+    return element("section", element(f"h{level}", title), filled("p", about, class_="about"), body)
 
 
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[Content]], kind: str = "") -> Markup:
-    """A table whose first column names the rows; it scrolls by itself where it is wider than the screen.
+    """Return a table that scrolls if it is wider than the screen; the first column names the rows.
 
-    `kind`: "figures" breaks no cell into lines.
+    `kind`: "figures" keeps each cell on one line.
     """
     body = join(_row(row) for row in rows)
     if not body:
         return NOTHING
-    titles = join(element("th", title, scope="col") if title else element("td") for title in head)
-    inner = element("table", element("thead", element("tr", titles)) if any(head) else None, element("tbody", body))
-    return element("div", inner, class_=f"scroll {kind}".strip(), role="region", aria_label=label, tabindex="0")
+    inner = element("table", _head(head), element("tbody", body))
+    style = f"scroll {kind}".strip()
+    return element("div", inner, class_=style, role="region", aria_label=label, tabindex="0")
+
+
+def _head(titles: Sequence[str]) -> Markup:
+    if not any(titles):
+        return NOTHING
+    cells = (element("th", title, scope="col") if title else element("td") for title in titles)
+    return element("thead", element("tr", *cells))
 
 
 def _row(cells: Sequence[Content]) -> Markup:
@@ -75,30 +99,36 @@ def _row(cells: Sequence[Content]) -> Markup:
 
 
 def pairs(rows: Iterable[tuple[str, Content]]) -> Markup:
-    """Names and values."""
-    body = join(element("div", element("dt", name), element("dd", value)) for name, value in rows)
-    return element("dl", body) if body else NOTHING
+    """Return names and values."""
+    return filled("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in rows))
 
 
 def folded(title: str, content: Markup) -> Markup:
-    """What is there for who asks; the browser opens it without a script."""
-    return element("details", element("summary", title), content) if content else NOTHING
+    """Return content behind a title that the browser opens without a script."""
+    if not content:
+        return NOTHING
+    return element("details", element("summary", title), content)
 
 
 def mark(word: Content, tone: str) -> Markup:
-    """A word in the colour of its tone: good, bad, doubt or plain. The word alone says it too."""
+    """Return a word in the colour of its tone: good, bad, doubt or plain."""
     return element("span", word, class_=f"mark {tone}")
 
 
 def remarks(rows: Iterable[tuple[str, str, Content]]) -> Markup:
-    """Sentences, each after a word in its tone."""
-    items = join(element("li", mark(word, tone), " ", element("span", said)) for word, tone, said in rows)
-    return element("ul", items, class_="remarks") if items else NOTHING
+    """Return a list of sentences, each after a word in its tone; a row is word, tone, sentence."""
+    items = (element("li", mark(word, tone), " ", element("span", sentence)) for word, tone, sentence in rows)
+    return filled("ul", *items, class_="remarks")
 
 
 def command(line: str) -> Markup:
-    """A command to copy; a line never ends within an option's name."""
-    words = (
-        element("span", word, class_="option") if word.startswith("--") else text(word) for word in line.split(" ")
-    )
-    return element("pre", element("code", Markup(" ".join(words))))
+    """Return a command to copy, or nothing without one; no line break falls inside the name of an option."""
+    if not line:
+        return NOTHING
+    return element("pre", element("code", Markup(" ".join(map(_word, line.split(" "))))))
+
+
+def _word(word: str) -> Markup:
+    if word.startswith("--"):
+        return element("span", word, class_="option")
+    return text(word)

@@ -1,4 +1,6 @@
-"""Good drafters and their targets, the same to the byte on every machine: numpy and a hash make all their weights."""
+"""Good drafters and their targets, the same to the byte on every machine: numpy and a hash make all their
+weights.
+"""
 
 import hashlib
 import json
@@ -16,19 +18,41 @@ HIDDEN, MLP, VOCAB, DRAFT, DEPTH, POSITIONS = 32, 48, 256, 96, 8, 512
 GQA: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 # vLLM's MLA kernels want kv_lora_rank 512 and 64 rotated dimensions
 MLA: dict[str, Any] = {
-    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 512, "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 64, "v_head_dim": 16,
-}  # fmt: skip
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 16,
+}
 SIZES: dict[str, Any] = {
-    "hidden_size": HIDDEN, "intermediate_size": MLP, "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-06,
-    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "float32",
-}  # fmt: skip
+    "hidden_size": HIDDEN,
+    "intermediate_size": MLP,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": POSITIONS,
+    "rms_norm_eps": 1e-06,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
 DEEPSEEK: dict[str, Any] = {
-    "first_k_dense_replace": DEPTH, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "rope_interleave": True,
-}  # fmt: skip
+    "first_k_dense_replace": DEPTH,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "rope_interleave": True,
+}
 TARGETS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False, **GQA},
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False, **GQA},
+    "qwen3": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "use_sliding_window": False,
+        **GQA,
+    },
     "mla": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **MLA, **DEEPSEEK},
 }
 ARCHITECTURES = {
@@ -43,7 +67,9 @@ DRAFTED = (*sorted(token * 37 % VOCAB for token in range(DRAFT))[:-1], VOCAB - 1
 
 @dataclass
 class Files:
-    """A drafter's folder before it is written. `files` has the other files, and replaces the weights' where it names them."""
+    """A drafter's folder before it is written. `files` has the other files, and replaces the weights' where
+    it names them.
+    """
 
     config: Any
     tensors: dict[str, Stored]
@@ -103,7 +129,9 @@ BASES = {
 def uniform(seed: str, *shape: int, low: float = -0.5, high: float = 0.5) -> Stored:
     """A float32 tensor of numbers spread evenly between `low` and `high`."""
     count = int(np.prod(shape))
-    noise = np.frombuffer(hashlib.shake_256(seed.encode()).digest(4 * count), "<u4").astype(np.float64) / 2**32
+    noise = (
+        np.frombuffer(hashlib.shake_256(seed.encode()).digest(4 * count), "<u4").astype(np.float64) / 2**32
+    )
     return "F32", shape, (low + (high - low) * noise).astype("<f4").tobytes()
 
 
@@ -114,9 +142,14 @@ def _attention(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
         )
         rank, query = MLA["kv_lora_rank"], MLA["q_lora_rank"]
         return {
-            "q_a_proj": (query, wide), "q_a_layernorm": (query,), "q_b_proj": (heads * (nope + rope), query), "kv_a_layernorm": (rank,),
-            "kv_a_proj_with_mqa": (rank + rope, wide), "kv_b_proj": (heads * (nope + value), rank), "o_proj": (HIDDEN, heads * value),
-        }  # fmt: skip
+            "q_a_proj": (query, wide),
+            "q_a_layernorm": (query,),
+            "q_b_proj": (heads * (nope + rope), query),
+            "kv_a_layernorm": (rank,),
+            "kv_a_proj_with_mqa": (rank + rope, wide),
+            "kv_b_proj": (heads * (nope + value), rank),
+            "o_proj": (HIDDEN, heads * value),
+        }
     size = GQA["head_dim"]
     rows = {
         part: GQA[f"num_{key}_heads"] * size
@@ -128,7 +161,9 @@ def _attention(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
 
 
 def _layer(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {f"self_attn.{name}": shape for name, shape in _attention(kind, wide).items()}
+    shapes: dict[str, tuple[int, ...]] = {
+        f"self_attn.{name}": shape for name, shape in _attention(kind, wide).items()
+    }
     shapes |= {"mlp.gate_proj": (MLP, HIDDEN), "mlp.up_proj": (MLP, HIDDEN), "mlp.down_proj": (HIDDEN, MLP)}
     return shapes | {"input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,)}
 
@@ -136,9 +171,14 @@ def _layer(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
 def _filled(seed: str, shapes: dict[str, tuple[int, ...]], prefix: str = "") -> dict[str, Stored]:
     """Matrices around 0, norms around 1."""
     return {
-        f"{prefix}{name}.weight": uniform(f"{seed} {name}", *shape, low=0.5 if len(shape) == 1 else -0.5, high=1.5 if len(shape) == 1 else 0.5)
+        f"{prefix}{name}.weight": uniform(
+            f"{seed} {name}",
+            *shape,
+            low=0.5 if len(shape) == 1 else -0.5,
+            high=1.5 if len(shape) == 1 else 0.5,
+        )
         for name, shape in shapes.items()
-    }  # fmt: skip
+    }
 
 
 @cache
@@ -165,19 +205,36 @@ def target(kind: str) -> Files:
 
 
 def _norms(base: Base) -> dict[str, bool]:
-    return {"norm_before_residual": False, "fc_norm": base.is_31, "norm_output": base.is_31, "norm_before_fc": False}
+    return {
+        "norm_before_residual": False,
+        "fc_norm": base.is_31,
+        "norm_output": base.is_31,
+        "norm_before_fc": False,
+    }
 
 
 def _config(base: Base) -> dict[str, Any]:
     architecture, model_type = ARCHITECTURES[base.kind]
     aux = list(base.aux)
     return {
-        "architectures": [architecture], "model_type": model_type, **SIZES, "num_hidden_layers": 1, "mlp_bias": False,
-        **(MLA if base.kind == "mla" else GQA), "rope_theta": 10000.0, "rope_scaling": None,
-        "draft_vocab_size": DRAFT if base.is_reduced else VOCAB, "target_hidden_size": HIDDEN, **_norms(base),
-        "num_aux_hidden_states": 3, "eagle_aux_hidden_state_layer_ids": aux,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [one - 1 for one in aux], "use_aux_hidden_state": True},
-    }  # fmt: skip
+        "architectures": [architecture],
+        "model_type": model_type,
+        **SIZES,
+        "num_hidden_layers": 1,
+        "mlp_bias": False,
+        **(MLA if base.kind == "mla" else GQA),
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "draft_vocab_size": DRAFT if base.is_reduced else VOCAB,
+        "target_hidden_size": HIDDEN,
+        **_norms(base),
+        "num_aux_hidden_states": 3,
+        "eagle_aux_hidden_state_layer_ids": aux,
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [one - 1 for one in aux],
+            "use_aux_hidden_state": True,
+        },
+    }
 
 
 def _speculators_config(base: Base) -> dict[str, Any]:
@@ -189,14 +246,31 @@ def _speculators_config(base: Base) -> dict[str, Any]:
         **GQA,
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
     }
-    proposal = {"accept_tolerance": 0.0, "proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1}
+    proposal = {
+        "accept_tolerance": 0.0,
+        "proposal_type": "greedy",
+        "speculative_tokens": 3,
+        "verifier_accept_k": 1,
+    }
     verifier = {"architectures": TARGETS[base.kind]["architectures"], "name_or_path": "example/tiny-llama"}
     return {
-        "architectures": ["Eagle3DraftModel"], "draft_vocab_size": DRAFT, "dtype": "float32", "eagle_aux_hidden_state_layer_ids": list(base.aux),
-        **_norms(base), "speculators_model_type": "eagle3", "speculators_version": "0.9.0", "target_hidden_size": None,
-        "tie_word_embeddings": False, "transformer_layer_config": layer,
-        "speculators_config": {"algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [proposal], "verifier": verifier},
-    }  # fmt: skip
+        "architectures": ["Eagle3DraftModel"],
+        "draft_vocab_size": DRAFT,
+        "dtype": "float32",
+        "eagle_aux_hidden_state_layer_ids": list(base.aux),
+        **_norms(base),
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "target_hidden_size": None,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": layer,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": verifier,
+        },
+    }
 
 
 @cache
@@ -223,7 +297,9 @@ def _drafter(name: str) -> Files:
         tensors["embed_tokens.weight"] = _target(base.kind).tensors["model.embed_tokens.weight"]
     if base.is_reduced:
         tensors["d2t"] = integers(*(token - place for place, token in enumerate(DRAFTED)))
-    return Files((_speculators_config if base.is_speculators else _config)(base), dict(sorted(tensors.items())))
+    return Files(
+        (_speculators_config if base.is_speculators else _config)(base), dict(sorted(tensors.items()))
+    )
 
 
 def drafter(name: str) -> Files:

@@ -1,4 +1,6 @@
-"""Cases made by rule and by seeded dice: every tensor dropped, and random edits of names, shapes, numbers and config keys."""
+"""Cases made by rule and by seeded dice: every tensor dropped, and random edits of names, shapes, numbers and
+config keys.
+"""
 
 import random
 from collections.abc import Callable
@@ -6,13 +8,33 @@ from typing import Any
 
 from tests.builders import ABSENT
 from tests.engine.agreement.bases import BASES, Files, drafter
-from tests.engine.agreement.edits import Edit, add, cast, config, drop, fill, noise, rename, spot, transpose, uniform
+from tests.engine.agreement.edits import (
+    Edit,
+    add,
+    cast,
+    config,
+    drop,
+    fill,
+    noise,
+    rename,
+    spot,
+    transpose,
+    uniform,
+)
 
 # bases whose every tensor is dropped once
 WHOLE = ("llama31", "qwen3", "mla3")
 DRAWS = {
-    "llama3": 36, "llama31": 24, "llama-shared": 8, "llama-fresh": 6, "qwen3": 20, "qwen31": 14, "mla3": 20, "mla31": 12, "speculators31": 14,
-}  # fmt: skip
+    "llama3": 36,
+    "llama31": 24,
+    "llama-shared": 8,
+    "llama-fresh": 6,
+    "qwen3": 20,
+    "qwen31": 14,
+    "mla3": 20,
+    "mla31": 12,
+    "speculators31": 14,
+}
 VALUES: dict[str, tuple[Any, ...]] = {
     "int": (0, 1, 2, 3, -1, 31, 64, 96, 100, 512, "32", None, ABSENT, 2.5),
     "bool": (True, False, None, ABSENT, "true", 1),
@@ -29,7 +51,9 @@ def drawn(name: str) -> dict[str, Edit]:
     found: dict[str, Edit] = {}
     files = drafter(name)
     for tensor in (
-        files.tensors if name in WHOLE else [key for key in files.tensors if "norm" in key and BASES[name].is_fresh]
+        files.tensors
+        if name in WHOLE
+        else [key for key in files.tensors if "norm" in key and BASES[name].is_fresh]
     ):
         found[f"without {tensor}"] = drop(tensor)
     dice = random.Random(f"agreement {name}")
@@ -66,10 +90,17 @@ def _dropped(dice: random.Random, files: Files) -> tuple[str, Edit]:
 def _reshaped(dice: random.Random, files: Files) -> tuple[str, Edit]:
     name = _tensor(dice, files)
     shape = files.tensors[name][1]
-    new = dice.choice((
-        tuple(size + 1 for size in shape), (shape[0] * 2, *shape[1:]), (shape[0] // 2, *shape[1:]), (*shape[:-1], shape[-1] * 2),
-        (1, *shape), (*shape[:-1], shape[-1] - 1), shape[:-1] or (1,),
-    ))  # fmt: skip
+    new = dice.choice(
+        (
+            tuple(size + 1 for size in shape),
+            (shape[0] * 2, *shape[1:]),
+            (shape[0] // 2, *shape[1:]),
+            (*shape[:-1], shape[-1] * 2),
+            (1, *shape),
+            (*shape[:-1], shape[-1] - 1),
+            shape[:-1] or (1,),
+        )
+    )
     return f"{name} of {list(new)}", noise(name, *new)
 
 
@@ -102,5 +133,15 @@ def _rekeyed(dice: random.Random, files: Files) -> tuple[str, Edit]:
 
 
 KINDS: tuple[Callable[[random.Random, Files], tuple[str, Edit]], ...] = (
-    _renamed, _dropped, _reshaped, _turned, _poisoned, _poisoned, _retyped, _other, _rekeyed, _rekeyed, _rekeyed,
-)  # fmt: skip
+    _renamed,
+    _dropped,
+    _reshaped,
+    _turned,
+    _poisoned,
+    _poisoned,
+    _retyped,
+    _other,
+    _rekeyed,
+    _rekeyed,
+    _rekeyed,
+)

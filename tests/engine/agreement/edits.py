@@ -56,7 +56,9 @@ def rename(old: str, new: str) -> Edit:
     """A part of tensor names replaced by another; an empty one puts `new` before all."""
 
     def edit(files: Files) -> None:
-        named = {name.replace(old, new, 1) if old else new + name: stored for name, stored in files.tensors.items()}
+        named = {
+            name.replace(old, new, 1) if old else new + name: stored for name, stored in files.tensors.items()
+        }
         files.tensors = named
 
     return edit
@@ -176,21 +178,30 @@ def metadata(value: dict[str, str] | None) -> Edit:
 def sharded(
     *, lost: str = "", swapped: str = "", twice: str = "", without_file: int = 0, has_index: bool = True
 ) -> Edit:
-    """The weights in two files with an index; the index may lack a name, point to the wrong file, or a file be gone."""
+    """The weights in two files with an index; the index may lack a name, point to the wrong file, or a file
+    be gone.
+    """
 
     def edit(files: Files) -> None:
         names, index = sorted(files.tensors), {}
         for number in (1, 2):
             shard = f"model-{number:05}-of-00002.safetensors"
-            held = [*names[number - 1 :: 2], *([twice] if twice and twice not in names[number - 1 :: 2] else [])]
+            held = [
+                *names[number - 1 :: 2],
+                *([twice] if twice and twice not in names[number - 1 :: 2] else []),
+            ]
             index |= dict.fromkeys(names[number - 1 :: 2], shard)
             if number != without_file:
-                files.files[shard] = safetensors_bytes({name: files.tensors[name] for name in held}, files.metadata)
+                files.files[shard] = safetensors_bytes(
+                    {name: files.tensors[name] for name in held}, files.metadata
+                )
         index.pop(lost, None)
         if swapped:
             index[swapped] = next(shard for shard in set(index.values()) if shard != index[swapped])
         if has_index:
-            files.files["model.safetensors.index.json"] = json.dumps({"metadata": {}, "weight_map": index}).encode()
+            files.files["model.safetensors.index.json"] = json.dumps(
+                {"metadata": {}, "weight_map": index}
+            ).encode()
         files.files[WEIGHTS] = None
 
     return edit

@@ -1,46 +1,94 @@
-"""Holding validate to the engine: no false pass, no false alarm, and the few cases where a disagreement stands, with the reason."""
+"""Holding validate to the engine: no false pass, no false alarm, and the few cases where a disagreement
+stands, with the reason.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import eaglectl
-from eaglectl.validation.judging import Report
+from eaglectl.validation.judge import Report
 from tests.engine.agreement.bases import BASES, TARGETS, target
 from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.records import VLLM, Record
 
-DROPPED = "the engine leaves out a tensor that was written for something, so it does not serve all that was trained"
-DIVIDED = "two places of the checkpoint disagree; that the engine goes by the one this case left right is luck"
+DROPPED = (
+    "the engine leaves out a tensor that was written for something, so it does not serve all that was trained"
+)
+DIVIDED = (
+    "two places of the checkpoint disagree; that the engine goes by the one this case left right is luck"
+)
 UNREADABLE = "the value is of no type that readers of the key share; this release makes the right thing of it"
 LUCK = "the engine fills the missing norm with ones, and these weights happen to be ones"
 UNTRAINED = "the engine runs what is written, and no training writes it"
 UNTOUCHED = "the row that is not finite is of a token that no prompt here holds"
 UNSAFE = "a file that can run code on whoever opens the checkpoint must not ship, whatever engines do with it"
-TIED = "the config ties the head to an embedding that the file has not; the engine and the reference both take the target's head"
-V2 = "the release takes the V2 runner for this target wherever Triton is, which reads other keys; on CPUs it takes V1"
+TIED = (
+    "the config ties the head to an embedding that the file has not; the engine and the reference both"
+    " take the target's head"
+)
+V2 = (
+    "the release takes the V2 runner for this target wherever Triton is, which reads other keys;"
+    " on CPUs it takes V1"
+)
 # where validate and the engine of the records disagree, and validate stands
 JUSTIFIED: Mapping[str, str] = {
-    **dict.fromkeys(("llama3/fc.bias", "llama3/a norm's bias", "llama3/a name with t2d", "llama3/mask_hidden"), DROPPED),
-    **dict.fromkeys((
-        "llama3/t2d that does not", "llama3/input_norm without the flag", "llama3/weights twice", "llama3/two shards, no index",
-        "llama3/two shards, a name not in the index", "llama3/two shards, a name pointing wrong", "llama3/two shards, a tensor in both",
-    ), DIVIDED),
-    **dict.fromkeys(("llama3/aux ids as floats", "llama3/aux ids as one text", "llama31/aux ids as floats", "llama3/torch_dtype 3"), UNREADABLE),
-    **dict.fromkeys((f"llama-fresh/without {norm}.weight" for norm in (
-        "norm", "layers.0.hidden_norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm",
-    )), LUCK),
-    **dict.fromkeys((
-        "llama3/d2t all zero", "llama3/fc all zero", "llama3/embed_tokens all zero", "llama3/q_proj all zero", "llama3/o_proj all zero",
-        "llama3/layers.0.self_attn.k_proj.weight all 1e30", "llama3/layers.0.input_layernorm.weight as U8",
-        "llama-shared/layers.0.input_layernorm.weight as I64", "mla3/layers.0.input_layernorm.weight as I64",
-        "speculators31/layers.0.hidden_norm.weight all 0",
-    ), UNTRAINED),
+    **dict.fromkeys(
+        ("llama3/fc.bias", "llama3/a norm's bias", "llama3/a name with t2d", "llama3/mask_hidden"), DROPPED
+    ),
+    **dict.fromkeys(
+        (
+            "llama3/t2d that does not",
+            "llama3/input_norm without the flag",
+            "llama3/weights twice",
+            "llama3/two shards, no index",
+            "llama3/two shards, a name not in the index",
+            "llama3/two shards, a name pointing wrong",
+            "llama3/two shards, a tensor in both",
+        ),
+        DIVIDED,
+    ),
+    **dict.fromkeys(
+        (
+            "llama3/aux ids as floats",
+            "llama3/aux ids as one text",
+            "llama31/aux ids as floats",
+            "llama3/torch_dtype 3",
+        ),
+        UNREADABLE,
+    ),
+    **dict.fromkeys(
+        (
+            f"llama-fresh/without {norm}.weight"
+            for norm in (
+                "norm",
+                "layers.0.hidden_norm",
+                "layers.0.input_layernorm",
+                "layers.0.post_attention_layernorm",
+            )
+        ),
+        LUCK,
+    ),
+    **dict.fromkeys(
+        (
+            "llama3/d2t all zero",
+            "llama3/fc all zero",
+            "llama3/embed_tokens all zero",
+            "llama3/q_proj all zero",
+            "llama3/o_proj all zero",
+            "llama3/layers.0.self_attn.k_proj.weight all 1e30",
+            "llama3/layers.0.input_layernorm.weight as U8",
+            "llama-shared/layers.0.input_layernorm.weight as I64",
+            "mla3/layers.0.input_layernorm.weight as I64",
+            "speculators31/layers.0.hidden_norm.weight all 0",
+        ),
+        UNTRAINED,
+    ),
     **dict.fromkeys(("llama3/a pickle beside the weights", "llama3/a README and code"), UNSAFE),
     "llama3/embed_tokens with one NaN": UNTOUCHED,
     "llama-shared/tie_word_embeddings": TIED,
     "llama3/aux ids nested as layer_ids": V2,
     "llama31/aux ids nested alone": V2,
-}  # fmt: skip
+}
 
 
 def targets(root: Path) -> Path:
@@ -54,15 +102,18 @@ def report(name: str, root: Path, parent: Path) -> Report:
     """What validate says of a case, its target at hand."""
     case = CASES[name]
     folder = case.files().write(parent / "drafter")
-    return eaglectl.validate(str(folder), target=str(root / BASES[case.base].kind), engines=[VLLM])
+    return eaglectl.validate(
+        str(folder), eaglectl.ValidateOptions(target=str(root / BASES[case.base].kind), engines=[VLLM])
+    )
 
 
 def disagreement(record: Record, found: Report) -> str:
     """How validate and the engine disagree, in words; empty where they do not."""
-    errors = [f"{one.rule.id} {one.hit.message}" for one in found.findings if one.severity == "error"]
+    errors = [f"{one.rule.id} {one.match.message}" for one in found.findings if one.severity == "error"]
     is_passed = found.verdict == "pass" or any(one.outcome == "pass" for one in found.releases)
     if not record.is_served and is_passed:
         return f"false pass: the engine: {record.verdict}, {record.said}"
     if record.is_served and errors:
-        return f"false alarm: the engine serves it ({record.verdict}{', ' if record.said else ''}{record.said}), validate: {'; '.join(errors)}"
+        served = ", ".join(filter(None, (record.verdict, record.said)))
+        return f"false alarm: the engine serves it ({served}), validate: {'; '.join(errors)}"
     return ""

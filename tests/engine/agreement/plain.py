@@ -1,4 +1,6 @@
-"""The negative cases of vLLM 0.32.0 on CPUs, and good drafters told in another way, all on a plain EAGLE-3 drafter of Llama's kind."""
+"""The negative cases of vLLM 0.32.0 on CPUs, and good drafters told in another way, all on a plain EAGLE-3
+drafter of Llama's kind.
+"""
 
 from typing import Any
 
@@ -26,7 +28,7 @@ from tests.engine.agreement.edits import (
     targets,
     transpose,
     weights,
-)  # fmt: skip
+)
 
 IDS, NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config"
 ATTENTION = "layers.0.self_attn."
@@ -46,8 +48,9 @@ ATTENTION_BIASES = tuple(
     (f"{ATTENTION}{part}_proj.bias", rows) for part, rows in (("q", ROWS), ("k", KEYS), ("v", KEYS))
 )
 SECOND: dict[str, tuple[int, ...]] = {
-    "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,), "mlp.gate_proj": (MLP, HIDDEN), "mlp.up_proj": (MLP, HIDDEN),
-    "mlp.down_proj": (HIDDEN, MLP), "self_attn.q_proj": (ROWS, HIDDEN), "self_attn.k_proj": (KEYS, HIDDEN),
+    "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,), "mlp.gate_proj": (MLP, HIDDEN),
+    "mlp.up_proj": (MLP, HIDDEN), "mlp.down_proj": (HIDDEN, MLP), "self_attn.q_proj": (ROWS, HIDDEN),
+    "self_attn.k_proj": (KEYS, HIDDEN),
     "self_attn.v_proj": (KEYS, HIDDEN), "self_attn.o_proj": (HIDDEN, ROWS),
 }  # fmt: skip
 
@@ -98,7 +101,9 @@ LLAMA_3: dict[str, Edit] = {
     "without q_proj": drop(f"{ATTENTION}q_proj.weight"),
     "without o_proj": drop(f"{ATTENTION}o_proj.weight"),
     "without up_proj": drop("layers.0.mlp.up_proj.weight"),
-    "without the layer": both(drop("layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_proj.weight", "layers.0.mlp.down_proj.weight")),
+    "without the layer": both(
+        drop("layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_proj.weight", "layers.0.mlp.down_proj.weight")
+    ),
     "two layers, one there": config(num_hidden_layers=2),
     "two layers": both(config(num_hidden_layers=2), second_layer()),
     "two layers there, one told": second_layer(),
@@ -128,7 +133,9 @@ LLAMA_3: dict[str, Edit] = {
     "d2t and lm_head in another order": head_swapped,
     "d2t of int32": cast("d2t", "I32"),
     "d2t of float32": add("d2t", floats("d2t", DRAFT, dtype="F32")),
-    "d2t of two axes": add("d2t", ("I64", (DRAFT, 1), integers(*(token - place for place, token in enumerate(DRAFTED)))[2])),
+    "d2t of two axes": add(
+        "d2t", ("I64", (DRAFT, 1), integers(*(token - place for place, token in enumerate(DRAFTED)))[2])
+    ),
     "draft_vocab_size absent": config(draft_vocab_size=ABSENT),
     "draft_vocab_size null": config(draft_vocab_size=None),
     "draft_vocab_size the whole": config(draft_vocab_size=VOCAB),
@@ -147,9 +154,15 @@ LLAMA_3: dict[str, Edit] = {
     "two aux ids": ids(2, 5),
     "four aux ids": ids(1, 2, 4, 5),
     "four aux ids and fc for four": both(ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN)),
-    "four aux ids, told": both(ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN), config(num_aux_hidden_states=4)),
-    "four aux ids, not told": both(ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN), config(num_aux_hidden_states=ABSENT)),
-    "two aux ids, told": both(ids(2, 5), noise("fc.weight", HIDDEN, 2 * HIDDEN), config(num_aux_hidden_states=2)),
+    "four aux ids, told": both(
+        ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN), config(num_aux_hidden_states=4)
+    ),
+    "four aux ids, not told": both(
+        ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN), config(num_aux_hidden_states=ABSENT)
+    ),
+    "two aux ids, told": both(
+        ids(2, 5), noise("fc.weight", HIDDEN, 2 * HIDDEN), config(num_aux_hidden_states=2)
+    ),
     "one aux id, told": both(ids(4), noise("fc.weight", HIDDEN, HIDDEN), config(num_aux_hidden_states=1)),
     "all aux ids out of range": ids(91, 95, 99),
     "aux ids as text": ids("2", "4", "5"),
@@ -163,11 +176,15 @@ LLAMA_3: dict[str, Edit] = {
     "aux ids nested alone": config(**{IDS: ABSENT}),
     "aux ids nested alone, as at the top": both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: [2, 4, 5]})),
     "aux ids that disagree": inside(NESTED, **{IDS: [2, 4, 6]}),
-    "aux ids nested as layer_ids": both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT, "layer_ids": [2, 4, 6]})),
+    "aux ids nested as layer_ids": both(
+        config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT, "layer_ids": [2, 4, 6]})
+    ),
     "aux count 2": config(num_aux_hidden_states=2),
     "aux count 4": config(num_aux_hidden_states=4),
     "aux count absent": config(num_aux_hidden_states=ABSENT),
-    "aux count 4 and fc for four": both(config(num_aux_hidden_states=4), noise("fc.weight", HIDDEN, 4 * HIDDEN)),
+    "aux count 4 and fc for four": both(
+        config(num_aux_hidden_states=4), noise("fc.weight", HIDDEN, 4 * HIDDEN)
+    ),
     "use_aux_hidden_state false": inside(NESTED, use_aux_hidden_state=False),
     "eagle_config absent": config(eagle_config=ABSENT),
     # flags
@@ -178,13 +195,22 @@ LLAMA_3: dict[str, Edit] = {
     "norm_output absent": config(norm_output=ABSENT),
     "norm_before_residual told": config(norm_before_residual=True),
     "norm_before_residual absent": config(norm_before_residual=ABSENT),
-    "norm_before_residual nested": both(config(norm_before_residual=ABSENT), inside(NESTED, norm_before_residual=True)),
-    "norm_before_fc told, not there": config(norm_before_fc=True),
-    "norm_before_fc": both(config(norm_before_fc=True), add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, low=0.5, high=1.5))),
-    "norm_before_fc nested": both(
-        config(norm_before_fc=ABSENT), inside(NESTED, norm_before_fc=True), add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, low=0.5, high=1.5)),
+    "norm_before_residual nested": both(
+        config(norm_before_residual=ABSENT), inside(NESTED, norm_before_residual=True)
     ),
-    "all flags absent": config(norm_output=ABSENT, fc_norm=ABSENT, norm_before_fc=ABSENT, norm_before_residual=ABSENT),
+    "norm_before_fc told, not there": config(norm_before_fc=True),
+    "norm_before_fc": both(
+        config(norm_before_fc=True),
+        add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, low=0.5, high=1.5)),
+    ),
+    "norm_before_fc nested": both(
+        config(norm_before_fc=ABSENT),
+        inside(NESTED, norm_before_fc=True),
+        add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, low=0.5, high=1.5)),
+    ),
+    "all flags absent": config(
+        norm_output=ABSENT, fc_norm=ABSENT, norm_before_fc=ABSENT, norm_before_residual=ABSENT
+    ),
     # numbers
     "fc all NaN": fill("fc.weight", float("nan")),
     "fc one inf": spot("fc.weight", float("inf")),
@@ -227,8 +253,14 @@ LLAMA_3: dict[str, Edit] = {
     "rope_scaling yarn": config(rope_scaling=YARN),
     "rope_scaling unknown": config(rope_scaling={"rope_type": "spiral", "factor": 4.0}),
     "rope_scaling without a type": config(rope_scaling={"factor": 4.0}),
-    "rope_parameters": config(rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
-    "rope_parameters other": config(rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={"rope_type": "default", "rope_theta": 500.0}),
+    "rope_parameters": config(
+        rope_theta=ABSENT,
+        rope_scaling=ABSENT,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
+    "rope_parameters other": config(
+        rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={"rope_type": "default", "rope_theta": 500.0}
+    ),
     "positions too few": config(max_position_embeddings=64),
     "positions absent": config(max_position_embeddings=ABSENT),
     "hidden_act gelu": config(hidden_act="gelu"),
@@ -239,7 +271,10 @@ LLAMA_3: dict[str, Edit] = {
     "attention biases not told": both(biases(), noise(f"{ATTENTION}o_proj.bias", HIDDEN)),
     "mlp_bias without biases": config(mlp_bias=True),
     "mlp biases": both(
-        config(mlp_bias=True), noise("layers.0.mlp.gate_proj.bias", MLP), noise("layers.0.mlp.up_proj.bias", MLP), noise("layers.0.mlp.down_proj.bias", HIDDEN),
+        config(mlp_bias=True),
+        noise("layers.0.mlp.gate_proj.bias", MLP),
+        noise("layers.0.mlp.up_proj.bias", MLP),
+        noise("layers.0.mlp.down_proj.bias", HIDDEN),
     ),
     "tie_word_embeddings": config(tie_word_embeddings=True),
     "sliding_window": config(sliding_window=16),
@@ -269,9 +304,26 @@ LLAMA_3: dict[str, Edit] = {
     "quantization_config unknown": config(quantization_config={"quant_method": "magic"}),
     "quantization_config empty": config(quantization_config={}),
     "quantization_config null": config(quantization_config=None),
-    "quantization_config compressed-tensors, weights not": config(quantization_config={
-        "quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}, "input_activations": None}}, "ignore": [],
-    }),
+    "quantization_config compressed-tensors, weights not": config(
+        quantization_config={
+            "quant_method": "compressed-tensors",
+            "format": "float-quantized",
+            "config_groups": {
+                "group_0": {
+                    "targets": ["Linear"],
+                    "weights": {
+                        "num_bits": 8,
+                        "type": "float",
+                        "symmetric": True,
+                        "strategy": "tensor",
+                        "dynamic": False,
+                    },
+                    "input_activations": None,
+                }
+            },
+            "ignore": [],
+        }
+    ),
     "scales without quantization_config": noise("fc.weight_scale", 1),
     "kv scales": both(noise(f"{ATTENTION}k_scale", 1), noise(f"{ATTENTION}v_scale", 1)),
     # files
@@ -286,9 +338,21 @@ LLAMA_3: dict[str, Edit] = {
     "weights with bytes behind": weights(lambda raw: raw + b"\0" * 8),
     "weights a pointer": file("model.safetensors", POINTER),
     "weights with a huge header length": weights(lambda raw: b"\xff" * 8 + raw[8:]),
-    "weights with an unknown dtype": header(lambda table: table | {"norm.weight": table["norm.weight"] | {"dtype": "F12"}}),
-    "weights with overlapping tensors": header(lambda table: table | {"norm.weight": table["norm.weight"] | {"data_offsets": table["layers.0.hidden_norm.weight"]["data_offsets"]}}),
-    "weights as pytorch_model.bin, no pickle": both(file("model.safetensors", None), file("pytorch_model.bin", b"\x80\x02}q\0.")),
+    "weights with an unknown dtype": header(
+        lambda table: table | {"norm.weight": table["norm.weight"] | {"dtype": "F12"}}
+    ),
+    "weights with overlapping tensors": header(
+        lambda table: (
+            table
+            | {
+                "norm.weight": table["norm.weight"]
+                | {"data_offsets": table["layers.0.hidden_norm.weight"]["data_offsets"]}
+            }
+        )
+    ),
+    "weights as pytorch_model.bin, no pickle": both(
+        file("model.safetensors", None), file("pytorch_model.bin", b"\x80\x02}q\0.")
+    ),
     "a pickle beside the weights": file("pytorch_model.bin", b"\x80\x02}q\0."),
     "weights under another name": moved("drafter.safetensors"),
     "weights as consolidated": moved("consolidated.safetensors"),
@@ -301,8 +365,13 @@ LLAMA_3: dict[str, Edit] = {
     "two shards, a name pointing wrong": sharded(swapped="fc.weight"),
     "two shards, a tensor in both": sharded(twice="fc.weight"),
     "two shards, no index": sharded(has_index=False),
-    "an index beside the whole": file("model.safetensors.index.json", '{"metadata": {}, "weight_map": {"fc.weight": "model-00001-of-00001.safetensors"}}'),
+    "an index beside the whole": file(
+        "model.safetensors.index.json",
+        '{"metadata": {}, "weight_map": {"fc.weight": "model-00001-of-00001.safetensors"}}',
+    ),
     "an index that is no JSON": both(sharded(), file("model.safetensors.index.json", "{")),
-    "a README and code": both(file("README.md", "---\nlicense: mit\n---\n"), file("modeling.py", "import os\n")),
+    "a README and code": both(
+        file("README.md", "---\nlicense: mit\n---\n"), file("modeling.py", "import os\n")
+    ),
     "an adapter beside it": file("adapter_config.json", "{}"),
-}  # fmt: skip
+}

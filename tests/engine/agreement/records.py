@@ -8,8 +8,10 @@ from typing import Literal
 
 RECORDS = Path(__file__).with_name("records.json")
 VLLM = "vllm==0.32.0"
-# raises: an exception; dies: a signal, or no end; as meant: it drafts what the reference engine drafts with the checkpoint;
-# as base: the checkpoint as a whole means nothing, and it drafts what the good drafter does; differently: neither
+# raises: an exception; dies: a signal, or no end; as meant: it drafts what the reference engine drafts with
+# the checkpoint;
+# as base: the checkpoint as a whole means nothing, and it drafts what the good drafter does; differently:
+# neither
 Verdict = Literal["raises", "dies", "as meant", "as base", "differently"]
 
 

@@ -1,8 +1,9 @@
 """What the real vLLM does with mutated drafters: imported once, then a fork for each case, with a timeout.
 
-`python -m tests.engine.agreement.runner ANSWERS NAME...` runs these cases and writes {name: record}; without names, all that
-`records.json` does not have yet, which it is then merged into (ANSWERS is records.json). AGREEMENT_ROOT names a folder for
-what the engine drafted, so that another reading of the same bytes can be held against it without running them again.
+`python -m tests.engine.agreement.runner ANSWERS NAME...` runs these cases and writes {name: record}; without
+names, all that `records.json` does not have yet, which it is then merged into (ANSWERS is records.json).
+AGREEMENT_ROOT names a folder for what the engine drafted, so that another reading of the same bytes can be
+held against it without running them again.
 """
 
 import json
@@ -30,6 +31,7 @@ from safetensors.torch import load_file
 from vllm import LLM
 
 import eaglectl
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Feature
 from eaglectl.errors import EaglectlError
 from eaglectl.reference.model import DraftModel
@@ -51,7 +53,9 @@ def main() -> None:
     out, asked = Path(sys.argv[1]), sys.argv[2:]
     known = {} if asked else read(out)
     names = asked or [
-        name for name, case in CASES.items() if name not in known or known[name].digest != case.files().digest()
+        name
+        for name, case in CASES.items()
+        if name not in known or known[name].digest != case.files().digest()
     ]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -88,7 +92,8 @@ def _forked(root: Path, names: list[str]) -> dict[str, Record]:
             del running[child]
             if ended and os.WIFEXITED(status) and os.WEXITSTATUS(status) == CRASH:
                 sys.exit(
-                    f"{name}: the runner itself failed\n{(root / 'logs' / name.replace('/', '--')).read_text()[-2000:]}"
+                    f"{name}: the runner itself"
+                    f" failed\n{(root / 'logs' / name.replace('/', '--')).read_text()[-2000:]}"
                 )
             found[name] = _answer(root, name, said)
         time.sleep(0.02)
@@ -96,7 +101,11 @@ def _forked(root: Path, names: list[str]) -> dict[str, Record]:
 
 
 def _ending(status: int) -> str:
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
+    return (
+        signal.Signals(os.WTERMSIG(status)).name
+        if os.WIFSIGNALED(status)
+        else f"code {os.WEXITSTATUS(status)}"
+    )
 
 
 def _end(child: int, *, is_alive: bool) -> None:
@@ -177,7 +186,11 @@ def _case(root: Path, name: str) -> tuple[str, str]:
         return "raises", f"{stage[0]}: {type(error).__name__}: {told.replace(str(root), '')}"[:HEAD]
     meant, reason = _meaning(root, base, folder)
     if meant is not None:
-        return ("as meant", "") if _same(drafted, meant) else ("differently", _likeness(drafted, root, case.base))
+        return (
+            ("as meant", "")
+            if _same(drafted, meant)
+            else ("differently", _likeness(drafted, root, case.base))
+        )
     is_base = _same(drafted, _good(root, case.base))
     return ("as base" if is_base else "differently"), f"no meaning: {reason}".replace(str(root), "")[:HEAD]
 
@@ -192,10 +205,12 @@ def _likeness(drafted: list[Rounds], root: Path, base: str) -> str:
 
 
 def _meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, str]:
-    """What eaglectl's reference engine drafts with the checkpoint as it is written, or why it means nothing."""
+    """What eaglectl's reference engine drafts with the checkpoint as it is written, or why it means
+    nothing.
+    """
     place, out = root / "targets" / base.kind, folder.parent / f"{folder.name}-meant"
     try:
-        meant = eaglectl.convert(str(folder), out, target=str(place)).plan.drafter
+        meant = eaglectl.convert(str(folder), out, ConvertOptions(target=str(place))).plan.drafter
         if problem := _nonsense(out):
             return None, problem
         if Feature.SLIDING_WINDOW in meant.features():
@@ -208,7 +223,9 @@ def _meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None,
 
 
 def _narrow(window: int) -> None:
-    """Let the reference, which has no windows, look back no further than `window` tokens, the own one among them."""
+    """Let the reference, which has no windows, look back no further than `window` tokens, the own one among
+    them.
+    """
     forward = DraftModel.forward
 
     def windowed(
@@ -222,7 +239,9 @@ def _narrow(window: int) -> None:
 
 def _nonsense(folder: Path) -> str:
     """Why no training can have written these tensors, if so."""
-    weights = {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    weights = {
+        name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()
+    }
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
             return f"{name} is not finite"

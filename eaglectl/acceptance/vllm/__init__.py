@@ -1,0 +1,1 @@
+"""The installed vLLM as an engine."""

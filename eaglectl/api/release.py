@@ -1,0 +1,186 @@
+"""The parts of `upload`: what must not be released, the card, the record and the checksums, and the plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import eaglectl
+from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.hub_names import is_repo_name
+from eaglectl.checkpoint.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.releases import ranges
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.publishing.card import CardFacts, make_card
+from eaglectl.publishing.files import LeftOut, UploadFile, written_file
+from eaglectl.publishing.plan import Destination, RepositoryState, UploadPlan
+from eaglectl.publishing.provenance import digest_of, make_record, make_sums
+from eaglectl.publishing.remote import Remote
+from eaglectl.publishing.signature import SIGSTORE, sign
+from eaglectl.publishing.upload import find_proposal
+from eaglectl.reports.json.validate import validate_document
+from eaglectl.validation.judge import Report
+from eaglectl.validation.policy import Policy
+from eaglectl.validation.rules.release import front_matter
+
+# rules that a release must pass, whatever their severity; a policy that names a rule decides itself
+FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL905", "EGL906")
+
+
+def release_policy(policy: Policy) -> Policy:
+    """`policy` with the rules that a release must pass as errors, but for those it names itself."""
+    named = {*policy.severities, *policy.off}
+    return replace(policy, forbidden=policy.forbidden | (set(FORBIDDEN) - named))
+
+
+def check_report(report: Report, folder: str) -> None:
+    """Raise RefusedError where validation failed, UnreadableError where it could not judge the folder."""
+    if report.verdict == "pass":
+        return
+    if report.verdict == "could-not-look":
+        raise _not_judged(report, folder)
+    errors = [finding for finding in report.findings if finding.severity == "error"] or list(report.findings)
+    shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors[:3])
+    more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
+    raise RefusedError(
+        f"{folder} must not be published: {shown}{more}; `eaglectl validate {folder}` says how to mend it",
+        where=errors[0].match.where if errors else "",
+    )
+
+
+def _not_judged(report: Report, folder: str) -> UnreadableError:
+    reasons = [rule.reason for rule in report.unchecked if rule.is_required]
+    reason = (reasons or [report.problem or "an engine's release could not be judged"])[0]
+    return UnreadableError(
+        f"{folder} could not be judged, and nothing was sent: {reason}; `eaglectl validate {folder}` says"
+        " more"
+    )
+
+
+def served_releases(folder: str, options: ValidateOptions) -> dict[str, str]:
+    """Engine -> its releases that serve the drafter as it was trained; engines without any are left out."""
+    engines, rules = [f"{name}>=0" for name in ENGINES], ["EGL10", "EGL11"]
+    options = replace(options, engines=engines, select=rules, headers_only=True, fail_on="never")
+    report = validate(folder, options)
+    passed: dict[str, list[str]] = {}
+    for verdict in report.releases:
+        if verdict.outcome == "pass":
+            passed.setdefault(verdict.engine, []).append(verdict.release)
+    return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
+
+
+def card_facts(repo: str, checkpoint: Checkpoint, drafter: Drafter, files: Sequence[UploadFile]) -> CardFacts:
+    """The card's facts that are in the files; the old card may name a target that the config does not."""
+    if not is_repo_name(drafter.target.name or ""):
+        named = front_matter(card_text(files)).get("base_model", [])
+        name = named[0] if len(named) == 1 else None
+        drafter = replace(drafter, target=replace(drafter.target, name=name))
+    parameters = sum(
+        prod(tensor.shape) for name, tensor in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d"))
+    )
+    record = checkpoint.sidecars.get(RECORD, {})
+    return CardFacts(repo, drafter, parameters, checkpoint.nbytes, {}, record)
+
+
+def card_text(files: Sequence[UploadFile]) -> str:
+    """README.md; empty where there is none. Raises RefusedError where it is not UTF-8."""
+    card = next((file.content for file in files if file.name == CARD), b"")
+    try:
+        return card.decode() if isinstance(card, bytes) else ""
+    except UnicodeDecodeError:
+        raise RefusedError(f"{CARD} is not UTF-8; save it as that") from None
+
+
+def with_written_files(
+    files: Sequence[UploadFile], checkpoint: Checkpoint, facts: CardFacts, report: Report
+) -> tuple[UploadFile, ...]:
+    """The files with the card, the record and the checksums that are published; without an old signature."""
+    by_name = {file.name: file for file in files if file.name != SIGNATURE}
+
+    def add(name: str, data: bytes) -> None:
+        file = written_file(name, data)
+        if name not in by_name or by_name[name].sha256 != file.sha256:
+            by_name[name] = file
+
+    add(CARD, make_card(card_text(files), facts).encode())
+    outcome = {
+        "verdict": report.verdict,
+        "policy": Path(report.policy).name,
+        "engines": list(report.engines),
+        "rules": eaglectl.__version__,
+    }
+    add(RECORD, make_record(checkpoint, facts.drafter, list(by_name.values()), outcome, facts.smoke))
+    add(SUMS, make_sums(list(by_name.values())))
+    return tuple(sorted(by_name.values(), key=lambda file: file.name))
+
+
+def make_plan(
+    to: Destination,
+    remote: Remote | None,
+    files: tuple[UploadFile, ...],
+    left_out: tuple[LeftOut, ...],
+    report: Report,
+) -> UploadPlan:
+    """The plan for `files`; `remote` None: the repository is not read.
+
+    Raises UsageError and UnreadableError for a destination that does not fit the repository.
+    """
+    state = remote.state() if remote else None
+    is_seen = remote is not None and (state is not None or remote.token is not None)
+    _check_destination(to, state, is_seen=is_seen)
+    plan = UploadPlan(
+        to.repo,
+        to.revision,
+        files,
+        left_out,
+        state,
+        is_seen,
+        is_pull=state is not None if to.is_pull is None else to.is_pull,
+        is_private=state.is_private if state else to.is_private is not False,
+        tag=to.tag,
+        title=f"Upload with eaglectl {eaglectl.__version__}",
+        description=_description(files, report),
+    )
+    if remote and state and plan.is_pull and plan.changed:
+        return replace(plan, proposed=find_proposal(remote, state, plan.files))
+    return plan
+
+
+def _check_destination(to: Destination, state: RepositoryState | None, *, is_seen: bool) -> None:
+    if state is None:
+        if is_seen and to.revision != "main":
+            raise UnreadableError(
+                f"{to.repo} is not there, so it has no revision {to.revision}; leave --revision out to make"
+                " it"
+            )
+        return
+    if to.is_private is not None and to.is_private != state.is_private:
+        kind = "private" if state.is_private else "public"
+        raise UsageError(
+            f"{to.repo} is {kind} already, and upload does not change that; leave --private and --public out"
+        )
+
+
+def _description(files: Sequence[UploadFile], report: Report) -> str:
+    document: Mapping[str, Any] = validate_document([report])
+    digest = digest_of({key: value for key, value in document.items() if key != "source"})
+    sums = next(file.sha256 for file in files if file.name == SUMS)
+    return (
+        f"{SUMS}: sha256 {sums}\n"
+        f"validation: {report.verdict}, policy {Path(report.policy).name}, report sha256 {digest}\n"
+        f"eaglectl {eaglectl.__version__}"
+    )
+
+
+def with_signature(plan: UploadPlan, signer: str, *, is_dry: bool) -> UploadPlan:
+    """The plan with a signature over its files; an old one over the same files stays, as no two are alike."""
+    if not plan.changed and plan.state and SIGNATURE in plan.state.files:
+        return plan
+    if is_dry and signer == SIGSTORE:  # which writes to a public log
+        note = LeftOut(SIGNATURE, "it is made when the files are sent")
+        return replace(plan, left_out=(*plan.left_out, note))
+    return replace(plan, files=(*plan.files, written_file(SIGNATURE, sign(plan.files, signer))))

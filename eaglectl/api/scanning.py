@@ -1,0 +1,13 @@
+"""What the sources of an engine release show that eaglectl's data does not state."""
+
+from pathlib import Path
+
+from eaglectl.engines.scanner import Scan, scan
+
+
+def scan_engine(wheel: Path, *, against: str | None = None) -> Scan:
+    """Compare a vLLM wheel, or a folder with its files, with the data of a release or with a scan's JSON.
+
+    Raises UnreadableError, UsageError.
+    """
+    return scan(wheel, against)

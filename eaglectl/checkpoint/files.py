@@ -1,0 +1,66 @@
+"""Small files that a user names: regular ones only, up to a size; pipes and devices may never end."""
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+from eaglectl.errors import EaglectlError, UnreadableError
+
+MIB = 1 << 20
+# not following a terminal's control, and returning at once where a pipe has no writer
+FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def open_regular(path: Path, what: str = "", error: type[EaglectlError] = UnreadableError) -> BufferedReader:
+    """A regular file, open for reading; `what` begins the message, like "--prompts".
+
+    Raises `error` for another kind of file, or one that cannot be opened.
+    """
+    place = f"{what} {path}".strip()
+    try:
+        descriptor = os.open(path, FLAGS)
+    except (OSError, ValueError) as failure:
+        raise error(f"{place}: {getattr(failure, 'strerror', None) or failure}") from None
+    # of the descriptor, not of the path: what is there may be exchanged after a look at it
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = next((name for is_kind, name in KINDS if is_kind(mode)), "no regular file")
+        raise error(f"{place} is {kind}; give a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_small_file(
+    path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
+) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes. Raises as `open_regular` does."""
+    with open_regular(path, what, error) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as failure:
+            raise error(f"{what} {path}: {failure.strerror}".strip()) from None
+    if len(data) > limit:
+        raise error(f"{what} {path} has more than {limit} bytes, the most that is read of it".strip())
+    return data
+
+
+def read_small_text(
+    path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
+) -> str:
+    """The UTF-8 text of such a file, without a byte order mark, its lines ended by "\n".
+
+    Raises as `read_small_file` does.
+    """
+    try:
+        text = read_small_file(path, limit, what, error).decode("utf-8-sig")
+    except UnicodeDecodeError as failure:
+        raise error(f"{what} {path}: byte {failure.start} is not UTF-8; save it as UTF-8".strip()) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")

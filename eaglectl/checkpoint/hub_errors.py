@@ -1,0 +1,135 @@
+"""Errors for what the Hub refuses, and what to run next.
+
+No text of a server is repeated: a response may echo the token that it was sent.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from eaglectl.errors import UnreadableError
+
+LOGIN = "run `hf auth login`"
+ACCOUNT = "`hf auth whoami` says whose token is used"
+
+
+@dataclass(frozen=True, slots=True)
+class HubRequest:
+    """A request to the Hub: `text` is the SOURCE as given, `file` the requested file, if any."""
+
+    text: str
+    repo: str
+    revision: str
+    endpoint: str
+    has_token: bool = False
+    file: str = ""
+
+    @property
+    def host(self) -> str:
+        """The Hub's address, without a name and password that HF_ENDPOINT may hold."""
+        parts = urlsplit(self.endpoint)
+        return f"{parts.hostname or parts.path}{f':{parts.port}' if parts.port else ''}"
+
+    @property
+    def page(self) -> str:
+        """The address of the repository's page."""
+        return f"{urlsplit(self.endpoint).scheme or 'https'}://{self.host}/{self.repo}"
+
+    @property
+    def subject(self) -> str:
+        """The requested file, or the repository."""
+        return f"{self.file} of {self.repo}" if self.file else self.repo
+
+
+def unreachable(request: HubRequest, how: str) -> UnreadableError:
+    """The error for a request without a response, or with a broken one."""
+    return UnreadableError(
+        f"{request.subject}: the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use"
+        " --offline to read what"
+        " was downloaded before"
+    )
+
+
+def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0) -> UnreadableError:
+    """The error for a response of `status` and the Hub's error `code`; `wait`: seconds to wait."""
+    by_code = _for_code(request, code)
+    return UnreadableError(by_code or _for_status(request, status, code, wait))
+
+
+def _for_code(request: HubRequest, code: str) -> str:
+    """The message for an error code of the Hub; empty where the status alone decides it."""
+    match code:
+        case "GatedRepo":
+            return _gated(request)
+        case "RevisionNotFound":
+            return (
+                f"{request.repo} has no revision {request.revision}; {request.page}/commits/main lists"
+                " what it has"
+            )
+        case "EntryNotFound":
+            return f"{request.repo} has no {request.file} at {request.revision}"
+    return ""
+
+
+def _for_status(request: HubRequest, status: int, code: str, wait: float) -> str:
+    subject, host = request.subject, request.host
+    match status:
+        case 401 | 404:
+            return _unknown(request, status, code)
+        case 403:
+            return (
+                f"the Hub forbids reading {subject} (403): it is disabled, or the token lacks the"
+                " permission to"
+                f" read its contents; {ACCOUNT}"
+            )
+        case 416:
+            return (
+                f"{subject} is shorter at the Hub than the Hub lists it (416); try again, or run `hf download"
+                f" {request.repo}`"
+            )
+        case 429:
+            return _too_many(request, wait)
+        case _ if status >= 500:
+            return (
+                f"{subject}: the Hub at {host} fails ({status}); try again later, or use --offline to"
+                " read what"
+                " was downloaded before"
+            )
+    return (
+        f"{subject}: the Hub at {host} answers {status}, which is no answer to a request for a file; check"
+        " HF_ENDPOINT"
+    )
+
+
+def _too_many(request: HubRequest, wait: float) -> str:
+    pause = f" for {wait:.0f} seconds" if wait else ""
+    advice = "wait" if request.has_token else f"{LOGIN}, which raises the limit, or wait"
+    return (
+        "the Hub has had too many requests from here (429) and did not answer for"
+        f" {request.subject}; {advice}{pause} and try again"
+    )
+
+
+def _gated(request: HubRequest) -> str:
+    advice = f"then {LOGIN} with that account"
+    if request.has_token:
+        advice = f"the token's account has no access; {ACCOUNT}"
+    return (
+        f"{request.repo} is gated: its list of files is public and the files are not; request access at"
+        f" {request.page}, {advice}"
+    )
+
+
+def _unknown(request: HubRequest, status: int, code: str) -> str:
+    if status == 401 and request.has_token and code != "RepoNotFound":
+        return (
+            f"the Hub does not accept the token (401) and sends nothing of {request.repo}; {LOGIN}, or unset"
+            " HF_TOKEN to read as nobody"
+        )
+    local = "" if request.text.startswith("hf://") else f"{request.text}: no such file or folder here, and "
+    advice = (
+        f"that the token may read it ({ACCOUNT})" if request.has_token else f"and, if it is private, {LOGIN}"
+    )
+    return (
+        f"{local}{request.repo} is no repository on the Hub that can be seen from here; check its name,"
+        f" {advice}"
+    )

@@ -1,0 +1,65 @@
+"""What a SOURCE of the command line is: a folder, a weight file, or a repository on the Hub."""
+
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+from eaglectl.checkpoint.hub import HubSource, open_hub
+from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
+from eaglectl.checkpoint.layout import WEIGHT_SUFFIXES
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.errors import UnreadableError, UsageError
+
+
+def open_source(text: str, *, is_config_enough: bool = False) -> FolderSource | HubSource:
+    """Open the folder, the weight file or the Hub repository that `text` names; a folder of that name wins.
+
+    `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
+    Raises UnreadableError, and UsageError for a file that is no weight file.
+    """
+    path, mode = Path(text), 0 if text.startswith(SCHEME) else _mode(text)
+    if S_ISDIR(mode):
+        return FolderSource(path)
+    if S_ISREG(mode):
+        if path.suffix not in WEIGHT_SUFFIXES:
+            raise UsageError(
+                f"{text} is not a weight file; give a checkpoint folder, or one of its"
+                f" {', '.join(WEIGHT_SUFFIXES)}"
+                " files"
+            )
+        return FolderSource(path.parent, path.name)
+    if mode:
+        raise UnreadableError(f"{text} is neither a folder nor a regular file")
+    if is_hub_name(text):
+        return open_hub(text, is_config_enough=is_config_enough)
+    if text.startswith(SCHEME):
+        raise UnreadableError(
+            f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected"
+        )
+    raise UnreadableError(f"{text}: no such file or folder")
+
+
+def open_folder(text: str) -> FolderSource:
+    """Open what `text` names on this machine; a Hub repository is downloaded into the Hub client's cache."""
+    source = open_source(text)
+    return source if isinstance(source, FolderSource) else source.downloaded()
+
+
+def on_disk(text: str) -> str:
+    """`text` where it names local files, else the local folder of the Hub repository that it names."""
+    return str(open_folder(text).root) if hub_name(text) else text
+
+
+def hub_name(text: str) -> tuple[str, str | None] | None:
+    """Repository and revision that `text` names; None where a local file has that name, or it is none."""
+    is_remote = is_hub_name(text) and (text.startswith(SCHEME) or not _mode(text))
+    return split_name(text) if is_remote else None
+
+
+def _mode(text: str) -> int:
+    """Kind and permissions of what `text` names; 0 where it names nothing."""
+    try:
+        return Path(text).stat().st_mode
+    except PermissionError as error:
+        raise UnreadableError(f"{text}: {error.strerror}") from None
+    except (OSError, ValueError):
+        return 0

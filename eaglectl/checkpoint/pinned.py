@@ -1,0 +1,133 @@
+"""A folder whose files are opened once each, so that what was read is one state of them, or an error."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_ISREG
+
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.topics import UNSAFE
+from eaglectl.errors import UnreadableError
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells one state of a file from another; times are in nanoseconds."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+    status_changed: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """The stamp of a file's status."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def is_same_content(self, other: "Stamp") -> bool:
+        """Whether at most the time of the status differs, which a hard link or permissions change too."""
+        return (self.device, self.inode, self.size, self.changed) == (
+            other.device,
+            other.inode,
+            other.size,
+            other.changed,
+        )
+
+
+@dataclass(slots=True)
+class PinnedFile:
+    """An open file, and its stamp when it was opened."""
+
+    path: Path
+    descriptor: int
+    stamp: Stamp
+
+    def is_unchanged(self, *, is_status_compared: bool) -> bool:
+        """Whether the open file, and what has its name now, are as they were when it was opened."""
+        try:
+            stamps = Stamp.of(os.fstat(self.descriptor)), Stamp.of(self.path.stat())
+        except OSError:
+            return False
+        if is_status_compared:
+            return stamps == (self.stamp, self.stamp)
+        return all(stamp.is_same_content(self.stamp) for stamp in stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSource(FolderSource):
+    """A folder that opens each file once, when it is first read, and reads it through that descriptor.
+
+    A context manager, which closes the files.
+    """
+
+    files: dict[str, PinnedFile] = field(default_factory=dict, compare=False)
+
+    def __enter__(self) -> "PinnedSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self.files:
+            os.close(self.files.popitem()[1].descriptor)
+
+    def pinned(self, name: str) -> PinnedFile:
+        """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""
+        if name not in self.files:
+            try:
+                path = self.path(name)
+                # a pipe that takes the file's place would block
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                status = os.fstat(descriptor)
+            except OSError as error:
+                raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
+            if not S_ISREG(status.st_mode):
+                os.close(descriptor)
+                about = f"{name} in {self.label} is not a regular file; put the file itself there"
+                raise UnreadableError(about, UNSAFE, name)
+            self.files[name] = PinnedFile(path, descriptor, Stamp.of(status))
+        return self.files[name]
+
+    def size(self, name: str) -> int:
+        """Bytes of a file when it was opened."""
+        return self.pinned(name).stamp.size
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file."""
+        file = self.pinned(name)
+        end = file.stamp.size if stop is None else stop
+        parts, position = [], start
+        try:
+            while position < end and (part := os.pread(file.descriptor, end - position, position)):
+                parts.append(part)
+                position += len(part)
+        except OSError as error:
+            raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
+        if position < end:
+            raise UnreadableError(
+                f"{name} ended at byte {position}; {end} were expected: the file is truncated or being"
+                " written"
+            )
+        return b"".join(parts)
+
+    def restamp(self) -> None:
+        """Take the status times of now for those of the opening: hard links were made in the meantime.
+
+        Raises UnreadableError where more than that changed.
+        """
+        self.check_unchanged(is_status_compared=False)
+        for file in self.files.values():
+            file.stamp = Stamp.of(os.fstat(file.descriptor))
+
+    def check_unchanged(self, *, is_status_compared: bool = True) -> None:
+        """Raise UnreadableError where a file that was opened is not as it was then."""
+        for name, file in self.files.items():
+            if not file.is_unchanged(is_status_compared=is_status_compared):
+                raise changed(self, name)
+
+
+def changed(source: FolderSource, name: str) -> UnreadableError:
+    """The error for a file that is not as it was when it was first read."""
+    return UnreadableError(
+        f"{source.root / name} changed while it was read; nothing was written. Run the command again when"
+        " nothing writes to the folder"
+    )

@@ -1,0 +1,60 @@
+"""A target's small files, read before an engine loads them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eaglectl.checkpoint.files import MIB, read_small_file
+from eaglectl.errors import UnreadableError
+
+CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+MAX_CONFIG = 64 * MIB
+# keys under which transformers takes a repository on the Hub whose compiled kernel it downloads and runs
+KERNEL_KEYS = ("attn_implementation", "experts_implementation")
+
+
+def read_target_config(target: Path) -> Mapping[str, Any]:
+    """The object in a target's config.json. Raises UnreadableError."""
+    return _read_object(target / CONFIG)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a target's config that describes its text model."""
+    part = config.get("text_config")
+    return part if isinstance(part, Mapping) else config
+
+
+def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
+    """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
+    path = target / TOKENIZER_CONFIG
+    return _read_object(path) if path.exists() else {}
+
+
+def check_kernels(target: Path) -> None:
+    """Raise UnreadableError for a target whose config.json names a kernel on the Hub to be run."""
+    config = read_target_config(target)
+    for part in (config, text_part(config)):
+        for key in KERNEL_KEYS:
+            if "/" in (name := str(part.get(key) or part.get(f"_{key}") or "")):
+                raise code_needed(target, f"its config.json names a kernel to download, {name}")
+
+
+def code_needed(target: Path, reason: str = "") -> UnreadableError:
+    """The error for a target that cannot be loaded without running code of its own."""
+    reason = reason or "transformers and vLLM load it by Python files of its own (auto_map)"
+    return UnreadableError(
+        f"the target {target.name} needs code of its own, which is not run: {reason}; read that code, and"
+        " pass --trust-remote-code if you trust it"
+    )
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(read_small_file(path, MAX_CONFIG))
+    except (ValueError, RecursionError) as error:
+        message = str(error).splitlines()[0][:200]
+        raise UnreadableError(f"{path} is not JSON: {message}; take the target's own file") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path} is not a JSON object; take the target's own file")
+    return value

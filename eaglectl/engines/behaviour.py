@@ -1,0 +1,232 @@
+"""What one engine release reads and captures, from the entries of its data file.
+
+An entry states the releases that came with it, the range in which it holds, and what changed with them; later
+entries override earlier ones key by key, and null removes a key (RFC 7396).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.engines.data import folder, read
+from eaglectl.engines.releases import is_within, release_numbers
+
+AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
+Value = TypeVar("Value", covariant=True)
+ADDS_ONE = ("never", "always", "first id is 1", "no id is n")
+
+
+@dataclass(frozen=True, slots=True)
+class ByTarget(Generic[Value]):
+    """A value for targets whose model_type fits one of the patterns; no patterns fit all."""
+
+    targets: tuple[str, ...]
+    value: Value
+
+    def fits(self, model_type: str) -> bool:
+        """Whether the value is for a target of this model_type."""
+        return not self.targets or any(fnmatchcase(model_type.lower(), pattern) for pattern in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """How one runner of a release finds the layers to capture.
+
+    `id_places` are paths in config.json, in the order in which they are looked up; `adds_one` is whether ids
+    there are outputs of layers. `without_ids` and `adds_one_by_target` name, in tables, the source of layers
+    where there are no ids and ids whose meaning depends on a target that is not known.
+    """
+
+    name: str
+    label: str
+    id_places: tuple[str, ...]
+    adds_one: tuple[ByTarget[AddsOne], ...]
+    sorts_ids: bool
+    default_layers: tuple[ByTarget[DefaultLayers], ...]
+    drafts_in_parallel: bool
+    without_ids: str = "none: default"
+    adds_one_by_target: str = "+1 by target"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Where a switch is read.
+
+    The first path that states it decides, or with `any_of` one that states true.
+    """
+
+    paths: tuple[str, ...]
+    any_of: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AuxCount:
+    """The number of aux states that fc is built for.
+
+    A number or a list's length at the first path that states it.
+    """
+
+    paths: tuple[str, ...]
+    otherwise: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What a release does with a config and with tensor names; classes are llama, mla and qwen3.
+
+    `prefixes` are those that a class's loader removes, but not from names that begin with a part of
+    `unprefixed`.
+    """
+
+    runners: Mapping[str, Runner]
+    default_runner: tuple[ByTarget[tuple[str, ...]], ...]
+    aux_count: Mapping[str, AuxCount]
+    prefixes: Mapping[str, tuple[str, ...]]
+    unprefixed: tuple[str, ...]
+    flags: Mapping[str, Flag]
+    speculators_defaults: Mapping[str, Mapping[str, bool]]
+
+    @property
+    def parallel_runners(self) -> tuple[str, ...]:
+        """The runners that draft in parallel."""
+        return tuple(name for name, runner in self.runners.items() if runner.drafts_in_parallel)
+
+    def runners_for(self, model_type: str | None, *, is_parallel: bool = False) -> tuple[str, ...]:
+        """The runners that the release may take for a target's model_type, None where it is not known."""
+        if is_parallel and self.parallel_runners:
+            return self.parallel_runners
+        if model_type:
+            return next(rule.value for rule in self.default_runner if rule.fits(model_type))
+        possible = {name for rule in self.default_runner for name in rule.value}
+        return tuple(name for name in self.runners if name in possible)
+
+
+def releases(engine: str) -> tuple[str, ...]:
+    """Known releases of an engine, oldest first."""
+    return tuple(release for entry in entries(engine) for release in entry["releases"])
+
+
+def behaviour(engine: str, release: str) -> Behaviour:
+    """What a release does. Raises ValueError where the data file contradicts itself."""
+    return _behaviour(folder(), engine, release)
+
+
+def unversioned() -> Mapping[str, Any]:
+    """What is known of engines whose releases are not followed."""
+    return read(folder(), "unversioned.json")
+
+
+def unversioned_behaviour(engine: str) -> Behaviour:
+    """What an engine does whose releases are not followed."""
+    return parse(unversioned()["engines"][engine]["behaviour"], engine)
+
+
+@cache
+def _behaviour(where: Path, engine: str, release: str) -> Behaviour:
+    return parse(stated(engine, release), f"{engine} {release}")
+
+
+def stated(engine: str, release: str) -> Mapping[str, Any]:
+    """All that the entries of a release state, merged."""
+    merged: Mapping[str, Any] = {}
+    for entry in entries(engine):
+        if is_within(entry["range"], release):
+            merged = merge(merged, entry)
+    return merged
+
+
+def entries(engine: str) -> Sequence[Mapping[str, Any]]:
+    """The entries of an engine's data file.
+
+    Raises ValueError where releases do not ascend or are outside their range.
+    """
+    return _entries(folder(), engine)
+
+
+@cache
+def _entries(where: Path, engine: str) -> Sequence[Mapping[str, Any]]:
+    rows: Sequence[Mapping[str, Any]] = read(where, f"{engine}_releases.json")["behaviour"]
+    known = [release_numbers(release) or () for row in rows for release in row["releases"]]
+    for row in rows:
+        for release in row["releases"]:
+            if not is_within(row["range"], release):
+                raise ValueError(f"{engine} {release}: it is not in the range {row['range']!r} of its entry")
+    if known != sorted(set(known)) or () in known:
+        raise ValueError(f"{engine}: the releases of its entries do not ascend, or are not numbers")
+    return rows
+
+
+def merge(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One JSON object with the changes of another (RFC 7396)."""
+    merged = dict(before)
+    for key, value in change.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            inner = merged.get(key)
+            merged[key] = merge(inner if isinstance(inner, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse(data: Mapping[str, Any], what: str) -> Behaviour:
+    """The behaviour that a merged entry states; `what` names it in errors. Raises ValueError."""
+    try:
+        behaviour = Behaviour(
+            {name: _runner(name, value) for name, value in data["runners"].items()},
+            tuple(ByTarget(rule.targets, tuple(rule.value)) for rule in _by_target(data["default_runner"])),
+            {kind: AuxCount(tuple(c["paths"]), c["otherwise"]) for kind, c in data["aux_count"].items()},
+            {kind: tuple(prefixes) for kind, prefixes in data["prefixes"].items()},
+            tuple(data.get("unprefixed", ())),
+            {name: _flag(value) for name, value in data["flags"].items()},
+            data.get("speculators_defaults", {}),
+        )
+    except KeyError as error:
+        raise ValueError(f"{what}: the entries of its data file do not state {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    _check(behaviour, what)
+    return behaviour
+
+
+def _check(behaviour: Behaviour, what: str) -> None:
+    missing = {name for rule in behaviour.default_runner for name in rule.value} - set(behaviour.runners)
+    if missing:
+        raise ValueError(f"{what}: default_runner names {', '.join(sorted(missing))}, which it does not have")
+    if not behaviour.default_runner or behaviour.default_runner[-1].targets:
+        raise ValueError(f"{what}: default_runner states nothing for targets that it does not name")
+
+
+def _runner(name: str, data: Mapping[str, Any]) -> Runner:
+    adds_one = _by_target(data["adds_one"])
+    for rule in adds_one:
+        if rule.value not in ADDS_ONE:
+            raise ValueError(f"{name}: adds_one is {rule.value!r}, not one of {', '.join(ADDS_ONE)}")
+    return Runner(
+        name,
+        data["label"],
+        tuple(data["ids"]),
+        adds_one,
+        data["sorts_ids"],
+        tuple(
+            ByTarget(rule.targets, DefaultLayers(rule.value)) for rule in _by_target(data["default_layers"])
+        ),
+        data["drafts_in_parallel"],
+        **{key: data[key] for key in ("without_ids", "adds_one_by_target") if key in data},
+    )
+
+
+def _by_target(value: Any) -> tuple[ByTarget[Any], ...]:
+    """Values by target; a plain value is for all of them."""
+    is_listed = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+    rows: Sequence[Any] = value if is_listed else [{"value": value}]
+    return tuple(ByTarget(tuple(row.get("targets", ())), row["value"]) for row in rows)
+
+
+def _flag(data: Mapping[str, Sequence[str]]) -> Flag:
+    return Flag(tuple(data["any"]), any_of=True) if "any" in data else Flag(tuple(data["first"]))

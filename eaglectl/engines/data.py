@@ -1,0 +1,38 @@
+"""The data files of engines, and a way to read those of another folder in their place."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_folder = Path(__file__).parent
+
+
+def folder() -> Path:
+    """The folder whose data files are in use."""
+    return _folder
+
+
+@contextmanager
+def data_from(path: Path) -> Iterator[None]:
+    """Use the data files in `path`, for the whole process, until the block ends."""
+    global _folder
+    before, _folder = _folder, path
+    try:
+        yield
+    finally:
+        _folder = before
+
+
+def load(engine: str) -> Mapping[str, Any]:
+    """The releases and facts of an engine."""
+    return read(folder(), f"{engine}_releases.json")
+
+
+@cache
+def read(where: Path, name: str) -> Mapping[str, Any]:
+    """A data file."""
+    value: Mapping[str, Any] = json.loads((where / name).read_text(encoding="utf-8"))
+    return value

@@ -1,0 +1,160 @@
+"""Reading a config key by key: every spelling of a value, which of them was used, and what was not read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from eaglectl.drafter.drafter import Note
+from eaglectl.errors import RefusedError
+
+MISSING = object()
+
+# canonical key <- the places where trainers and engines state it, the first wins; "a.b" is b inside the
+# object a
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "fc_norm": ("fc_norm", "use_aux_norm", "eagle_architecture_config.fc_norm", "eagle_config.fc_norm"),
+    "norm_output": (
+        "norm_output",
+        "eagle_config.return_hidden_post_norm",
+        "return_hidden_post_norm",
+        "eagle_architecture_config.norm_output",
+        "eagle_architecture_config.return_hidden_post_norm",
+        "eagle_config.norm_output",
+    ),
+    "norm_before_fc": (
+        "eagle_config.norm_before_fc",
+        "norm_before_fc",
+        "eagle_architecture_config.norm_before_fc",
+    ),
+    "norm_before_residual": ("norm_before_residual", "eagle_config.norm_before_residual"),
+    "draft_vocab_size": ("draft_vocab_size", "truncated_vocab_size"),
+    "num_aux_hidden_states": (
+        "num_aux_hidden_states",
+        "num_aux_layers",
+        "eagle_config.num_aux_hidden_states",
+    ),
+    "target_hidden_size": ("target_hidden_size", "eagle_config.target_hidden_size"),
+    "use_aux_hidden_state": ("eagle_config.use_aux_hidden_state", "use_aux_hidden_state"),
+}
+
+# what a key that is absent means, because the class the config belongs to says so when it saves only
+# differences
+# (transformers 5.19, LlamaConfig / Qwen3Config / DeepseekV2Config)
+CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "hidden_act": "silu"},
+    "qwen3": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "hidden_act": "silu"},
+    "mla": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "hidden_act": "silu"},
+}
+
+
+@dataclass(slots=True)
+class Keys:
+    """A config being read; `take` records what was read so that the rest can be carried over.
+
+    `own` is the producer's own place of a canonical key.
+    """
+
+    config: Mapping[str, Any]
+    own: Mapping[str, str] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    def at(self, place: str) -> Any:
+        """The value at "key" or "object.key", or MISSING; a null counts as missing."""
+        value: Any = self.config
+        for part in place.split("."):
+            if not isinstance(value, Mapping) or value.get(part) is None:
+                return MISSING
+            value = value[part]
+        return value
+
+    def absence(self, key: str) -> str:
+        """The rule's name that a key without a value is a case of: a null is not the same as no key."""
+        return "null-fields" if key in self.config else "config-dimensions"
+
+    def take(self, key: str) -> Any:
+        """The value of a canonical key under any of its spellings, or MISSING.
+
+        Raises RefusedError where two spellings differ.
+        """
+        places = self.places(key)
+        self.taken.update(places)
+        values = {place: value for place in places if (value := self.at(place)) is not MISSING}
+        first = next(iter(values), "")
+        for place, value in values.items():
+            if value != values[first]:
+                raise RefusedError(
+                    f"config.json says {first}: {values[first]!r} and {place}: {value!r}; make them agree",
+                    "spellings-agree",
+                    f"config.json:{place}",
+                )
+        return values.get(first, MISSING)
+
+    def places(self, key: str) -> tuple[str, ...]:
+        """The places of a canonical key, the producer's own first."""
+        own = self.own.get(key)
+        return (*((own,) if own else ()), *SPELLINGS.get(key, (key,)))
+
+    def take_bool(self, key: str) -> bool | None:
+        """A boolean, None when absent; anything else is refused."""
+        value: bool | None = self._checked(key, lambda value: isinstance(value, bool), "true or false")
+        return value
+
+    def take_int(self, key: str) -> int | None:
+        """A positive integer, None when absent; anything else is refused."""
+        value: int | None = self._checked(
+            key, lambda value: type(value) is int and value > 0, "a positive whole number"
+        )
+        return value
+
+    def take_float(self, key: str) -> float | None:
+        """A number, None when absent; anything else is refused."""
+        value: float | None = self._checked(key, lambda value: type(value) in (int, float), "a number")
+        return value
+
+    def take_ids(self, key: str) -> tuple[int, ...] | None:
+        """A list of layer ids, None when absent or empty (engines read an empty list as absent)."""
+        value = self.take(key)
+        if value is MISSING or value == []:
+            return None
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise RefusedError(
+                f"config.json: {key} is {value!r}; a list of layer numbers from 0 was expected",
+                "value-types",
+                f"config.json:{key}",
+            )
+        return tuple(value)
+
+    def take_mapping(self, key: str) -> Mapping[str, Any] | None:
+        """An object, None when absent."""
+        value: Mapping[str, Any] | None = self._checked(
+            key, lambda value: isinstance(value, Mapping), "an object"
+        )
+        return value
+
+    def _checked(self, key: str, is_right: Callable[[Any], bool], what: str) -> Any:
+        value = self.take(key)
+        if value is MISSING:
+            return None
+        if not is_right(value):
+            raise RefusedError(
+                f"config.json: {key} is {value!r}; {what} was expected", "value-types", f"config.json:{key}"
+            )
+        return value
+
+    def rest(self) -> dict[str, Any]:
+        """All keys that were not taken, and the parts of objects that were not; nulls are left out."""
+        left: dict[str, Any] = {}
+        for key, value in self.config.items():
+            if key in self.taken or value is None:
+                continue
+            if isinstance(value, Mapping) and any(place.startswith(f"{key}.") for place in self.taken):
+                value = {name: inner for name, inner in value.items() if f"{key}.{name}" not in self.taken}
+                if not value:
+                    continue
+            left[key] = value
+        return left
+
+    def add_note(self, level: str, about: str, text: str, topic: str = "") -> None:
+        """Add a note."""
+        self.notes.append(Note(level, about, text, topic))  # type: ignore[arg-type]

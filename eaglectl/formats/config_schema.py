@@ -1,0 +1,210 @@
+"""The JSON Schema of a producer's config.json, from tables of common keys and the format's declaration.
+
+A schema states what a key means and of which kind its value is, for editors and for `eaglectl validate`.
+Which keys belong together is for rules to judge; keys that a schema does not know are allowed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eaglectl.formats.format import Format, IdMeaning
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+SIZE = {"type": "integer", "minimum": 1}
+COUNT = {"type": "integer", "minimum": 0}
+POSITIVE = {"type": "number", "exclusiveMinimum": 0}
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+FLAG = {"type": "boolean"}
+TEXT = {"type": "string"}
+TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
+IDS = {"type": "array", "items": COUNT}
+TOKENS = {"type": ["integer", "array"], "minimum": 0, "items": COUNT}
+OBJECT = {"type": "object"}
+
+
+def maybe(kind: dict[str, Any]) -> dict[str, Any]:
+    """A kind, or null, which readers take as absent."""
+    given = kind["type"] if isinstance(kind["type"], list) else [kind["type"]]
+    return {**kind, "type": [*given, "null"]}
+
+
+IDS_MEANING: Mapping[IdMeaning, str] = {
+    "output": "Target layers whose outputs are the drafter's input, counted from 0 (j: the output of layer"
+    " j, which vLLM calls j + 1).",
+    "boundary": "Target layers before which the residual stream is taken, 0 to the target's depth (2: after"
+    " the first two layers), ascending.",
+    "sglang": "Target layers as SGLang reads them: it adds one to each, for DeepSeek and Kimi targets only"
+    " when the first is 1.",
+}
+
+# key: kind, meaning. Sizes count elements; positions and vocabularies count tokens
+KEYS: dict[str, tuple[dict[str, Any], str]] = {
+    "architectures": (TEXTS, "The drafter's class; engines take the first."),
+    "model_type": (TEXT, "Class of the decoder layer, as transformers names it."),
+    "hidden_size": (SIZE, "Width of the drafter's hidden state, in channels."),
+    "intermediate_size": (SIZE, "Width of the MLP, in channels."),
+    "num_hidden_layers": (SIZE, "Decoder layers of the drafter, usually 1."),
+    "num_attention_heads": (SIZE, "Query heads."),
+    "num_key_value_heads": (SIZE, "Key and value heads; as many as query heads where absent."),
+    "head_dim": (SIZE, "Width of one head, in channels; hidden_size / num_attention_heads where absent."),
+    "vocab_size": (SIZE, "Tokens of the target's vocabulary."),
+    "draft_vocab_size": (
+        maybe(SIZE),
+        "Tokens that the drafter can propose: rows of lm_head; the whole vocabulary where null.",
+    ),
+    "target_hidden_size": (
+        maybe(SIZE),
+        "Width of the target's hidden states, in channels; hidden_size where absent.",
+    ),
+    "max_position_embeddings": (SIZE, "Longest context that the rotary table covers, in tokens."),
+    "rms_norm_eps": (POSITIVE, "What RMSNorm adds to the mean square."),
+    "hidden_act": (TEXT, "Activation of the MLP; engines have silu alone."),
+    "attention_bias": (FLAG, "Whether the attention projections have biases."),
+    "mlp_bias": (FLAG, "Whether the MLP projections have biases."),
+    "attention_dropout": (SHARE, "Share of attention weights dropped in training; engines ignore it."),
+    "initializer_range": (
+        {"type": "number", "minimum": 0},
+        "Standard deviation of weights before training; engines ignore it.",
+    ),
+    "pretraining_tp": (COUNT, "Left from older transformers; engines ignore it."),
+    "rope_theta": (
+        maybe(POSITIVE),
+        "Base of the rotary frequencies; 10000 where absent, never the target's.",
+    ),
+    "rope_scaling": (
+        maybe(OBJECT),
+        "How rotary frequencies are stretched (rope_type, factor, ...); not at all where null.",
+    ),
+    "rope_parameters": (maybe(OBJECT), "transformers 5: rope_theta and the scaling in one object."),
+    "tie_word_embeddings": (FLAG, "Whether lm_head is the embedding; a drafter has its own."),
+    "torch_dtype": (maybe(TEXT), "Type of the weights: bfloat16, float16, float32."),
+    "dtype": (maybe(TEXT), "transformers 5: torch_dtype."),
+    "bos_token_id": (maybe(TOKENS), "Token at the beginning of a text."),
+    "eos_token_id": (maybe(TOKENS), "Token, or tokens, that end a text."),
+    "pad_token_id": (maybe(TOKENS), "Token that fills a batch."),
+    "sliding_window": (
+        maybe(COUNT),
+        "Tokens that attention looks back, where a layer slides; the whole context where null.",
+    ),
+    "use_sliding_window": (FLAG, "Whether attention slides."),
+    "max_window_layers": (COUNT, "Layers from this one on slide."),
+    "layer_types": (
+        {"type": "array", "items": TEXT},
+        "Attention of each layer of the drafter: full_attention or sliding_attention.",
+    ),
+    "use_cache": (FLAG, "Whether transformers keeps keys and values; engines ignore it."),
+    "transformers_version": (maybe(TEXT), "Version of transformers that wrote the file."),
+    "quantization_config": (maybe(OBJECT), "How the weights are quantised; only beside quantised weights."),
+    "q_lora_rank": (maybe(SIZE), "MLA: rank of the compressed query; engines need one."),
+    "kv_lora_rank": (
+        SIZE,
+        "MLA: rank of the compressed keys and values; with qk_rope_head_dim 320, 512 or 576 in vLLM.",
+    ),
+    "qk_nope_head_dim": (SIZE, "MLA: width of a head's part without rotary positions, in channels."),
+    "qk_rope_head_dim": (SIZE, "MLA: width of a head's part with rotary positions, in channels."),
+    "v_head_dim": (SIZE, "MLA: width of a value head, in channels."),
+    "rope_interleave": (FLAG, "MLA: whether rotary pairs are neighbours."),
+    "fc_norm": (FLAG, "EAGLE-3.1: each aux state has a norm of its own before fc."),
+    "norm_output": (FLAG, "EAGLE-3.1: the state fed back to the drafter is the one after the last norm."),
+    "norm_before_fc": (FLAG, "One norm over all aux states before fc."),
+    "norm_before_residual": (FLAG, "The residual is the hidden state after its norm."),
+    "num_aux_hidden_states": (SIZE, "Hidden states of the target that fc takes; 3 where absent."),
+    "eagle_config": (OBJECT, "What engines and trainers keep for EAGLE alone."),
+    "use_aux_norm": (FLAG, "SGLang's older name of fc_norm."),
+    "mask_token_id": (maybe(COUNT), "P-EAGLE: the token that stands for those not yet known."),
+    "target_model_type": (maybe(TEXT), "model_type of the target."),
+}
+# keys of eagle_config; layer ids are declared by each producer (Format.ids)
+EAGLE_CONFIG: dict[str, tuple[dict[str, Any], str]] = {
+    "use_aux_hidden_state": (
+        FLAG,
+        "Whether the drafter takes hidden states of several target layers; engines have no EAGLE-3 without.",
+    ),
+    "norm_before_fc": (FLAG, "One norm over all aux states before fc; TensorRT-LLM reads it here alone."),
+    "use_input_layernorm_in_first_layer": (FLAG, "Trainer's switch: the embedding is normed."),
+    "use_last_layernorm": (FLAG, "Trainer's switch: there is a norm before lm_head."),
+    "use_mtp_layernorm": (FLAG, "Trainer's switch of another drafter family."),
+    "next_layer_regular": (FLAG, "Trainer's switch: layers after the first take one hidden state."),
+    "parallel_draft_step": (SIZE, "Trainer's switch: tokens proposed at once."),
+    "parallel_draft_heads_num_layers": (COUNT, "Trainer's switch: layers of each parallel head."),
+}
+
+MLA_KEYS = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "rope_interleave",
+)
+SWITCH_KEYS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "num_aux_hidden_states")
+_ELSEWHERE = (
+    *MLA_KEYS,
+    *SWITCH_KEYS,
+    "eagle_config",
+    "use_aux_norm",
+    "mask_token_id",
+    "target_model_type",
+)
+DECODER_KEYS = tuple(key for key in KEYS if key not in _ELSEWHERE)
+SHAPE_KEYS = (
+    "architectures",
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "vocab_size",
+)
+TRAINER_KEYS = (
+    "use_aux_hidden_state",
+    "use_input_layernorm_in_first_layer",
+    "use_last_layernorm",
+    "use_mtp_layernorm",
+)
+
+
+def common_keys(*names: str) -> dict[str, Any]:
+    """The schemas of several keys of the common table."""
+    return {name: {**KEYS[name][0], "description": KEYS[name][1]} for name in names}
+
+
+def config_schema(format: Format) -> dict[str, Any]:
+    """The JSON Schema of the config.json that a producer writes."""
+    title = format.schema.title or format.title
+    required = SHAPE_KEYS if format.schema.required is None else format.schema.required
+    return {
+        "$schema": DRAFT,
+        "$id": f"urn:eaglectl:config:{format.schema_name}",
+        "title": f"{title}: config.json",
+        "description": f"config.json of an EAGLE-3 or EAGLE-3.1 drafter as {title} writes it. Keys that are"
+        " not listed are allowed.",
+        "type": "object",
+        "properties": _properties(format),
+        "required": list(dict.fromkeys(required)),
+    }
+
+
+def _properties(format: Format) -> dict[str, Any]:
+    schema = format.schema
+    decoder = DECODER_KEYS if schema.has_decoder else ()
+    properties: dict[str, Any] = {**common_keys(*decoder, *schema.keys), **schema.own}
+    nested = {
+        name: {**EAGLE_CONFIG[name][0], "description": EAGLE_CONFIG[name][1]} for name in schema.eagle_config
+    }
+    if nested:
+        _object(properties, "eagle_config").update(nested)
+    for place in format.written_ids or format.ids:
+        parent, _, key = place.key.rpartition(".")
+        inner = _object(properties, parent) if parent else properties
+        inner[key] = {**IDS, "description": IDS_MEANING[place.meaning]}
+    return properties
+
+
+def _object(properties: dict[str, Any], key: str) -> dict[str, Any]:
+    """The properties of an object of the config, which is added where it is not yet there."""
+    about = KEYS[key][1] if key in KEYS else "Keys of the producer's own."
+    inner = properties.get(key, {**OBJECT, "description": about})
+    own: dict[str, Any] = dict(inner.get("properties", {}))
+    properties[key] = {**inner, "properties": own}
+    return own

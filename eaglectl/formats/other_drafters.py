@@ -1,0 +1,98 @@
+"""Checkpoints that are not EAGLE-3 drafters: recognised by their tensors and keys, and refused by name."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from eaglectl.checkpoint.header import StoredTensor
+from eaglectl.errors import RefusedError
+from eaglectl.formats.names import canonical_name
+
+_BY_TENSOR: tuple[tuple[str, str], ...] = (
+    (r"(.*\.)?(enorm|hnorm|eh_proj|shared_head)\b.*", "a multi-token-prediction (MTP) head"),
+    (r"(.*\.)?medusa_head\..*|\d+\.\d+\.(linear|weight).*", "a Medusa head"),
+    (r"(.*\.)?(context_proj|mask_token)\b.*", "a DFlash drafter"),
+    (r".*\.lora_[AB]\..*", "a LoRA adapter, not a whole drafter; merge it into its drafter first"),
+    (
+        r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
+        "a Kimi-K3 draft head (NoPE MLA with a gate), which no EAGLE-3 class serves",
+    ),
+)
+
+_BY_KEY: Mapping[str, str] = {
+    "dflash_config": "a DFlash drafter",
+    "dspark_config": "a DSpark drafter",
+    "medusa_num_heads": "a Medusa head",
+    "medusa_num_layers": "a Medusa head",
+    "target_layer_ids": "a DFlash drafter",
+}
+
+_SPECULATORS = {
+    "eagle": "an EAGLE-1/2 drafter",
+    "mtp": "a multi-token-prediction (MTP) head",
+    "dflash": "a DFlash drafter",
+    "dflash2": "a DFlash drafter",
+    "dspark": "a DSpark drafter",
+    "mlp": "an MLP speculator",
+    "independent": "an independent draft model",
+}
+
+
+_QUERY = re.compile(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight")
+
+
+def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise RefusedError, naming what `label` is, unless it can be an EAGLE-3 drafter."""
+    family = other_family(config, tensors)
+    if family:
+        raise RefusedError(
+            f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only", "not-a-drafter"
+        )
+
+
+def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
+    """What the checkpoint is when it is not an EAGLE-3 drafter, else None (formats.md, 4.3)."""
+    kind = config.get("speculators_model_type")
+    if isinstance(kind, str) and kind not in ("eagle3", "peagle"):
+        return _SPECULATORS.get(kind, f'a speculators "{kind}" model')
+    for key, family in _BY_KEY.items():
+        if config.get(key) is not None:
+            return f"{family} (config.json has {key})"
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and any("DSpark" in str(name) for name in architectures):
+        return "a DSpark drafter"
+    for pattern, family in _BY_TENSOR:
+        found = next((name for name in tensors if re.fullmatch(pattern, name)), None)
+        if found:
+            return f"{family} (it has {found})"
+    return _by_shape(config, tensors)
+
+
+def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
+    shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
+    if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
+        return None
+    if "fc.weight" in shapes:
+        return _by_fc(shapes["fc.weight"])
+    if _nested(config).get("use_aux_hidden_state") is False:
+        return (
+            "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
+            " to be served as it is by TensorRT-LLM or SGLang"
+        )
+    query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), None)
+    if query and len(query) == 2 and query[1] == config.get("hidden_size"):
+        return "a full language model (its first layer takes one hidden state, and there is no fc)"
+    if query is None and not any("self_attn" in name for name in shapes):
+        return "not a drafter that eaglectl knows (no attention layer under any known name)"
+    return None
+
+
+def _by_fc(fc: tuple[int, ...]) -> str | None:
+    if len(fc) != 2 or fc[1] != 2 * fc[0]:
+        return None
+    return f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, two inputs wide, and there is no hidden_norm)"
+
+
+def _nested(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    value = config.get("eagle_config")
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,1 @@
+"""One module per producer: how its files are recognised, read and written."""

@@ -1,0 +1,107 @@
+"""SpecForge: midlayer names, t2d always, nested output ids, and a norm_output that changed its meaning."""
+
+from collections.abc import Iterable
+
+from eaglectl.drafter.drafter import Feature, Note
+from eaglectl.formats.format import (
+    ALWAYS,
+    LLAMA,
+    LLAMA_TYPE,
+    NESTED_IDS,
+    Answers,
+    CheckpointSummary,
+    ConfigSchema,
+    Format,
+    IdsPlace,
+    Layout,
+)
+
+
+def _recognise(summary: CheckpointSummary) -> str | None:
+    if any(
+        summary.config.get(key) for key in ("norm_before_fc", "norm_before_residual", "num_aux_hidden_states")
+    ):
+        return None  # it trains none of these
+    if (
+        summary.architecture == "LlamaForCausalLMEagle3"
+        and summary.has("midlayer.")
+        and "t2d" in summary.names
+    ):
+        return "architecture LlamaForCausalLMEagle3 with midlayer names and t2d"
+    return None
+
+
+def _norm_output(summary: CheckpointSummary, stated: bool | None, answers: Answers) -> bool | None:
+    """The trained norm_output; pull request 879 (September 2026) changed its meaning (formats.md, 5.2)."""
+    era = answers.semantics.get("specforge")
+    if stated is None and not summary.has("fc_norm.", "aux_norm_"):
+        return False
+    if era == "pre-879":
+        return False
+    return stated if era == "post-879" else None
+
+
+def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    stated = summary.config.get("norm_output")
+    era = answers.semantics.get("specforge")
+    if era == "pre-879" and stated is False:
+        yield Note(
+            "problem",
+            "norm_output",
+            "norm_output: false from SpecForge before pull request 879 trained with no final norm at all; no"
+            " engine can serve that: retrain",
+            "training-unservable",
+        )
+    elif (
+        era is None
+        and "norm_output" not in answers.semantics
+        and (stated is not None or summary.has("fc_norm.", "aux_norm_"))
+    ):
+        found = "no norm_output" if stated is None else f"norm_output: {str(stated).lower()}"
+        yield Note(
+            "question",
+            "norm_output",
+            f"{found} in a SpecForge file means different networks before and after its pull request 879"
+            " (September 2026); pass --source-semantics specforge=pre-879 or post-879",
+            "norm-output-unknown",
+        )
+
+
+SPECFORGE = Format(
+    "specforge",
+    "SpecForge",
+    _recognise,
+    priority=90,
+    is_signed=False,
+    ids=(IdsPlace(NESTED_IDS, "output"),),
+    aux_convention="output",
+    answers={"specforge": ("pre-879", "post-879")},
+    doubts=_doubts,
+    norm_output=_norm_output,
+    schema=ConfigSchema(
+        keys=("fc_norm", "target_model_type", "mask_token_id", "norm_before_residual"),
+        eagle_config=("use_aux_hidden_state",),
+        own={
+            "norm_output": {
+                "type": "boolean",
+                "description": "EAGLE-3.1's switch since pull request 879 (September 2026); before it, true"
+                " trained EAGLE-3 and false a head without a last norm.",
+            }
+        },
+    ),
+    layout=Layout(
+        LLAMA,
+        LLAMA_TYPE,
+        ALWAYS
+        | {
+            Feature.FC_NORM,
+            Feature.NORM_OUTPUT,
+            Feature.AUX_LAYERS,
+            Feature.ATTENTION_BIAS,
+            Feature.OUTPUT_BIAS,
+            Feature.SLIDING_WINDOW,
+        },
+        layer="midlayer",
+        has_identity_map=True,
+    ),
+)

@@ -1,0 +1,121 @@
+"""TorchSpec (Llama and MLA) and the Kimi heads that lightseekorg published from it."""
+
+from collections.abc import Iterable, Mapping
+
+from eaglectl.drafter.drafter import Feature, Note
+from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
+from eaglectl.formats.format import (
+    ALWAYS,
+    NESTED_IDS,
+    Answers,
+    CheckpointSummary,
+    ConfigSchema,
+    Format,
+    IdsPlace,
+    Layout,
+    ModelClass,
+    rope_doubt,
+)
+
+_EXPRESSES = ALWAYS | {
+    Feature.MLA,
+    Feature.AUX_COUNT,
+    Feature.AUX_LAYERS,
+    Feature.FC_NORM,
+    Feature.NORM_OUTPUT,
+}
+_ARCHITECTURES: Mapping[ModelClass, str] = {
+    "llama": "LlamaForCausalLMEagle3",
+    "mla": "Eagle3DeepseekV2ForCausalLM",
+}
+
+
+def _torchspec(summary: CheckpointSummary) -> str | None:
+    if "_torchspec_version" in summary.config:
+        return "config has _torchspec_version"
+    return "file metadata has torchspec_version" if "torchspec_version" in summary.metadata else None
+
+
+def _for_vllm(summary: CheckpointSummary) -> str | None:
+    """Its `--vllm` export of a Kimi head, which adds one to the ids (tools/convert_to_hf.py)."""
+    marks = _torchspec(summary)
+    return (
+        f"{marks}, names and model_type of its --vllm export"
+        if marks and not summary.has("midlayer.") and summary.config.get("model_type") == "kimi_k2"
+        else None
+    )
+
+
+def _lightseekorg(summary: CheckpointSummary) -> str | None:
+    is_mla = summary.architecture == "Eagle3DeepseekV2ForCausalLM" and summary.has("kv_a_proj_with_mqa")
+    nested = summary.nested("eagle_config").get("eagle_aux_hidden_state_layer_ids")
+    if (
+        is_mla
+        and isinstance(nested, list)
+        and nested
+        and nested[0] == 2
+        and "embed_tokens.weight" in summary.names
+    ):
+        return "Eagle3DeepseekV2ForCausalLM with its own embedding and eagle_config ids from 2"
+    return None
+
+
+def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    if summary.has("kv_a_proj_with_mqa", "fused_qkv_a_proj"):
+        yield from rope_doubt(
+            summary, answers, "TorchSpec's MLA attention", is_sure=_torchspec(summary) is not None
+        )
+
+
+_KEYS = (*MLA_KEYS, "fc_norm", "norm_output")
+_VERSION = {"type": "string", "description": "Version of TorchSpec that wrote the file."}
+_SCHEMA = ConfigSchema(keys=_KEYS, eagle_config=TRAINER_KEYS, own={"_torchspec_version": _VERSION})
+
+TORCHSPEC = Format(
+    "torchspec",
+    "TorchSpec",
+    _torchspec,
+    priority=31,
+    ids=(IdsPlace(NESTED_IDS, "output"),),
+    aux_convention="output",
+    schema=_SCHEMA,
+    retires=("_torchspec_version",),
+    doubts=_rope,
+    layout=Layout(
+        _ARCHITECTURES,
+        {"llama": "llama", "mla": "kimi_k2"},
+        _EXPRESSES,
+        layer="midlayer",
+        extra={"_torchspec_version": "written by eaglectl"},
+    ),
+)
+
+TORCHSPEC_VLLM = Format(
+    "torchspec-vllm",
+    "TorchSpec (--vllm)",
+    _for_vllm,
+    priority=30,
+    ids=(IdsPlace(NESTED_IDS, "boundary"),),
+    aux_convention="boundary",
+    schema=_SCHEMA,
+    retires=("_torchspec_version",),
+    doubts=_rope,
+    layout=Layout(
+        {"mla": _ARCHITECTURES["mla"]},
+        {"mla": "kimi_k2"},
+        _EXPRESSES,
+        extra={"_torchspec_version": "written by eaglectl"},
+    ),
+)
+
+LIGHTSEEKORG = Format(
+    "lightseekorg",
+    "lightseekorg (TorchSpec, Kimi MLA)",
+    _lightseekorg,
+    priority=110,
+    ids=(IdsPlace(NESTED_IDS, "boundary"),),
+    aux_convention="boundary",
+    schema=ConfigSchema(keys=_KEYS, eagle_config=TRAINER_KEYS, required=(*SHAPE_KEYS, "eagle_config")),
+    doubts=_rope,
+    layout=Layout(_ARCHITECTURES, {"llama": "llama", "mla": "kimi_k2"}, _EXPRESSES),
+)

@@ -1,0 +1,219 @@
+"""Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
+from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.drafter.tensors import Dimensions, Tensor
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
+from eaglectl.formats.aux_ids import by_record, read_aux_layers
+from eaglectl.formats.catalogue import detect, known_answers, tensor_names
+from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
+from eaglectl.formats.names import read_names
+from eaglectl.formats.other_drafters import refuse_other_families
+from eaglectl.formats.rope import read_rope
+from eaglectl.formats.sizes import read_dimensions
+from eaglectl.formats.switches import read_norms, read_quantisation, read_settings
+from eaglectl.formats.unread import ask_about_unread
+
+# --source-semantics that any drafter may need, with their values; producers declare their own
+# (Format.answers)
+SEMANTICS: Mapping[str, tuple[str, ...]] = {
+    "norm_output": ("true", "false"),
+    "norm_before_residual": ("true", "false"),
+    "rope": ("10000", "stored"),
+    "rope_interleave": ("true", "false"),
+    "d2t": ("offset", "absolute"),
+    "mask_token_id": (),  # a number
+    "harmless": (),  # config keys
+}
+
+FREE = {"mask_token_id": "N", "harmless": "KEY,KEY"}
+
+# keys about how the file was written, or about what the tensors decide
+HOUSEKEEPING = (
+    "architectures",
+    "model_type",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "_name_or_path",
+    "num_nextn_predict_layers",
+    "attn_implementation",
+    "_attn_implementation",
+)
+
+
+def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
+    """The canonical drafter of `checkpoint`.
+
+    Raises RefusedError where it is none, or contradicts itself.
+    """
+    label = checkpoint.source.label
+    check_answers(answers)
+    refuse_other_families(label, checkpoint.config, checkpoint.tensors)
+    summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
+    format, evidence = detect(summary)
+    for key in OBJECTS:
+        value = checkpoint.config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise RefusedError(
+                f"config.json: {key} is {value!r}; an object was expected",
+                "value-types",
+                f"config.json:{key}",
+            )
+    keys = Keys(format.flat(checkpoint.config), format.keys)
+    target = _known_target(keys, format, target)
+    names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
+    for canonical, first, second in names.clashes:
+        raise RefusedError(
+            f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"
+        )
+    dims = read_dimensions(names, keys, target)
+    tensors = assemble(names, dims)
+    check_layers(names)
+    quantisation = read_quantisation(checkpoint, keys)
+    check_shapes(tensors, dims, is_quantised=quantisation is not None)
+    norms = read_norms(keys, format, summary, answers, tensors, dims)
+    aux = read_aux_layers(keys, format, dims.aux, target, answers)
+    aux = by_record(keys, aux, checkpoint.sidecars.get("eaglectl.json", {}).get("boundaries"), target)
+    answer = answers.semantics.get("rope_interleave")
+    rope = read_rope(
+        keys, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors, answer=answer
+    )
+    if answers.semantics.get("rope") == "10000":
+        rope = replace(rope, theta=10000.0)
+    settings = read_settings(keys, tensors, model_class_of(tensors, dims))
+    keys.notes.extend(format.doubts(summary, answers))
+    _compare_target(keys, dims, target)
+    tensors = complete_head(keys, tensors, dims, names.unknown)
+    note_names(
+        keys,
+        names,
+        tensors,
+        dims,
+        has_token_list=any(name in VOCABULARY_PICKLES for name in checkpoint.source.names()),
+    )
+    carried = _mask_token(keys, tensors, answers)
+    keys.taken.update((*HOUSEKEEPING, *format.retires, "num_hidden_layers"))
+    ask_about_unread(keys, format, answers)
+    return Drafter(
+        producer=format.name,
+        evidence=evidence,
+        kind="peagle" if format.is_parallel or "mask_hidden" in tensors else "eagle3",
+        dims=dims,
+        norms=norms,
+        aux=aux,
+        rope=rope,
+        target=target,
+        tensors=tensors,
+        settings=settings,
+        carried={**keys.rest(), **carried},
+        strays=names.strays,
+        unknown=names.unknown,
+        quantisation=quantisation,
+        notes=tuple(dict.fromkeys(keys.notes)),
+        dtypes=tuple(
+            sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})
+        ),
+    )
+
+
+def read_target(config: Mapping[str, Any], name: str | None) -> Target:
+    """What a target's config.json says of it (the language model's part, for multimodal ones)."""
+    text = config.get("text_config")
+    inner = text if isinstance(text, Mapping) else config
+
+    def number(key: str) -> int | None:
+        value = inner.get(key, config.get(key))
+        return value if type(value) is int and value > 0 else None
+
+    kind = inner.get("model_type") or config.get("model_type")
+    return Target(
+        name,
+        kind if isinstance(kind, str) else None,
+        number("num_hidden_layers"),
+        number("hidden_size"),
+        number("vocab_size"),
+    )
+
+
+def model_class_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> ModelClass:
+    """The engine class that a drafter needs: MLA, q/k norms (Qwen3), or plain Llama."""
+    if dims.attention == "MLA":
+        return "mla"
+    return "qwen3" if any(name.endswith("q_norm.weight") for name in tensors) else "llama"
+
+
+def check_answers(answers: Answers) -> None:
+    """Raise UsageError where an answer is to no question that is ever asked."""
+    known = {**SEMANTICS, **known_answers()}
+    for key, value in answers.semantics.items():
+        is_free = (key == "mask_token_id" and value.isdecimal()) or (key == "harmless" and value)
+        if is_free or value in known.get(key, ()):
+            continue
+        listed = "; ".join(f"{name}={'|'.join(values) or FREE[name]}" for name, values in known.items())
+        raise UsageError(f"--source-semantics {key}={value} is not known; these are: {listed}")
+
+
+def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
+    if target.hidden is not None and target.hidden != dims.target_hidden:
+        keys.add_note(
+            "problem",
+            "target",
+            f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it"
+            " belongs to another target",
+            "target-mismatch",
+        )
+    if target.vocab is not None and target.vocab != dims.vocab:
+        level = "problem" if target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab else "warning"
+        keys.add_note(
+            level,
+            "target",
+            f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it"
+            " belongs to this target",
+            "target-vocabulary" if level == "problem" else "target-vocabulary-size",
+        )
+
+
+OBJECTS = ("eagle_config", "eagle_architecture_config", "transformer_layer_config", "speculators_config")
+MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
+
+
+def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
+    """The mask token of a parallel drafter, which vLLM will not start without; asked where no key says it."""
+    if "mask_hidden" not in tensors or any(keys.at(key) is not MISSING for key in MASK_KEYS):
+        return {}
+    if answer := answers.semantics.get("mask_token_id"):
+        return {"mask_token_id": int(answer)}
+    keys.add_note(
+        "question",
+        "mask_token_id",
+        "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not"
+        " start; pass --source-semantics mask_token_id=N, as it was trained",
+        "mask-token",
+    )
+    return {}
+
+
+def _known_target(keys: Keys, format: Format, target: Target) -> Target:
+    """The target as given, completed by what the drafter's own config says of it."""
+    verifier = keys.at("speculators_config.verifier.name_or_path")
+    named = verifier if isinstance(verifier, str) else None
+    is_path = named is not None and named.startswith((".", "/", "~"))
+    name = target.name or (target.repo or named if is_path else named or target.repo)
+    stated = keys.take("target_model_type")
+    model_type = target.model_type or (stated if isinstance(stated, str) else None)
+    depth = target.depth
+    if format.copies_target and depth is None:
+        keys.taken.add("num_hidden_layers")
+        copied = keys.at("num_hidden_layers")
+        depth = copied if type(copied) is int and copied > 4 else None
+    if stated is not MISSING:
+        keys.taken.discard("target_model_type")
+    return Target(name, model_type, depth, target.hidden, target.vocab, target.repo)

@@ -1,0 +1,165 @@
+"""Switches and settings: what the config says, what the tensors say, and what a missing key means."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.drafter.drafter import Norms
+from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
+from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys
+from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
+
+
+def read_norms(
+    keys: Keys,
+    format: Format,
+    summary: CheckpointSummary,
+    answers: Answers,
+    tensors: Mapping[str, Tensor],
+    dims: Dimensions,
+) -> Norms:
+    """The four switches; norm_output is None where it must be asked."""
+    fc_norm = _flag_and_tensor(
+        keys,
+        "fc_norm",
+        f"{dims.aux} fc_norm.N.weight",
+        sum(1 for n in tensors if NORM.fullmatch(n)),
+        dims.aux,
+    )
+    before_fc = _flag_and_tensor(
+        keys, "norm_before_fc", "input_norm.weight", int("input_norm.weight" in tensors), 1
+    )
+    if fc_norm and before_fc:
+        keys.add_note(
+            "warning",
+            "norms",
+            "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm",
+            "both-norms",
+        )
+    stated = keys.take_bool("norm_output")
+    answer = answers.semantics.get("norm_output")
+    norm_output: bool | None
+    if answer is not None:
+        norm_output = answer == "true"
+    elif format.norm_output:
+        norm_output = format.norm_output(summary, stated, answers)
+    elif stated is None and fc_norm:
+        norm_output = None
+        keys.add_note(
+            "question",
+            "norm_output",
+            "fc_norm is trained in and config has no norm_output; pass --source-semantics norm_output=true"
+            " or false",
+            "norm-output-unknown",
+        )
+    else:
+        norm_output = bool(stated)
+    return Norms(fc_norm, before_fc, norm_output, _residual(keys, format, answers))
+
+
+def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
+    residual = keys.take_bool("norm_before_residual")
+    if answer := answers.semantics.get("norm_before_residual"):
+        return answer == "true"
+    if residual is None and format.residual_default:
+        keys.add_note(
+            "note",
+            "norm_before_residual",
+            f"config has no norm_before_residual; in {format.title}'s files that means true",
+        )
+    return format.residual_default if residual is None else residual
+
+
+def _flag_and_tensor(keys: Keys, flag: str, tensor: str, found: int, needed: int) -> bool:
+    stated = keys.take_bool(flag)
+    if found and found != needed:
+        raise RefusedError(
+            f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones",
+            "norm-tensor-missing",
+            f"config.json:{flag}",
+        )
+    if stated and not found:
+        raise RefusedError(
+            f"config says {flag}: true and the file has no {tensor}; engines would use ones in silence:"
+            " restore the tensor from the trainer",
+            "norm-tensor-missing",
+            f"config.json:{flag}",
+        )
+    if found and stated is False:
+        keys.add_note(
+            "problem",
+            flag,
+            f"config says {flag}: false and the file has {tensor}; one of them is wrong",
+            "norm-flag-missing",
+        )
+    elif found and stated is None:
+        keys.add_note("note", flag, f"config has no {flag}; the file's tensors say true")
+    return bool(found)
+
+
+def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass) -> dict[str, Any]:
+    """The values that every layout states, absent ones as the config class defines them."""
+    defaults = CLASS_DEFAULTS[family]
+    eps = keys.take_float("rms_norm_eps")
+    positions = keys.take_int("max_position_embeddings")
+    act = keys.take("hidden_act")
+    given: Mapping[str, Any] = {
+        "rms_norm_eps": eps,
+        "max_position_embeddings": positions,
+        "hidden_act": None if act is MISSING else act,
+    }
+    settings = {}
+    for key, value in given.items():
+        settings[key] = defaults[key] if value is None else value
+        if value is None and key != "hidden_act":
+            keys.add_note(
+                "note",
+                key,
+                f"config has no {key}; its class then means {defaults[key]}, and it is written so",
+            )
+    for key, part in (("attention_bias", ".self_attn."), ("mlp_bias", ".mlp.")):
+        stated, has = keys.take_bool(key), any(part in name and name.endswith(".bias") for name in tensors)
+        if stated and not has:
+            keys.add_note(
+                "warning",
+                key,
+                f"config says {key}: true and the file has no such bias; vLLM would add uninitialised"
+                " memory; convert writes false",
+                "bias-flag",
+            )
+        elif has and not stated:
+            keys.add_note(
+                "warning",
+                key,
+                f"the file has biases and config does not say {key}: true; vLLM drops them in silence;"
+                " convert writes true",
+                "bias-flag",
+            )
+    return settings
+
+
+def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] | None:
+    """The quantisation config when the file really holds quantised weights, else None."""
+    stated = keys.take_mapping("quantization_config") or checkpoint.sidecars.get("hf_quant_config.json")
+    has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
+    if has_parts and stated is None:
+        keys.add_note(
+            "warning",
+            "quantization_config",
+            "the file has quantisation scales and no quantization_config; engines would read the weights as"
+            " they are",
+            "quantisation-config",
+        )
+        return {}
+    if stated is not None and not has_parts:
+        keys.add_note(
+            "warning",
+            "quantization_config",
+            "config has a quantization_config and the file has no quantised weight; engines would look for"
+            " scales that are not there; convert leaves it out",
+            "quantisation-config",
+        )
+        return None
+    keys.taken.discard("quantization_config")  # carried over as it is
+    return stated

@@ -1,0 +1,139 @@
+"""Questions about config keys that no declaration knows and that may change what the drafter computes."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.format import Answers, Format
+
+# objects that describe another part than the drafter's layer
+OTHER_OBJECTS = ("quantization_config", "vision_config", "audio_config", "text_config", "thinker_config")
+# rope settings that vLLM reads (patch_rope_parameters) and trainers of drafters do not; a rule of their own
+# reports them
+PARTIAL = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+# what a name and a value look like that state which target layers the drafter takes
+_IDS_NAME = re.compile(r"layer_?(ids?|idx|index|indexes|indices)$|aux.*layer|layer.*aux|capture")
+_LIST_NAME = re.compile(r"layer|capture|aux")
+_COUNT_NAME = re.compile(r"(^|_)(num|n|count|total|number)(_|$)")
+_NORM_NAME = re.compile(r"norm(?!al)")
+_ROPE_NAME = re.compile(r"rope|rotary|yarn|mscale")
+_MAP_NAME = re.compile(
+    r"d2t|t2d|(vocab|token).*map|map.*(vocab|token)|(draft|target)_to_|selected_(token|vocab)"
+)
+# keys of published configs that match a pattern above and change nothing that an EAGLE-3 drafter computes:
+# switches that a tensor decides (q/k norms), keys of MoE, hybrid or DeepSeek targets, trainers' own constants
+HARMLESS = frozenset(
+    {
+        *("mlp_only_layers", "moe_layers", "moe_layer_indices", "dense_layers", "attention_layers"),
+        *("attn_layer_indices", "full_attention_layers", "linear_attention_layers", "mamba_layers"),
+        *("cross_attention_layers", "sliding_window_layers", "window_layers", "hidden_layers"),
+        *(
+            "norm_topk_prob",
+            "use_qk_norm",
+            "qk_norm",
+            "qk_layernorm",
+            "attention_qk_norm",
+            "norm_before_gate",
+        ),
+        *("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm"),
+        *("rope_interleave", "use_rope", "qk_rope_head_dim"),
+    }
+)
+
+
+def unread_ids(keys: Keys, format: Format) -> dict[str, Any]:
+    """Keys that nothing has read and that look like layer ids, with their values."""
+    return {place: value for place, value in _unread(keys, format) if _is_ids(_name(place), value)}
+
+
+def ask_about_unread(keys: Keys, format: Format, answers: Answers) -> None:
+    """Ask about each unread key that looks like a norm switch, a rope setting or a vocabulary map."""
+    harmless = answers.semantics.get("harmless", "").split(",")
+    for place, value in list(_unread(keys, format)):
+        meaning = _meaning(_name(place), value, is_of_target=format.copies_target)
+        if place in harmless:
+            keys.taken.add(place)  # it is not carried either: the next reader would have to ask again
+        elif meaning:
+            keys.add_note(
+                "question",
+                place.rpartition(".")[2],
+                f"config has {place}: {_short(value)}, which is not read and may be {meaning}; pass"
+                f" --source-semantics harmless={place} if it changes nothing that the drafter computes",
+                "partial-rotary" if _name(place) in PARTIAL else "unread-key",
+            )
+
+
+def ask_about_ids(keys: Keys, place: str, value: Any) -> None:
+    """The question that layer ids under an unknown key are."""
+    keys.add_note(
+        "question",
+        "aux layers",
+        f"config has {place}: {_short(value)}, which looks like layer ids and is not read; pass --aux-layers"
+        " with the boundaries that were trained on",
+        "unread-key",
+    )
+
+
+def _unread(keys: Keys, format: Format) -> Iterator[tuple[str, Any]]:
+    retired = {*format.retires, *OTHER_OBJECTS}
+    for key, value in keys.rest().items():
+        if key not in retired:
+            yield from _leaves(key, value, keys.taken)
+
+
+def _leaves(place: str, value: Any, taken: set[str]) -> Iterator[tuple[str, Any]]:
+    """A key, or the keys of an object; an object whose own name is a match is one value."""
+    is_object = isinstance(value, Mapping) and not _IDS_NAME.search(place) and not _MAP_NAME.search(place)
+    if not is_object:
+        yield place, value
+        return
+    for name, inner in value.items():
+        if f"{place}.{name}" not in taken:
+            yield from _leaves(f"{place}.{name}", inner, taken)
+
+
+def _meaning(name: str, value: Any, *, is_of_target: bool) -> str:
+    """What a key that is no layer ids may mean; "" where it is harmless.
+
+    The keys of a copied target are not judged, but for vocabulary maps.
+    """
+    if name in HARMLESS or value in (None, False, "", 0) or value == [] or value == {}:
+        return ""
+    if _MAP_NAME.search(name):
+        return "a vocabulary map"
+    if is_of_target:
+        return ""
+    if _ROPE_NAME.search(name) and value not in (1, "default"):
+        return "a rope setting"
+    if _NORM_NAME.search(name) and value is True:
+        return "a norm switch"
+    # 1 == True, so a switch named after rope lands here
+    return "a rope setting" if _ROPE_NAME.search(name) and value is True else ""
+
+
+def _is_ids(name: str, value: Any) -> bool:
+    if name in HARMLESS or _ROPE_NAME.search(name):
+        return False
+    if _is_numbers(value):
+        return _LIST_NAME.search(name) is not None
+    if not _IDS_NAME.search(name) or _COUNT_NAME.search(name):
+        return False
+    is_text = isinstance(value, str) and any(letter.isdigit() for letter in value)
+    return is_text or type(value) is int or (isinstance(value, Mapping) and bool(value))
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a value is a list of whole numbers, or of such lists."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(type(item) is int or _is_numbers(item) for item in value)
+
+
+def _name(place: str) -> str:
+    return place.rpartition(".")[2].lower()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,136 @@
+"""From the canonical drafter to a layout's names and config."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.drafter.tensors import LAYER
+from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
+
+TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+
+
+def written_name(canonical: str, layout: Layout) -> str:
+    """A canonical tensor's name in `layout`."""
+    name = canonical
+    if layer := LAYER.fullmatch(canonical):
+        index, rest = int(layer[1]), layer[2]
+        if index > 0 and rest == "input_layernorm.weight":
+            rest = f"{layout.later_norm}.weight"
+        name = f"{layout.layer.format(index)}.{rest}"
+    return name if name.startswith(layout.unprefixed) else layout.prefix + name
+
+
+def write_config(
+    drafter: Drafter,
+    format: Format,
+    model_class: ModelClass,
+    ids: Mapping[str, Sequence[int]],
+    dtypes: Sequence[str],
+) -> dict[str, Any]:
+    """config.json of `drafter` in the layout of `format`; `ids` are layer ids by place, as they mean there.
+
+    `dtypes` are those of the norms' weights; the first that transformers has a name for is stated.
+    """
+    layout = format.layout
+    assert layout is not None
+    decoder = {"model_type": layout.model_types[model_class], **_decoder(drafter)}
+    carried = dict(drafter.carried)
+    if "rope_interleave" in carried and drafter.dims.attention == "MLA":
+        carried["rope_interleave"] = drafter.rope.is_interleaved
+    nested = {
+        **layout.extra.get("eagle_config", {}),
+        **carried.pop("eagle_config", {}),
+        **_eagle_config(drafter, format, ids),
+    }
+    rest = {**_vocabulary(drafter, dtypes), **_flags(drafter, layout), **_aux(drafter, layout, ids)}
+    arranged = layout.nest(drafter, decoder, rest, carried) if layout.nest else {**decoder, **rest}
+    config = {"architectures": [layout.architectures[model_class]], **layout.extra, **arranged}
+    config.pop("eagle_config", None)
+    if nested:
+        config["eagle_config"] = nested
+    for place in ids:
+        if place not in (TOP_IDS, NESTED_IDS):
+            put(config, place, list(ids[place]))
+    config |= {key: value for key, value in carried.items() if key not in config}
+    for fact, place in format.keys.items():
+        if fact in config:
+            put(config, place, config.pop(fact))
+    return config
+
+
+def put(config: dict[str, Any], place: str, value: Any) -> None:
+    """Set the value at "key" or "object.key"; objects on the way are copied, or made where there is none."""
+    *parents, key = place.split(".")
+    for parent in parents:
+        config[parent] = dict(config.get(parent) or {})
+        config = config[parent]
+    config[key] = value
+
+
+def _vocabulary(drafter: Drafter, dtypes: Sequence[str]) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "draft_vocab_size": drafter.dims.draft_vocab,
+        "target_hidden_size": drafter.dims.target_hidden,
+        "tie_word_embeddings": False,
+    }
+    if dtype := next((TORCH_DTYPES[dtype] for dtype in dtypes if dtype in TORCH_DTYPES), None):
+        keys["torch_dtype"] = dtype
+    return keys
+
+
+def _decoder(drafter: Drafter) -> dict[str, Any]:
+    dims, rope = drafter.dims, drafter.rope
+    config: dict[str, Any] = {
+        "hidden_size": dims.hidden,
+        "intermediate_size": dims.intermediate,
+        "num_hidden_layers": dims.layers,
+        "vocab_size": dims.vocab,
+        "num_attention_heads": dims.heads,
+        "num_key_value_heads": dims.kv_heads,
+    }
+    if dims.attention == "MLA":
+        # no head_dim: transformers maps that key onto another in DeepseekV2Config
+        config |= {
+            key: getattr(dims, key)
+            for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        }
+    else:
+        config["head_dim"] = dims.head_dim
+    features = drafter.features()
+    biases = {
+        "attention_bias": bool({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS} & features),
+        "mlp_bias": Feature.MLP_BIAS in features,
+    }
+    return config | {**drafter.settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
+
+
+def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
+    norms = drafter.norms
+    flags = {
+        "norm_before_residual": norms.norm_before_residual,
+        "fc_norm": norms.fc_norm,
+        "norm_output": norms.norm_output,
+        "norm_before_fc": norms.norm_before_fc,
+    }
+    return flags if layout.states_flags else {key: value for key, value in flags.items() if value}
+
+
+def _aux(drafter: Drafter, layout: Layout, ids: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    aux: dict[str, Any] = {}
+    if layout.has_aux_count:
+        aux["num_aux_hidden_states"] = drafter.dims.aux
+    if TOP_IDS in ids:
+        aux[TOP_IDS] = list(ids[TOP_IDS])
+    return aux
+
+
+def _eagle_config(drafter: Drafter, format: Format, ids: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    if NESTED_IDS in ids:
+        nested[NESTED_IDS.partition(".")[2]] = list(ids[NESTED_IDS])
+    if any(place.key == NESTED_IDS for place in format.written_ids):
+        nested["use_aux_hidden_state"] = True
+    if drafter.norms.norm_before_fc and format.layout and not format.layout.is_nested_config:
+        nested["norm_before_fc"] = True  # TensorRT-LLM reads it nowhere else
+    return nested

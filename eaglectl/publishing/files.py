@@ -1,0 +1,138 @@
+"""The files of a folder that `upload` sends, each hashed once, and those that it leaves out."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from eaglectl.checkpoint.layout import NOT_WEIGHTS
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.progress import ByteCounter, OnProgress
+from eaglectl.validation.rules.files import CODE, KNOWN, PICKLE_SUFFIXES
+
+# files up to this size are kept in memory once they are hashed; what the Hub keeps outside of LFS is smaller
+MAX_KEPT = 16 << 20
+BLOCK = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFile:
+    """A file with its size and digests at the time it was hashed.
+
+    `git_sha1` is git's name of the file, empty where it is too large to be kept outside of LFS. `stamp` is
+    size, time of change and inode of a file on disk. `is_written`: eaglectl wrote it, and the folder has
+    another or none.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    git_sha1: str
+    content: bytes | Path = field(repr=False)
+    stamp: tuple[int, int, int] | None = None
+    is_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file or folder that is not sent, and why."""
+
+    name: str
+    why: str
+
+
+def read_files(
+    source: FolderSource, allowed: Sequence[str] = (), on_progress: OnProgress | None = None
+) -> tuple[tuple[UploadFile, ...], tuple[LeftOut, ...]]:
+    """Hash every file of the folder that may be sent, and list the others; `allowed` adds name patterns.
+
+    Raises RefusedError for a link that leaves the folder, UnreadableError for a file that cannot be read.
+    """
+    names, left_out = _select(source, allowed)
+    counter = ByteCounter(on_progress, "hashing", sum(source.size(name) for name in names))
+    return tuple(_read_file(source, name, counter.add) for name in names), left_out
+
+
+def written_file(name: str, data: bytes) -> UploadFile:
+    """A file that eaglectl writes."""
+    return UploadFile(
+        name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data, is_written=True
+    )
+
+
+def check_unchanged(files: Sequence[UploadFile]) -> None:
+    """Raise RefusedError where a file on disk changed after it was hashed."""
+    for file in files:
+        if isinstance(file.content, Path) and _stamp(file.content) != file.stamp:
+            raise RefusedError(
+                f"{file.name} changed after it was hashed; nothing was committed. Run the command again when"
+                " nothing writes to the folder"
+            )
+
+
+def _select(source: FolderSource, allowed: Sequence[str]) -> tuple[list[str], tuple[LeftOut, ...]]:
+    names, left_out = [], []
+    for name in source.names():
+        if why := _reason_left_out(name, allowed):
+            left_out.append(LeftOut(name, why))
+            continue
+        try:
+            source.path(name)
+        except UnreadableError as error:
+            raise RefusedError(str(error), error.topic, error.where) from None
+        names.append(name)
+    folders = sorted(entry.name for entry in source.root.iterdir() if entry.is_dir())
+    left_out += [LeftOut(f"{name}/", "a folder; a drafter's files lie beside each other") for name in folders]
+    return names, tuple(left_out)
+
+
+def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
+    """Why a file is not sent; empty where it is."""
+    if NOT_WEIGHTS.match(name):
+        return "a trainer's state"
+    if name.endswith(PICKLE_SUFFIXES):
+        return "a pickle"
+    if name.endswith(CODE):
+        return "code"
+    if name.startswith("."):
+        return "a hidden file"
+    if any(fnmatchcase(name, pattern) for pattern in (*KNOWN, *allowed)):
+        return ""
+    return "no file that a drafter's folder has a use for"
+
+
+def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None]) -> UploadFile:
+    path = source.path(name)
+    try:
+        stamp = _stamp(path)
+        if stamp[0] <= MAX_KEPT:
+            data = path.read_bytes()
+            on_bytes(len(data))
+            return UploadFile(name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data)
+        digest, size = hashlib.sha256(), 0
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+                size += len(block)
+                on_bytes(len(block))
+    except OSError as error:
+        raise UnreadableError(f"{name} in {source.label}: {error.strerror}") from None
+    if _stamp(path) != stamp or size != stamp[0]:
+        raise RefusedError(
+            f"{name} changed while it was hashed; run the command again when nothing writes to the folder"
+        )
+    return UploadFile(name, size, digest.hexdigest(), "", path, stamp)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (-1, 0, 0)
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _git_sha1(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,85 @@
+"""What calibration needs of an engine that runs the target; transformers as that engine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
+from eaglectl.reference.target import TargetModel, package_versions
+
+
+@dataclass(frozen=True, slots=True)
+class AuxStates:
+    """One batch, padded on the left: tokens, positions and `valid` (not padding), all [batch, time].
+
+    `aux` is [batch, time, aux*target_hidden].
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    valid: torch.Tensor
+    aux: torch.Tensor
+
+
+class TargetEngine(Protocol):
+    """An engine that generates with the target and returns its aux hidden states."""
+
+    @property
+    def engine(self) -> Mapping[str, str]:
+        """Name, versions, device and dtype."""
+        ...
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """The target's input embedding [vocab, hidden], for drafters that share it."""
+        ...
+
+    def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
+        ...
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        """Aux hidden states of all tokens of these sequences, from one forward pass."""
+        ...
+
+
+class TransformersEngine:
+    """The target in this process."""
+
+    def __init__(self, target: TargetModel, device: str, dtype: str) -> None:
+        self.target = target
+        self.engine: Mapping[str, str] = {
+            "name": "transformers",
+            **package_versions(),
+            "device": device,
+            "dtype": dtype,
+        }
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """The target's input embedding [vocab, hidden], for drafters that share it."""
+        return self.target.embedding
+
+    def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
+        decoder = SpeculativeDecoder(self.target, None, DecodingSettings(1, tokens))
+        return [list(sequence.tokens) for sequence in decoder.run(batch)]
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        """Aux hidden states of all tokens of these sequences, from one forward pass."""
+        tokens, positions, valid = pad_left(batch, self.target.embedding.device)
+        self.target.reset()
+        with torch.no_grad():
+            _, aux = self.target.forward(tokens, positions, valid)
+        return AuxStates(tokens, positions, valid, aux)
+
+
+def join_states(batch: Sequence[Sequence[int]], aux: Sequence[torch.Tensor]) -> AuxStates:
+    """The states of a batch from those of each sequence, [time, aux*target_hidden]; zeros at padding."""
+    tokens, positions, valid = pad_left(batch, aux[0].device)
+    together = aux[0].new_zeros(*tokens.shape, aux[0].shape[-1])
+    for row, states in enumerate(aux):
+        together[row, -len(states) :] = states
+    return AuxStates(tokens, positions, valid, together)

@@ -1,0 +1,113 @@
+"""Acceptance as rows of text: what the terminal and the page of `smoke` share."""
+
+from collections.abc import Iterator
+
+from eaglectl.acceptance.measurement import Estimate
+from eaglectl.acceptance.probe import DriftCondition
+from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+
+Cells = Iterator[list[str]]
+DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % by bootstrap over prompts"
+RATIO = "ratio to the stated one, on the same prompts"
+VARIANT_HEAD = ("reading", "length", "ratio", "better")
+DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
+VARIANTS_TITLE = "Other readings of the file"
+DRIFT_TITLE = "Drift by depth"
+
+
+def length(report: SmokeReport) -> str:
+    """The acceptance length, with k."""
+    return f"acceptance length {estimate(report.measured.length)} at k={report.k}"
+
+
+def acceptance(report: SmokeReport) -> Cells:
+    """Acceptance over each set, where there are several, and over all prompts; the first row is the head."""
+    sets = report.by_set if len(report.by_set) > 1 else {}
+    yield ["prompts", "number", "drafts", "length", *(f"position {i}" for i in range(report.k))]
+    for name, measured in {**sets, "all": report.measured}.items():
+        yield [
+            name,
+            str(measured.prompts),
+            str(measured.drafts),
+            estimate(measured.length),
+            *map(share, measured.per_position),
+        ]
+
+
+def compared(against: DrafterComparison) -> str:
+    """The second drafter's figures."""
+    return f"ratio {estimate(against.ratio)}; its length {estimate(against.measured.length)}"
+
+
+def variants(report: SmokeReport) -> Iterator[tuple[str, str, str, str]]:
+    """Results of the sensitivity probe, with "yes" for a variant that drafts better."""
+    for variant in report.variants:
+        better = "yes" if variant.is_better else "no"
+        yield variant.name, estimate(variant.measured.length), estimate(variant.ratio), better
+
+
+def drift(report: SmokeReport) -> Cells:
+    """Results of the drift probe, by depth; the first row is the head."""
+    depths = range(len(report.drift_conditions[0].state_growth))
+    yield ["condition", "length", *(f"depth {depth}" for depth in depths)]
+    for condition in report.drift_conditions:
+        cells = [_drift_cell(condition, depth) for depth in depths]
+        yield [condition.name, estimate(condition.measured.length), *cells]
+
+
+def _drift_cell(condition: DriftCondition, depth: int) -> str:
+    """The figures that DRIFT_CELLS names."""
+    return (
+        f"{condition.measured.per_position[depth].value:.0%} / x{condition.state_growth[depth]:.2f}"
+        f" / {condition.attention_on_first[depth]:.0%} / {condition.attention_on_own[depth]:.0%}"
+    )
+
+
+def resolved(report: SmokeReport) -> str:
+    """The settings that vLLM used, or "" for other engines."""
+    run = report.run
+    if not run.resolved.get("runner"):
+        return ""
+    return (
+        f"{run.engine} used {run.resolved.get('class')}, aux layers {run.resolved.get('aux_layers')}, runner"
+        f" {run.resolved['runner']}"
+    )
+
+
+def estimate(value: Estimate) -> str:
+    """A value with its interval."""
+    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def facts(report: SmokeReport) -> list[tuple[str, str]]:
+    """The engine, what a run of it proves, losslessness, speed and prompts."""
+    run = report.run
+    lossless = {
+        True: "yes, every output equals plain decoding",
+        False: f"{run.equal_outputs} of {len(run.results)} outputs equal plain decoding",
+        None: "not measured",
+    }
+    tokens = report.measured.tokens
+    speed = f"{tokens / run.seconds:.1f} tokens/s with the drafter" if run.seconds else "not measured"
+    if run.plain and run.plain_seconds:
+        speed += f", {sum(map(len, run.plain)) / run.plain_seconds:.1f} without"
+    trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
+    return [
+        ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
+        ("proves", run.proves),
+        *(trust if report.trust_remote_code else []),
+        ("lossless", lossless[report.is_lossless]),
+        ("speed", speed),
+        (
+            "prompts",
+            (
+                f"{report.measured.prompts}, {report.max_tokens} new tokens each at most, digest"
+                f" {report.prompts_digest[:12]}, seed {report.seed}"
+            ),
+        ),
+    ]
+
+
+def share(value: Estimate) -> str:
+    """A share in percent, with its interval."""
+    return f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"

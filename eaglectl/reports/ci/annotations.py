@@ -1,0 +1,90 @@
+"""Findings beside the lines of a change: GitHub's workflow commands and GitLab's code quality report."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from eaglectl.reports.ci.places import Place, Places
+from eaglectl.reports.findings import digest, fingerprints
+from eaglectl.text import printable
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import Report, Unchecked, overall_verdict
+
+GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
+GITLAB_SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
+
+
+def github(reports: Sequence[Report]) -> str:
+    """Return a workflow command for each finding, and for each required rule that could not look."""
+    lines = [line for report in reports for line in _commands(report)]
+    return "\n".join([*lines, f"eaglectl: {overall_verdict(reports)}"])
+
+
+def _commands(report: Report) -> Iterator[str]:
+    places = Places(report.path)
+    for finding in report.findings:
+        level, place = GITHUB_LEVELS[finding.severity], places.find(finding.match.where)
+        yield _command(level, place, _title(finding), _text(finding))
+    whole = places.find("")
+    if report.problem:
+        yield _command("error", whole, "could not look", f"{report.path}: {report.problem}")
+    for unchecked in _required(report):
+        yield _command("error", whole, _unchecked_title(unchecked), unchecked.reason)
+
+
+def _command(level: str, place: Place, title: str, message: str) -> str:
+    named = {"file": place.path, "line": place.line, "col": place.column, "title": title}
+    properties = ",".join(f"{name}={_property(str(value))}" for name, value in named.items() if value)
+    return f"::{level} {properties}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def gitlab(reports: Sequence[Report]) -> str:
+    """Return GitLab's code quality report: a list of issues."""
+    return json.dumps([issue for report in reports for issue in _issues(report)], indent=2)
+
+
+def _issues(report: Report) -> Iterator[dict[str, Any]]:
+    places = Places(report.path)
+    for finding, name in zip(report.findings, fingerprints(report.findings), strict=True):
+        place, severity = places.find(finding.match.where), GITLAB_SEVERITIES[finding.severity]
+        yield _issue(place, _title(finding), _text(finding), name, severity)
+    whole, error = places.find(""), GITLAB_SEVERITIES["error"]
+    if report.problem:
+        yield _issue(whole, "could not look", report.problem, "unreadable", error)
+    for unchecked in _required(report):
+        yield _issue(whole, _unchecked_title(unchecked), unchecked.reason, unchecked.rule.id, error)
+
+
+def _issue(place: Place, title: str, text: str, name: str, severity: str) -> dict[str, Any]:
+    tensor = f" ({place.logical})" if place.logical else ""
+    return {
+        "check_name": printable(title),
+        "description": printable(f"{title}: {text}{tensor}"),
+        "severity": severity,
+        "fingerprint": digest(place.path, title, name),
+        "location": {"path": printable(place.path), "lines": {"begin": place.line or 1}},
+    }
+
+
+def _title(finding: Finding) -> str:
+    return f"{finding.rule.id} {finding.rule.name}"
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding.match.message}. Fix: {finding.fix}"
+
+
+def _required(report: Report) -> Iterator[Unchecked]:
+    return (unchecked for unchecked in report.unchecked if unchecked.is_required)
+
+
+def _unchecked_title(unchecked: Unchecked) -> str:
+    return f"{unchecked.rule.id} {unchecked.rule.name} could not look"

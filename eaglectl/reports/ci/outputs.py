@@ -1,0 +1,81 @@
+"""The report formats of `validate`, and the files that --output writes."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.reports.ci.annotations import github, gitlab
+from eaglectl.reports.ci.junit import junit
+from eaglectl.reports.ci.markdown import markdown
+from eaglectl.reports.ci.sarif import sarif
+from eaglectl.reports.files import Outputs, check_file, write_file
+from eaglectl.reports.json.validate import validate_document
+from eaglectl.validation.judge import Report
+
+
+def render(name: str, reports: Sequence[Report]) -> str:
+    """Return the reports in one format."""
+    return RENDERERS[name](reports)
+
+
+def _text(reports: Sequence[Report]) -> str:
+    from eaglectl.reports.terminal.validate import as_text
+
+    return as_text(reports)
+
+
+def _json(reports: Sequence[Report]) -> str:
+    return json.dumps(validate_document(reports), indent=2)
+
+
+RENDERERS: Mapping[str, Callable[[Sequence[Report]], str]] = {
+    "text": _text,
+    "json": _json,
+    "junit": junit,
+    "sarif": sarif,
+    "github": github,
+    "gitlab": gitlab,
+    "markdown": markdown,
+}
+FORMATS = tuple(RENDERERS)
+
+
+def parse_outputs(texts: Sequence[str]) -> Outputs:
+    """Parse `FORMAT=FILE` of --output, and check the files before anything is judged. Raises UsageError."""
+    outputs: list[tuple[str, Path]] = []
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if name not in FORMATS or not equals or not file:
+            raise UsageError(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
+        path = Path(file)
+        check_file(f"--output {text}", path)
+        if any(path.resolve() == other.resolve() for _, other in outputs):
+            raise UsageError(f"--output {text}: another --output writes {file} already")
+        outputs.append((name, path))
+    return outputs
+
+
+def write_outputs(outputs: Outputs, reports: Sequence[Report]) -> None:
+    """Write every report. Raises UnreadableError, after the last, for those that cannot be written."""
+    problems = []
+    for name, path in outputs:
+        try:
+            write_file(path, render(name, reports) + "\n")
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror}")
+    if problems:
+        raise UnreadableError(f"--output was not written: {'; '.join(problems)}")
+
+
+def append_summary(reports: Sequence[Report]) -> None:
+    """Append the Markdown report to $GITHUB_STEP_SUMMARY if GitHub sets it. Raises UnreadableError."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(markdown(reports) + "\n")
+    except OSError as error:
+        raise UnreadableError(f"$GITHUB_STEP_SUMMARY was not written: {path}: {error.strerror}") from None

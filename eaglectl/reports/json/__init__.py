@@ -1,0 +1,1 @@
+"""Results as JSON documents, each with a schema in schemas/."""

@@ -1,0 +1,52 @@
+"""The JSON document of `engines`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.engine import Engine
+from eaglectl.reports.engines import model_runners, unversioned_notes
+from eaglectl.reports.json.document import head
+from eaglectl.validation.support import Service, services
+
+
+def engines_document() -> dict[str, Any]:
+    """Return eaglectl/engines/1."""
+    served = tuple(services())
+    return {
+        **head("engines"),
+        "engines": [
+            _engine(engine, (service for service in served if service.engine == engine.name))
+            for engine in ENGINES.values()
+        ],
+        "not_followed": [
+            {"engine": name, "notes": list(notes)} for name, notes in unversioned_notes().items()
+        ],
+    }
+
+
+def _engine(engine: Engine, served: Iterable[Service]) -> dict[str, Any]:
+    return {
+        "engine": engine.name,
+        "title": engine.title,
+        "source": engine.data["source"],
+        "releases": [
+            {"release": release, "runners": list(model_runners(engine, release))}
+            for release in engine.releases
+        ],
+        "facts": [
+            {"rule": fact.rule, "id": fact.id, "releases": fact.releases, "source": fact.source}
+            for fact in engine.facts
+        ],
+        "serves": [_service(service) for service in served],
+    }
+
+
+def _service(service: Service) -> dict[str, Any]:
+    return {
+        "layout": service.layout,
+        "drafter": service.version,
+        "attention": service.attention,
+        "releases": list(service.releases),
+        "newest_says": list(service.reasons),
+    }

@@ -1,0 +1,76 @@
+"""The JSON document of `smoke`."""
+
+from typing import Any
+
+from eaglectl.acceptance.probe import DriftCondition, Variant
+from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.reports.json.document import head, trust_part
+from eaglectl.reports.json.measurement import estimate_part, measurement_part
+
+
+def smoke_document(report: SmokeReport) -> dict[str, Any]:
+    """eaglectl/smoke/1."""
+    run = report.run
+    return {
+        **head("smoke"),
+        "source": report.source,
+        "engine": {
+            "name": run.engine,
+            "version": run.version,
+            "device": run.device,
+            "dtype": run.dtype,
+            "proves": run.proves,
+            "resolved": dict(run.resolved),
+            "differences": list(run.differences),
+        },
+        "verdict": report.verdict,
+        "failures": list(report.failures),
+        "notes": list(report.notes),
+        **measurement_part(report.measured),
+        "sets": {name: measurement_part(measured) for name, measured in report.by_set.items()},
+        "lossless": report.is_lossless,
+        "seconds": {
+            "drafted": round(run.seconds, 3),
+            "plain": round(run.plain_seconds, 3) if run.plain else None,
+        },
+        "k": report.k,
+        "max_tokens": report.max_tokens,
+        "seed": report.seed,
+        "prompts_digest": report.prompts_digest,
+        "temperature": report.temperature,
+        "files": dict(report.files),
+        "against": None if report.against is None else _comparison(report.against),
+        "probes": {
+            "sensitivity": [_variant(variant) for variant in report.variants],
+            "drift": [_drift(condition) for condition in report.drift_conditions],
+        },
+        **trust_part(report.trust_remote_code),
+    }
+
+
+def _comparison(other: DrafterComparison) -> dict[str, Any]:
+    return {
+        "source": other.source,
+        **measurement_part(other.measured),
+        "ratio": estimate_part(other.ratio),
+    }
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    return {
+        "name": variant.name,
+        "option": variant.option,
+        "is_better": variant.is_better,
+        **measurement_part(variant.measured),
+        "ratio": estimate_part(variant.ratio),
+    }
+
+
+def _drift(condition: DriftCondition) -> dict[str, Any]:
+    return {
+        "name": condition.name,
+        **measurement_part(condition.measured),
+        "state_growth": list(condition.state_growth),
+        "attention_on_first": list(condition.attention_on_first),
+        "attention_on_own": list(condition.attention_on_own),
+    }

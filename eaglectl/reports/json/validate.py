@@ -1,0 +1,107 @@
+"""The JSON documents of `validate` and `validate --fix`: in a stable order, without times."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from eaglectl.reports.findings import rule_url
+from eaglectl.reports.json.document import head
+from eaglectl.results import FixResult
+from eaglectl.text import printable
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, overall_verdict
+from eaglectl.validation.policy import Suppression
+
+
+def validate_document(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return eaglectl/validate/1 of one checkpoint or several."""
+    if len(reports) == 1:
+        return {**head("validate"), **_report(reports[0])}
+    return {
+        **head("validate"),
+        "verdict": overall_verdict(reports),
+        "reports": [_report(report) for report in reports],
+    }
+
+
+def fix_document(result: FixResult) -> dict[str, Any]:
+    """Return eaglectl/validate/1 of the output, or of the source if none was written, with what was fixed."""
+    return {
+        **validate_document([result.report]),
+        "fixed": [_finding(finding) for finding in result.fixed],
+        "left": [
+            {**_finding(remaining.finding), "why": printable(remaining.why)} for remaining in result.left
+        ],
+        "out": None if result.out is None else printable(str(result.out)),
+        "stopped": printable(result.stopped),
+    }
+
+
+def _report(report: Report) -> dict[str, Any]:
+    unused = [suppression for suppression in report.unused if suppression not in report.expired]
+    return {
+        "source": printable(report.path),
+        "engines": list(report.engines),
+        "verdict": report.verdict,
+        "problem": printable(report.problem),
+        "policy": printable(report.policy),
+        "fail_on": report.fail_on or "never",
+        "findings": list(map(_finding, report.findings)),
+        "releases": list(map(_release, report.releases)),
+        "ways_out": list(map(printable, report.smallest_changes)),
+        "could_not_look": list(map(_unchecked, report.unchecked)),
+        "suppressed": list(map(_suppressed, report.suppressed)),
+        "unused_suppressions": list(map(_suppression, unused)),
+        "expired_suppressions": list(map(_suppression, report.expired)),
+        "passed": [rule.id for rule in report.passed],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    rule, match = finding.rule, finding.match
+    return {
+        "rule": rule.id,
+        "name": rule.name,
+        "severity": finding.severity,
+        "message": printable(match.message),
+        "where": printable(match.where),
+        "engines": list(match.engines),
+        "fix": printable(finding.fix),
+        "url": rule_url(rule),
+    }
+
+
+def _release(verdict: ReleaseVerdict) -> dict[str, Any]:
+    return {
+        "engine": verdict.engine,
+        "release": verdict.release,
+        "verdict": verdict.outcome,
+        "rules": list(verdict.rules),
+        "reasons": [printable(reason) for reason in verdict.reasons],
+    }
+
+
+def _unchecked(unchecked: Unchecked) -> dict[str, Any]:
+    rule = unchecked.rule
+    return {
+        "rule": rule.id,
+        "name": rule.name,
+        "reason": printable(unchecked.reason),
+        "is_required": unchecked.is_required,
+    }
+
+
+def _suppressed(suppressed: Suppressed) -> dict[str, Any]:
+    return {**_finding(suppressed.finding), **_reason(suppressed.by)}
+
+
+def _suppression(suppression: Suppression) -> dict[str, str | None]:
+    return {
+        "rule": printable(suppression.rule),
+        "where": printable(suppression.where),
+        **_reason(suppression),
+    }
+
+
+def _reason(suppression: Suppression) -> dict[str, str | None]:
+    until = suppression.until
+    return {"reason": printable(suppression.reason), "until": str(until) if until else None}

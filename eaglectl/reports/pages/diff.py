@@ -1,0 +1,106 @@
+"""The page of `diff`: what differs in meaning, in tensors and in how the files are written."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from eaglectl.reports import differences
+from eaglectl.reports.pages.frame import Page
+from eaglectl.reports.pages.markup import Content, Markup, element, folded, join, mark, pairs, section, table
+from eaglectl.reports.wording import plural
+
+if TYPE_CHECKING:
+    from eaglectl.comparison.comparison import Comparison, Fact, Spelling, TensorPair
+
+TONES = {"equal": "good", "differs": "bad", "same-headers": "doubt", "could-not-look": "doubt"}
+FACT_TONES = {"differs": "bad", "unknown": "doubt"}
+
+
+def comparison_page(comparison: "Comparison") -> Page:
+    """The page of one comparison."""
+    sides = (("A", comparison.a), ("B", comparison.b))
+    rows = (
+        (
+            name,
+            join(
+                [
+                    element("span", side.source, class_="subject"),
+                    " ",
+                    element("span", f"({differences.about(side)})", class_="quiet"),
+                ]
+            ),
+        )
+        for name, side in sides
+    )
+    lead = join(
+        [element("p", element("strong", differences.sentence(comparison)), class_="lead"), pairs(rows)]
+    )
+    subject = f"{comparison.a.source} and {comparison.b.source}"
+    return Page("diff", comparison.verdict, TONES[comparison.verdict], subject, lead, _body(comparison))
+
+
+def _body(comparison: "Comparison") -> Markup:
+    facts = table("Meaning", ("fact", "A", "B", ""), map(_fact, differences.shown_facts(comparison)))
+    tensors = table(
+        "Tensors",
+        ("tensor", *differences.TENSOR_HEAD[1:]),
+        map(_tensor, differences.shown_tensors(comparison)),
+    )
+    remarks = [
+        element("li", element("code", pair.name), f": {pair.remark}")
+        for pair in comparison.tensors
+        if pair.remark
+    ]
+    return join(
+        [
+            section("Meaning", facts, about=differences.count_facts(comparison)),
+            section(
+                "Tensors",
+                tensors,
+                element("ul", *remarks) if remarks else None,
+                about=differences.count_tensors(comparison),
+            ),
+            _spelling(comparison.spelling),
+            section(
+                "Notes",
+                element("ul", *(element("li", note) for note in comparison.notes))
+                if comparison.notes
+                else None,
+            ),
+        ]
+    )
+
+
+def _fact(fact: "Fact") -> Sequence[Content]:
+    name = mark(fact.name, FACT_TONES[fact.state]) if fact.state in FACT_TONES else fact.name
+    return name, *differences.fact_values(fact), differences.fact_why(fact)
+
+
+def _tensor(pair: "TensorPair") -> Sequence[Content]:
+    name = element("code", pair.name)
+    return mark(name, "bad") if pair.differs else name, differences.how(pair), *differences.figures(pair)
+
+
+def _spelling(spelling: "Spelling") -> Markup | None:
+    if not spelling.differs:
+        return None
+    head = ("", "A", "B")
+    remarks = table(
+        "Written differently", head, ((remark.about, remark.a, remark.b) for remark in spelling.remarks)
+    )
+    names = table(
+        "Names of tensors",
+        head,
+        ((f"name of {pair.name}", " + ".join(pair.a), " + ".join(pair.b)) for pair in spelling.names),
+    )
+    keys = table(
+        "Config keys",
+        head,
+        ((key.key, differences.value(key.a), differences.value(key.b)) for key in spelling.keys),
+    )
+    return section(
+        "Written differently",
+        remarks,
+        folded(f"{plural(len(spelling.names), 'tensor')} under other names", names),
+        folded(plural(len(spelling.keys), "config key"), keys),
+        about=differences.SPELLING,
+    )

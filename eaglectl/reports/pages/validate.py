@@ -1,0 +1,146 @@
+"""The page of `validate`: findings by severity with their fixes, and an explanation of each rule."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from eaglectl.reports.findings import (
+    WORST_FIRST,
+    UncheckedGroup,
+    common_unchecked,
+    counted,
+    own_unchecked,
+    policy_line,
+    release_rows,
+    rule_url,
+    suppression_rows,
+    total,
+)
+from eaglectl.reports.pages.frame import Page
+from eaglectl.reports.pages.markup import (
+    Content,
+    Markup,
+    command,
+    element,
+    join,
+    mark,
+    prose,
+    section,
+    table,
+)
+from eaglectl.reports.wording import engine_ranges, plural
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import Report, overall_verdict
+from eaglectl.validation.rule import Rule
+
+TONES = {
+    "pass": "good",
+    "fail": "bad",
+    "could-not-look": "doubt",
+    "error": "bad",
+    "warning": "doubt",
+    "note": "plain",
+}
+
+
+def validate_page(reports: Sequence[Report]) -> Page:
+    """Return the page of one checkpoint or several; rules with findings are explained at the end."""
+    verdict, common = overall_verdict(reports), common_unchecked(reports)
+    counts = element("strong", total(reports))
+    policy = element("span", f"({policy_line(reports)})", class_="quiet")
+    lead = element("p", counts, " ", policy, class_="lead")
+    after = [_unchecked("could not look, in every checkpoint", common), _rules(reports)]
+    if len(reports) == 1:
+        body = join([_problem(reports[0]), *_sections(reports[0], common, 2), *after])
+        return Page("validate", verdict, TONES[verdict], reports[0].path, lead, body)
+    articles = (_article(number, report, common) for number, report in enumerate(reports))
+    body = join([_overview(reports), *articles, *after])
+    return Page("validate", verdict, TONES[verdict], "", lead, body)
+
+
+def _overview(reports: Sequence[Report]) -> Markup:
+    rows = (
+        (element("a", report.path, href=f"#checkpoint-{number}"), _verdict(report), counted(report))
+        for number, report in enumerate(reports)
+    )
+    return section("Checkpoints", table("Checkpoints", ("checkpoint", "verdict", ""), rows))
+
+
+def _verdict(report: Report) -> Markup:
+    return mark(report.verdict, TONES[report.verdict])
+
+
+def _article(number: int, report: Report, common: Sequence[UncheckedGroup]) -> Markup:
+    path = element("span", report.path, class_="subject")
+    title = element("h2", path, " ", _verdict(report), id=f"checkpoint-{number}")
+    return element("article", title, _problem(report), *_sections(report, common, 3))
+
+
+def _problem(report: Report) -> Markup | None:
+    if not report.problem:
+        return None
+    return element("p", f"could not be read: {report.problem}", class_="problem")
+
+
+def _sections(report: Report, common: Sequence[UncheckedGroup], level: int) -> Iterator[Markup]:
+    yield section("Findings", *_findings(report, level + 1), level=level)
+    served = "served as trained by"
+    yield section(served, table(served, ("releases", "outcome", "why"), _releases(report)), level=level)
+    yield section("smallest change that makes all pass", *map(command, report.smallest_changes), level=level)
+    yield _unchecked("could not look", own_unchecked(report, common), level)
+    for title, rows in suppression_rows(report):
+        yield section(title, table(title, ("rule", "reason"), rows), level=level)
+
+
+def _releases(report: Report) -> Iterator[Sequence[Content]]:
+    for releases, outcome, reason in release_rows(report):
+        yield releases, mark(outcome, TONES[outcome]), reason
+
+
+def _findings(report: Report, level: int) -> Iterator[Markup]:
+    for severity in WORST_FIRST:
+        findings = [finding for finding in report.findings if finding.severity == severity]
+        if findings:
+            yield element(f"h{level}", plural(len(findings), severity))
+            yield element("ul", *map(_finding, findings), class_="findings")
+
+
+def _finding(finding: Finding) -> Markup:
+    rule, match = finding.rule, finding.match
+    link = element("a", f"{rule.id} {rule.name}", href=f"#{rule.id.lower()}")
+    head: list[Content] = [mark(finding.severity, TONES[finding.severity]), " ", link]
+    if match.where:
+        head += [" ", element("code", match.where)]
+    if match.engines:
+        head += [" ", element("span", engine_ranges(match.engines), class_="quiet")]
+    fix = element("p", element("b", "fix:"), " ", prose(finding.fix), class_="fix")
+    return element("li", element("p", *head, class_="head"), element("p", match.message), fix)
+
+
+def _unchecked(title: str, groups: Sequence[UncheckedGroup], level: int = 2) -> Markup:
+    rows = ((plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})") for reason, ids in groups)
+    return section(title, table(title, ("", ""), rows), level=level)
+
+
+def _rules(reports: Iterable[Report]) -> Markup:
+    """Return an explanation of each rule with a finding, as `eaglectl explain` has it."""
+    rules = {finding.rule.id: finding.rule for report in reports for finding in report.findings}
+    about = "of the findings above, as eaglectl explain has them"
+    return section("Rules", *map(_rule, rules.values()), about=about)
+
+
+def _rule(rule: Rule) -> Markup:
+    url = rule_url(rule)
+    link = None
+    # a path in the repository is of no use in a page that was sent elsewhere
+    if url.startswith(("https://", "http://")):
+        link = element("p", element("a", "its page", href=url, rel="noreferrer"))
+    explanation = join(
+        [
+            element("p", prose(rule.why)),
+            element("p", element("b", "fix:"), " ", prose(rule.fix)),
+            command(f"eaglectl explain {rule.id}"),
+            link,
+        ]
+    )
+    head = join([element("b", f"{rule.id} {rule.name}"), " ", prose(rule.summary)])
+    # the id is inside the closed details because a browser opens them for a link to it
+    return element("details", element("summary", head), element("div", explanation, id=rule.id.lower()))

@@ -1,0 +1,136 @@
+"""The terminal output of `convert`: the plan, what was written, and for --to 3.1 the gate."""
+
+import json
+from collections import Counter
+
+from rich.console import Console
+from rich.text import Text
+
+from eaglectl.acceptance.gate import Gate
+from eaglectl.conversion.plan import ConversionPlan, KeyChange
+from eaglectl.drafter.drafter import Norms
+from eaglectl.formats.catalogue import by_name
+from eaglectl.reports.acceptance import estimate
+from eaglectl.reports.terminal.layout import filled_table, indented, print_heading, print_notes, table
+from eaglectl.reports.wording import shortened, size, trained_layers
+from eaglectl.results import Conversion
+
+SHOWN_CHANGES = 60
+# the settings of EAGLE-3.1 by trainer (formats.md, sections 1 and 8)
+TRAINERS = (
+    ("TorchSpec", '"fc_norm": {fc_norm}, "norm_output": {norm_output} in the draft model\'s config'),
+    (
+        "SpecForge",
+        '"fc_norm": {fc_norm}, "norm_output": {norm_output} in the draft model\'s config; from pull request'
+        " 879 (2026-09-15) on, before it they mean something else",
+    ),
+    (
+        "speculators",
+        "fc_norm: {fc_norm}, norm_output: {norm_output}, norm_before_fc: {norm_before_fc}"
+        " (its default is true)",
+    ),
+)
+# with 120 prompts the ratio's interval is 1 to 3 % on either side (eagle3-to-3.1.md, 4.1)
+FEW_PROMPTS = 30
+
+
+def print_plan(console: Console, plan: ConversionPlan) -> None:
+    """Print a plan: tensors that change, keys that change, and what is not carried over."""
+    drafter = plan.drafter
+    producer, layout = by_name(drafter.producer).title, by_name(plan.layout).title
+    console.print(
+        Text.assemble((plan.source, "bold"), f": EAGLE-{drafter.version} from {producer} to {layout}")
+    )
+    steps = [step for step in plan.steps if step.action != "kept"]
+    kept = len(plan.steps) - len(steps)
+    print_heading(console, f"Tensors: {len(plan.steps)}, {size(plan.nbytes)}; {kept} kept as they are")
+    moves = ((step.action, " + ".join(step.stored) or "config", step.name) for step in steps)
+    console.print(indented(filled_table(("action", "from", "to"), moves)))
+    print_heading(console, f"config.json: {len(plan.changes)} keys change")
+    changes = map(_change, plan.changes[:SHOWN_CHANGES])
+    console.print(indented(filled_table(("key", "before", "after"), changes)))
+    if left_out := (*plan.left_tensors, *plan.left_files):
+        print_heading(console, "Left out")
+        rows = ((left.name, left.why) for left in left_out)
+        console.print(indented(filled_table(("what", "why"), rows)))
+    print_notes(console, plan.notes)
+
+
+def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool, is_quiet: bool) -> None:
+    """Print the plan (`has_plan`), what was written, and warnings unless `is_quiet`."""
+    plan, drafter = conversion.plan, conversion.plan.drafter
+    if has_plan:
+        print_plan(console, plan)
+        console.print()
+    if conversion.out is None:
+        if conversion.gate is None:
+            console.print("nothing was written (--dry-run)")
+        return
+    summary = (
+        f": EAGLE-{drafter.version}, {plan.layout} layout, {len(plan.steps)} tensors ({_actions(plan)}),"
+        f" {size(plan.nbytes)} in {conversion.seconds:.2f} s"
+    )
+    console.print(Text.assemble(("wrote ", "green"), (str(conversion.out), "bold"), summary), soft_wrap=True)
+    console.print(f"aux layers: boundaries {trained_layers(drafter.aux)}", soft_wrap=True)
+    if not has_plan and not is_quiet:
+        print_notes(console, [note for note in plan.notes if note.level == "warning"])
+
+
+def print_gate(console: Console, gate: Gate) -> None:
+    """Print acceptance before and after an upgrade, and whether it passed the gate."""
+    about = (
+        f"acceptance length on {gate.prompts} prompts that were not calibrated on;"
+        f" 95 % by paired bootstrap; {gate.device}, {gate.dtype}"
+    )
+    print_heading(console, "Gate", about)
+    rows = table("k", "before", "after", "after / before")
+    for row in gate.rows:
+        rows.add_row(str(row.k), estimate(row.before.length), estimate(row.after.length), estimate(row.ratio))
+    console.print(indented(rows))
+    if gate.prompts < FEW_PROMPTS:
+        advice = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
+        console.print(Text(advice, style="yellow"))
+    if gate.is_passed:
+        console.print(Text(f"passed: every lower bound is at least {gate.tolerance:g}", style="green"))
+        return
+    console.print(
+        Text(f"missed: a lower bound is below {gate.tolerance:g}, and nothing was written", style="red"),
+        Text(
+            "\nmore prompts narrow the intervals; prompts like those in production calibrate better;"
+            " --tolerance lowers the bar, --no-gate skips the gate",
+            style="dim",
+        ),
+        soft_wrap=True,
+    )
+
+
+def print_trainers(console: Console, source: str, norms: Norms) -> None:
+    """Print a trainer's settings for an --init-only output, and the control to compare it with."""
+    print_heading(console, "Train it with")
+    rows = table("trainer", "settings")
+    switches = {
+        name: str(bool(getattr(norms, name))).lower() for name in ("fc_norm", "norm_output", "norm_before_fc")
+    }
+    for trainer, settings in TRAINERS:
+        rows.add_row(trainer, settings.format(**switches))
+    console.print(indented(rows))
+    console.print(
+        f"control: {source} itself, trained on as EAGLE-3 for as many steps;"
+        " the difference is what EAGLE-3.1 gains",
+        soft_wrap=True,
+    )
+
+
+def _actions(plan: ConversionPlan) -> str:
+    counts = Counter(step.action for step in plan.steps)
+    return ", ".join(f"{count} {action}" for action, count in counts.most_common())
+
+
+def _change(change: KeyChange) -> tuple[str, str, str]:
+    return change.key, _value(change.before), _value(change.after)
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "-"
+    return shortened(json.dumps(value, ensure_ascii=False))

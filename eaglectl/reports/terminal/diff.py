@@ -1,0 +1,117 @@
+"""The result of `diff` on the terminal."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from eaglectl.reports.differences import (
+    SPELLING,
+    TENSOR_HEAD,
+    about,
+    count_facts,
+    count_tensors,
+    fact_values,
+    fact_why,
+    figures,
+    how,
+    sentence,
+    shown_facts,
+    shown_tensors,
+    value,
+)
+from eaglectl.reports.terminal.layout import indented, table
+from eaglectl.reports.wording import plural
+from eaglectl.text import printable
+
+if TYPE_CHECKING:
+    from eaglectl.comparison.comparison import Comparison, KeyPair, NamePair
+
+STYLES = {"equal": "green", "differs": "bold red", "same-headers": "yellow", "could-not-look": "yellow"}
+SHOWN = 12
+
+
+def print_comparison(console: Console, comparison: "Comparison", *, is_whole: bool = False) -> None:
+    """Print the verdict, facts and tensors that differ, and the spelling; `is_whole`: every name and key."""
+    console.print(Text(sentence(comparison), style=STYLES[comparison.verdict]), soft_wrap=True)
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        console.print(
+            Text.assemble("  ", (name, "bold"), f"  {printable(side.source)}", (f"  ({about(side)})", "dim")),
+            soft_wrap=True,
+        )
+    _print_facts(console, comparison)
+    _print_tensors(console, comparison)
+    _print_spelling(console, comparison, is_whole=is_whole)
+    if comparison.notes:
+        console.print(Text("\nNotes", style="bold"))
+        for note in comparison.notes:
+            console.print(indented(Text(printable(note))))
+
+
+def _print_facts(console: Console, comparison: "Comparison") -> None:
+    console.print(Text("\nMeaning", style="bold"), Text(count_facts(comparison), style="dim"), sep="  ")
+    rows = table("", "A", "B", "")
+    for fact in shown_facts(comparison):
+        style = {"differs": "red", "unknown": "yellow"}.get(fact.state, "dim")
+        values = (Text(printable(text)) for text in fact_values(fact))
+        rows.add_row(Text(fact.name, style=style), *values, Text(printable(fact_why(fact)), style="dim"))
+    if rows.row_count:
+        console.print(indented(rows))
+
+
+def _print_tensors(console: Console, comparison: "Comparison") -> None:
+    console.print(Text("\nTensors", style="bold"), Text(count_tensors(comparison), style="dim"), sep="  ")
+    rows = table(*TENSOR_HEAD)
+    rows.columns[0].no_wrap = True
+    for pair in shown_tensors(comparison):
+        name = Text(printable(pair.name), style="red" if pair.differs else "dim")
+        rows.add_row(name, how(pair), *figures(pair))
+    if rows.row_count:
+        console.print(indented(rows))
+    for pair in comparison.tensors:
+        if pair.remark:
+            console.print(indented(Text(f"{printable(pair.name)}: {pair.remark}", style="dim")))
+
+
+def _print_spelling(console: Console, comparison: "Comparison", *, is_whole: bool) -> None:
+    spelling = comparison.spelling
+    if not spelling.differs:
+        return
+    console.print(Text("\nWritten differently", style="bold"), Text(SPELLING, style="dim"), sep="  ")
+    names = spelling.names if is_whole else _examples(spelling.names)
+    rows = table("", "A", "B")
+    for remark in spelling.remarks:
+        rows.add_row(remark.about, Text(printable(remark.a)), Text(printable(remark.b)))
+    for pair in names:
+        rows.add_row(f"name of {printable(pair.name)}", _names(pair.a), _names(pair.b))
+    for key in spelling.keys if is_whole else ():
+        rows.add_row(printable(key.key), Text(printable(value(key.a))), Text(printable(value(key.b))))
+    if rows.row_count:
+        console.print(indented(rows))
+    if rest := "" if is_whole else _rest(spelling.names, spelling.keys):
+        console.print(indented(Text(rest, style="dim")))
+
+
+def _examples(names: "Sequence[NamePair]") -> "Iterable[NamePair]":
+    """One name of each kind: another name, a part of a fused tensor."""
+    kinds: dict[tuple[bool, bool], NamePair] = {}
+    shared = Counter(side for pair in names for side in (pair.a, pair.b))
+    for pair in names:
+        kinds.setdefault((shared[pair.a] > 1 or len(pair.a) > 1, shared[pair.b] > 1 or len(pair.b) > 1), pair)
+    return kinds.values()
+
+
+def _rest(names: "Sequence[NamePair]", keys: "Sequence[KeyPair]") -> str:
+    """How many names and keys are not shown; empty where there are none."""
+    parts = [f"{plural(len(names), 'tensor')} under other names"] if names else []
+    if keys:
+        listed = ", ".join(printable(key.key) for key in keys[:SHOWN])
+        more = ", ..." if len(keys) > SHOWN else ""
+        parts.append(f"{plural(len(keys), 'config key')}: {listed}{more}")
+    return f"{'; '.join(parts)} (eaglectl -v diff lists them)" if parts else ""
+
+
+def _names(names: Iterable[str]) -> Text:
+    return Text(printable(" + ".join(names)))

@@ -1,0 +1,74 @@
+"""The table of `engines`: which release serves which drafter from which layout, and the source of that."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.releases import ranges
+from eaglectl.reports.engines import model_runners, unversioned_notes
+from eaglectl.reports.terminal.layout import indented, table
+from eaglectl.validation.support import ATTENTION, NORMS, Service, services
+
+COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
+RUNNERS = {("V1",): "V1", ("V2",): "V2", ("V1", "V2"): "V1 or V2, by the target's architecture"}
+SCOPE = (
+    "judged with drafters on the default aux layers (MLA: with YaRN) for Llama, Qwen3 and DeepSeek-V3 targets"
+)
+
+
+def print_engines(console: Console) -> None:
+    """Print one table for each engine whose releases are followed, and notes on the others."""
+    served = tuple(services())
+    for engine in ENGINES.values():
+        console.print(Text.assemble((engine.title, "bold"), f" {ranges(engine.releases, engine.releases)}"))
+        _print_lines(console, [*_runner_lines(engine), f"from {engine.data['source']}", SCOPE])
+        rows = _table(engine, [service for service in served if service.engine == engine.name])
+        console.print(Padding(rows, (0, 0, 1, 2)))
+    console.print(Text("Releases not followed", style="bold"))
+    for name, notes in unversioned_notes().items():
+        _print_lines(console, [f"{name}: {note}" for note in notes])
+    console.print(
+        "\n`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release"
+    )
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(indented(Text(line, style="dim")))
+
+
+def _runner_lines(engine: Engine) -> Iterator[str]:
+    by_runners: dict[tuple[str, ...], list[str]] = {}
+    for release in engine.releases:
+        by_runners.setdefault(model_runners(engine, release), []).append(release)
+    if any(by_runners):
+        parts = (
+            f"{RUNNERS[runners]} in {ranges(releases, engine.releases)}"
+            for runners, releases in by_runners.items()
+        )
+        yield f"model runner: {'; '.join(parts)}"
+
+
+def _table(engine: Engine, served: Sequence[Service]) -> Table:
+    rows = table("drafter", "layouts", *(COLUMNS[attention] for attention in ATTENTION))
+    for version in NORMS:
+        layouts_by_cells: dict[tuple[str, ...], list[str]] = {}
+        for layout in dict.fromkeys(service.layout for service in served if service.version == version):
+            cells = tuple(_cell(engine, served, layout, version, attention) for attention in ATTENTION)
+            layouts_by_cells.setdefault(cells, []).append(layout)
+        for cells, layouts in layouts_by_cells.items():
+            rows.add_row(f"EAGLE {version}", ", ".join(layouts), *cells)
+    return rows
+
+
+def _cell(engine: Engine, served: Sequence[Service], layout: str, version: str, attention: str) -> str:
+    """Return the releases, "none" if no known release serves it, "" if the layout cannot express it."""
+    for service in served:
+        if (service.layout, service.version, service.attention) == (layout, version, attention):
+            return ranges(service.releases, engine.releases) or "none"
+    return ""

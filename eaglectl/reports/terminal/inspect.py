@@ -1,0 +1,84 @@
+"""The terminal output of `inspect`, for one source or several."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from eaglectl.reports import inspection as shared
+from eaglectl.reports.terminal.layout import (
+    filled_table,
+    indented,
+    pairs,
+    print_heading,
+    print_notes,
+    table,
+)
+from eaglectl.reports.wording import trained_layers
+from eaglectl.results import FailedSource, Inspection
+from eaglectl.text import printable
+
+OUTCOME_STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
+AS_TRAINED_STYLES = {"yes": "green", "no": "red", "unknown": "yellow"}
+
+
+def print_inspection(console: Console, inspection: Inspection, *, has_tensors: bool) -> None:
+    """Print one source; `has_tensors` lists its tensors too."""
+    drafter = inspection.drafter
+    version, producer, evidence = shared.headline(drafter)
+    console.print(Text.assemble((version, "bold"), producer, (evidence, "dim")))
+    console.print(indented(pairs(shared.facts(inspection))))
+    print_heading(console, "Aux layers", f"trained on boundaries {trained_layers(drafter.aux)}")
+    console.print(indented(_aux_table(inspection)))
+    print_heading(console, shared.SERVED_TITLE)
+    console.print(indented(_outcome_table(inspection)))
+    print_notes(console, drafter.notes)
+    _print_commands(console, inspection)
+    if has_tensors:
+        print_heading(console, "Tensors")
+        console.print(indented(filled_table(shared.TENSOR_HEAD, shared.tensor_rows(inspection))))
+
+
+def print_inspections(
+    console: Console, results: Sequence[tuple[str, Inspection | FailedSource]], *, has_tensors: bool
+) -> None:
+    """Print each source under its name, or why it could not be inspected, then the number inspected."""
+    for source, result in results:
+        console.print(Text(f"== {printable(source)}", style="bold"), soft_wrap=True)
+        if isinstance(result, FailedSource):
+            message = f"not inspected: {printable(result.message)}"
+            console.print(Text(message, style="yellow"), soft_wrap=True)
+        else:
+            print_inspection(console, result, has_tensors=has_tensors)
+        console.print()
+    failed = sum(isinstance(result, FailedSource) for _, result in results)
+    console.print(f"{len(results) - failed} of {len(results)} checkpoints inspected")
+
+
+def _aux_table(inspection: Inspection) -> Table:
+    rows = table(*shared.AUX_HEAD)
+    for *cells, as_trained in shared.aux_rows(inspection):
+        rows.add_row(*cells, Text(as_trained, style=AS_TRAINED_STYLES[as_trained]))
+    return rows
+
+
+def _outcome_table(inspection: Inspection) -> Table:
+    rows = table(*shared.SERVED_HEAD)
+    for row in shared.served_rows(inspection):
+        if row.outcome:
+            outcome = Text(shared.OUTCOMES[row.outcome], style=OUTCOME_STYLES[row.outcome])
+            rows.add_row(row.engine, row.releases, outcome, row.reasons)
+        else:
+            rows.add_row(row.engine, row.releases, "", Text(row.reasons, style="dim"))
+    return rows
+
+
+def _print_commands(console: Console, inspection: Inspection) -> None:
+    if command := shared.next_command(inspection):
+        print_heading(console, "Next")
+        console.print(indented(Text(command, no_wrap=True, overflow="ignore")), soft_wrap=True)
+    if commands := shared.serve_commands(inspection):
+        print_heading(console, "Serve")
+        for engine, command in commands:
+            console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)

@@ -1,0 +1,73 @@
+"""Blocks that the terminal output of several commands shares: headings, tables, labelled text, notes."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from eaglectl.drafter.drafter import Note
+from eaglectl.reports.inspection import sorted_notes
+
+LEVEL_STYLES = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
+# columns whose cells are kept on one line
+UNWRAPPED = ("engine", "ids it reads", "boundaries", "action")
+
+
+def print_heading(console: Console, title: str, about: str = "") -> None:
+    """Print the title of a block after an empty line, and what the block is about in grey."""
+    heading = Text(f"\n{title}", style="bold")
+    if about:
+        console.print(heading, Text(about, style="dim"), sep="  ")
+    else:
+        console.print(heading)
+
+
+def print_notes(console: Console, notes: Sequence[Note]) -> None:
+    """Print notes under a heading, the most urgent first."""
+    if not notes:
+        return
+    print_heading(console, "Notes")
+    for note in sorted_notes(notes):
+        console.print(indented(labelled(Text(note.level, LEVEL_STYLES[note.level]), note.text)))
+
+
+def table(*head: str) -> Table:
+    """Return an empty table without lines."""
+    rows = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for title in head:
+        rows.add_column(title, overflow="fold", no_wrap=title in UNWRAPPED)
+    return rows
+
+
+def filled_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table with these rows."""
+    filled = table(*head)
+    for row in rows:
+        filled.add_row(*(Text(cell) for cell in row))
+    return filled
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """Return names and values, a pair a line."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, Text(value))
+    return grid
+
+
+def labelled(label: Text, text: str) -> RenderableType:
+    """Return text beside a label of at most eight characters."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=8)
+    grid.add_column(overflow="fold")
+    grid.add_row(label, Text(text))
+    return grid
+
+
+def indented(content: RenderableType, columns: int = 2) -> RenderableType:
+    """Return the content moved to the right."""
+    return Padding(Group(content), (0, 0, 0, columns))

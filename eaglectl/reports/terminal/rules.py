@@ -1,0 +1,56 @@
+"""The terminal output of `rules` and `explain`."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from string import ascii_lowercase
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from eaglectl.reports.findings import rule_url
+from eaglectl.reports.terminal.layout import indented
+from eaglectl.reports.terminal.validate import STYLES
+from eaglectl.reports.wording import plural
+from eaglectl.validation.rule import Rule
+
+
+def print_rules(console: Console, rules: Sequence[Rule]) -> None:
+    """Print every rule by family: id, severity, name, sentence, and releases if it is about some only."""
+    for family, members in groupby(rules, key=lambda rule: rule.family):
+        console.print(Text(family, style="bold"))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for rule in members:
+            severity = Text(rule.severity, style=STYLES[rule.severity])
+            grid.add_row(rule.id, severity, rule.name, Text(f"{rule.summary}{_releases(rule)}", style="dim"))
+        console.print(Padding(grid, (0, 0, 1, 2)))
+    console.print(f"{plural(len(rules), 'rule')}; `eaglectl explain RULE` says why and what to do")
+
+
+def _releases(rule: Rule) -> str:
+    is_name_alone = not rule.engines.strip(ascii_lowercase + "-")
+    return "" if is_name_alone else f" ({rule.engines})"
+
+
+def print_rule(console: Console, rule: Rule) -> None:
+    """Print one rule: what it asks, why, the fix, and how to suppress it."""
+    title = (f"{rule.id} {rule.name}", "bold")
+    console.print(Text.assemble(title, "  ", (rule.severity, STYLES[rule.severity])))
+    facts = (f"family {rule.family}", f"engines {rule.engines or 'all'}", rule_url(rule))
+    console.print(Text("  ".join(facts), style="dim"))
+    console.print()
+    console.print(indented(Text(rule.summary)))
+    for heading, text in (("Why", rule.why), ("Fix", rule.fix), ("To suppress it", suppression(rule))):
+        console.print(Text(f"\n{heading}", style="bold"))
+        console.print(indented(Text(text)))
+
+
+def suppression(rule: Rule) -> str:
+    """Return how to suppress the findings of a rule: for one run, or with a reason in a policy file."""
+    return (
+        f"once: eaglectl validate ... --ignore {rule.id}\n"
+        "in eaglectl.toml, with `where` for one place only and `until` for a last day"
+        " (both may be left out):\n\n"
+        f'[[suppress]]\nrule = "{rule.id}"\nreason = "why this is accepted"\nuntil = 2027-06-30'
+    )

@@ -1,0 +1,47 @@
+"""The terminal output of `smoke`: the verdict, then the numbers."""
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.reports import acceptance as shared
+from eaglectl.reports.terminal.layout import filled_table, indented, pairs, print_heading, table
+
+BETTER_STYLES = {"yes": "red", "no": "green"}
+
+
+def print_smoke(console: Console, report: SmokeReport) -> None:
+    """Print the verdict, what ran, acceptance, probes, and the reasons of a failure."""
+    style = "green" if report.verdict == "pass" else "red"
+    verdict = (report.verdict.upper(), f"bold {style}")
+    console.print(Text.assemble(verdict, f"  {report.source}: {shared.length(report)}"))
+    console.print(indented(pairs(shared.facts(report))))
+    print_heading(console, "Acceptance", shared.DEFINITION)
+    console.print(indented(_table(shared.acceptance(report))))
+    if report.against:
+        source = (f"against {report.against.source}", "bold")
+        console.print(Text.assemble("\n", source, f"  {shared.compared(report.against)}"))
+    if report.variants:
+        print_heading(console, shared.VARIANTS_TITLE, shared.RATIO)
+        console.print(indented(_variants(report)))
+    if report.drift_conditions:
+        print_heading(console, shared.DRIFT_TITLE, shared.DRIFT_CELLS)
+        console.print(indented(_table(shared.drift(report))))
+    for text in report.failures:
+        console.print(Text.assemble(("fail     ", "red"), text))
+    for text in report.notes:
+        console.print(Text.assemble(("note     ", "dim"), text))
+    if settings := shared.resolved(report):
+        console.print(Text(settings, style="dim"))
+
+
+def _variants(report: SmokeReport) -> RenderableType:
+    rows = table(*shared.VARIANT_HEAD)
+    for name, measured, ratio, better in shared.variants(report):
+        rows.add_row(name, measured, ratio, Text(better, style=BETTER_STYLES[better]))
+    return rows
+
+
+def _table(cells: shared.Cells) -> RenderableType:
+    head, *rows = cells
+    return filled_table(head, rows)

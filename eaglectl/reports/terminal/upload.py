@@ -1,0 +1,106 @@
+"""The plan and the result of `upload` on the terminal."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from eaglectl.reports.terminal.layout import indented, table
+from eaglectl.reports.wording import size
+from eaglectl.text import printable
+
+if TYPE_CHECKING:
+    from eaglectl.publishing.plan import UploadPlan
+    from eaglectl.publishing.upload import Upload
+
+WEIGHTS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
+STYLES = {"new": "green", "changed": "yellow", "unchanged": "dim", "unknown": "dim"}
+
+
+def print_plan(console: Console, plan: "UploadPlan") -> None:
+    """Print the destination, and every file with its size and change."""
+    console.print(Text.assemble((printable(plan.repo), "bold"), f"  {_where(plan)}"), soft_wrap=True)
+    rows = table("file", "bytes", "size", "there", "sha256")
+    for file in plan.files:
+        word = plan.change(file)
+        made = Text(" (made by eaglectl)", style="dim") if file.is_written else Text("")
+        rows.add_row(
+            Text(printable(file.name)) + made,
+            str(file.size),
+            size(file.size),
+            Text(word, style=STYLES[word]),
+            file.sha256[:12],
+        )
+    console.print(indented(rows))
+    for left in plan.left_out:
+        console.print(
+            Text.assemble("  ", ("not sent  ", "yellow"), f"{printable(left.name)}: {left.why}"),
+            soft_wrap=True,
+        )
+    if plan.extra:
+        names = ", ".join(map(printable, plan.extra))
+        if any(name.endswith(WEIGHTS) for name in plan.extra):
+            names += "; weights among them may be loaded beside these or in their place"
+        console.print(
+            Text.assemble("  ", ("stays     ", "yellow"), f"there and not here: {names}"), soft_wrap=True
+        )
+    what = f"{len(plan.changed)} of {len(plan.files)} files, {size(plan.nbytes)}"
+    console.print(Text(f"  {what}; tag {plan.tag}" if plan.tag else f"  {what}", style="dim"), soft_wrap=True)
+
+
+def _where(plan: "UploadPlan") -> str:
+    if plan.state is None and not plan.is_seen:
+        return (
+            "was not looked at: it is not there, or it is private and there is no token, or this call is"
+            " offline"
+        )
+    where = f"a pull request to {plan.revision}" if plan.is_pull else f"a commit on {plan.revision}"
+    kind = "private" if plan.is_private else "public"
+    if plan.state is None:
+        return f"{where} of a new {kind} repository"
+    return f"{where}, now at {plan.state.head[:12]} ({kind})"
+
+
+def print_upload(console: Console, done: "Upload") -> None:
+    """Print the outcome, and the command that downloads what was published."""
+    match done.outcome:
+        case "planned":
+            console.print("nothing was sent (--dry-run)")
+        case "nothing-to-do":
+            _print_nothing_to_do(console, done)
+        case "published":
+            _print_published(console, done)
+        case "mismatch":
+            _print_mismatch(console, done)
+    if done.tag:
+        console.print(f"  tag {done.tag} is at {done.oid}", soft_wrap=True)
+    if done.oid and done.outcome != "mismatch":
+        console.print(f"  {done.download}", soft_wrap=True)
+
+
+def _print_nothing_to_do(console: Console, done: "Upload") -> None:
+    where = f"{done.plan.revision} at {(done.oid or '')[:12]} has"
+    if done.plan.proposed:
+        where = f"pull request {done.plan.proposed} holds"
+    console.print(Text.assemble(("nothing to do", "green"), f": {where} these files already"), soft_wrap=True)
+
+
+def _print_published(console: Console, done: "Upload") -> None:
+    sent = done.sent
+    assert sent is not None
+    console.print(Text.assemble(("published ", "green"), (sent.pull_url or sent.url, "bold")), soft_wrap=True)
+    if done.is_recovered:
+        console.print(
+            "  the Hub's answer was lost; the repository was looked at, and holds the commit", soft_wrap=True
+        )
+    console.print(
+        f"  verified at commit {sent.oid}: {len(done.plan.files)} files, sizes and digests", soft_wrap=True
+    )
+
+
+def _print_mismatch(console: Console, done: "Upload") -> None:
+    url = done.sent.url if done.sent else ""
+    text = f": {url} does not hold what was sent; do not merge or serve it"
+    console.print(Text.assemble(("mismatch", "bold red"), text), soft_wrap=True)
+    for mismatch in done.mismatches:
+        console.print(f"  {printable(mismatch.name)}: {mismatch.how}", soft_wrap=True)

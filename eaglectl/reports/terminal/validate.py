@@ -1,0 +1,150 @@
+"""The terminal output of `validate`: by checkpoint, errors first, with the fix under each finding."""
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from eaglectl.reports.findings import (
+    UncheckedGroup,
+    common_unchecked,
+    fails,
+    own_unchecked,
+    policy_line,
+    release_rows,
+    suppression_rows,
+    total,
+)
+from eaglectl.reports.terminal.layout import indented
+from eaglectl.reports.wording import engine_ranges, plural
+from eaglectl.text import printable
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.judge import Report, overall_verdict
+
+STYLES = {
+    "error": "red",
+    "warning": "yellow",
+    "note": "dim",
+    "pass": "green",
+    "fail": "red",
+    "could-not-look": "yellow",
+}
+# columns of a finding's text: two, then the severity and a gap
+FINDING_INDENT = 10
+
+
+def print_reports(console: Console, reports: Sequence[Report], *, is_quiet: bool = False) -> None:
+    """Print each checkpoint and a summary line; if quiet, only what fails."""
+    common = common_unchecked(reports)
+    for report in reports:
+        if is_quiet:
+            _print_failures(console, report)
+        else:
+            _print_report(console, report, common)
+            console.print()
+    if common and not is_quiet:
+        _print_unchecked(console, "could not look, in every checkpoint", common)
+        console.print()
+    console.print(_summary(reports), soft_wrap=not console.is_terminal)
+
+
+def as_text(reports: Sequence[Report]) -> str:
+    """Return the terminal output for a file: without colours, 160 columns wide."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=160, no_color=True, highlight=False, emoji=False, markup=False)
+    print_reports(console, reports)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def _print_report(console: Console, report: Report, common: Sequence[UncheckedGroup]) -> None:
+    _print_title(console, report)
+    for finding in report.findings:
+        print_finding(console, finding)
+    print_releases(console, report)
+    _print_unchecked(console, "could not look", own_unchecked(report, common))
+    for title, rows in suppression_rows(report):
+        _print_heading(console, title)
+        for rule, text in rows:
+            _print_row(console, rule, text)
+
+
+def _print_failures(console: Console, report: Report) -> None:
+    _print_title(console, report)
+    for finding in report.findings:
+        if fails(finding, report):
+            print_finding(console, finding)
+
+
+def _print_title(console: Console, report: Report) -> None:
+    path, verdict = (printable(report.path), "bold"), (report.verdict, STYLES[report.verdict])
+    console.print(Text.assemble(path, "  ", verdict), soft_wrap=True)
+    if report.problem:
+        _print_text(console, 2, f"could not be read: {report.problem}", "yellow")
+
+
+def print_finding(console: Console, finding: Finding, remaining: str = "") -> None:
+    """Print a finding and its fix; `remaining`: why `validate --fix` did not fix it."""
+    rule, match = finding.rule, finding.match
+    head = Text.assemble((f"{rule.id} {rule.name}", "bold"))
+    if match.where:
+        head.append(f"  {printable(match.where)}", style="cyan")
+    if match.engines:
+        head.append(f"  {engine_ranges(match.engines)}", style="magenta")
+    grid = Table.grid()
+    grid.add_column(width=FINDING_INDENT - 2)
+    grid.add_row(Text(finding.severity, style=STYLES[finding.severity]), head)
+    console.print(indented(grid))
+    _print_text(console, FINDING_INDENT, match.message)
+    if remaining:
+        _print_text(console, FINDING_INDENT, f"left: {remaining}", "dim")
+    fix = Text.assemble(("fix: ", "green"), printable(finding.fix))
+    console.print(indented(fix, FINDING_INDENT))
+
+
+def print_releases(console: Console, report: Report) -> None:
+    """Print the outcome for each engine release requested, and the smallest change that makes all pass."""
+    if report.releases:
+        _print_heading(console, "served as trained by")
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for releases, outcome, reason in release_rows(report):
+            outcome_cell = Text(outcome, style=STYLES[outcome])
+            grid.add_row(printable(releases), outcome_cell, Text(printable(reason), style="dim"))
+        console.print(indented(grid, 4))
+    if report.smallest_changes:
+        _print_heading(console, "smallest change that makes all pass")
+    for change in report.smallest_changes:
+        _print_text(console, 4, change)
+
+
+def _print_unchecked(console: Console, title: str, groups: Sequence[UncheckedGroup]) -> None:
+    if groups:
+        _print_heading(console, title)
+    for reason, ids in groups:
+        _print_row(console, plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})")
+
+
+def _print_heading(console: Console, text: str) -> None:
+    console.print(Text(f"  {text}", style="bold"))
+
+
+def _print_row(console: Console, name: str, text: str) -> None:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(min_width=8, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(printable(name)), Text(printable(text), style="dim"))
+    console.print(indented(grid, 4))
+
+
+def _print_text(console: Console, columns: int, text: str, style: str = "") -> None:
+    console.print(indented(Text(printable(text), style=style), columns))
+
+
+def _summary(reports: Sequence[Report]) -> Text:
+    verdict = overall_verdict(reports)
+    return Text.assemble(
+        (verdict, f"bold {STYLES[verdict]}"),
+        f"  {total(reports)}",
+        (f"  ({printable(policy_line(reports))})", "dim"),
+    )

@@ -1,0 +1,50 @@
+"""The result of `verify` on the terminal."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from eaglectl.text import printable
+
+if TYPE_CHECKING:
+    from eaglectl.publishing.verification import Verification
+
+MAX_FILES = 20
+VERDICTS = {
+    "equal": ("equal", "green"),
+    "differs": ("differs", "bold red"),
+    "could-not-look": ("could not look", "bold yellow"),
+}
+SIGNATURES = {
+    "verified": ("signature verified", "green"),
+    "failed": ("signature failed", "bold red"),
+    "missing": ("signature missing", "bold red"),
+    "not-looked": ("could not look at the signature", "bold yellow"),
+}
+
+
+def print_verification(console: Console, verification: "Verification") -> None:
+    """Print the verdict, every file that differs, and the signature."""
+    word, style = VERDICTS[verification.verdict]
+    good = sum(file.judgement == "same" for file in verification.files)
+    lists = ": no list beside the signature"
+    if verification.lists:
+        lists = f": {good} files as {' and '.join(verification.lists)} say"
+    console.print(Text.assemble((word, style), f"  {printable(verification.folder)}{lists}"), soft_wrap=True)
+    different = [file for file in verification.files if file.judgement != "same"]
+    for file in different[:MAX_FILES]:
+        console.print(
+            Text.assemble("  ", (file.judgement, "red"), f"  {printable(file.name)} {file.how}"),
+            soft_wrap=True,
+        )
+    if len(different) > MAX_FILES:
+        console.print(f"  and {len(different) - MAX_FILES} more; --json names all", soft_wrap=True)
+    if verification.signature:
+        word, style = SIGNATURES[verification.signature.judgement]
+        console.print(
+            Text.assemble("  ", (word, style), f"  {printable(verification.signature.how)}"), soft_wrap=True
+        )
+    if verification.others:
+        about = f"  beside them, {len(verification.others)} files that the Hub or its client writes"
+        console.print(Text(about, style="dim"), soft_wrap=True)

@@ -1,0 +1,90 @@
+"""Values that the public API returns and reports show."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eaglectl.acceptance.gate import Gate
+    from eaglectl.checkpoint.checkpoint import Checkpoint
+    from eaglectl.conversion.plan import ConversionPlan
+    from eaglectl.drafter.drafter import Drafter
+    from eaglectl.engines.engine import Verdict
+    from eaglectl.engines.layers import CapturedLayers
+    from eaglectl.validation.finding import Finding
+    from eaglectl.validation.judge import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What `inspect` returns.
+
+    `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
+    command that launches each engine, and under "source" the source as given.
+    """
+
+    source: str
+    drafter: "Drafter"
+    checkpoint: "Checkpoint"
+    captured_layers: "tuple[CapturedLayers, ...]"
+    verdicts: "tuple[Verdict, ...]"
+    requested: "tuple[Verdict, ...]"
+    commands: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSource:
+    """One of several sources that could not be inspected, with the error it would have ended with alone."""
+
+    source: str
+    kind: str
+    exit_code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What `convert` and `upgrade` return; `out` is None if nothing was written.
+
+    `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
+    """
+
+    plan: "ConversionPlan"
+    out: Path | None
+    pickles: tuple[str, ...]
+    seconds: float
+    gate: "Gate | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingFinding:
+    """A finding that `fix` does not repair, and why."""
+
+    finding: "Finding"
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FixResult:
+    """What `fix` returns: the report on the source and, if something was written, on the output (`after`).
+
+    `stopped` is the reason why nothing was written. `conversion` is None if no plan could be made.
+    """
+
+    before: "Report"
+    after: "Report | None"
+    conversion: Conversion | None
+    fixed: "tuple[Finding, ...]"
+    left: tuple[RemainingFinding, ...]
+    stopped: str = ""
+
+    @property
+    def out(self) -> Path | None:
+        """The folder that was written."""
+        return self.conversion.out if self.conversion and self.after else None
+
+    @property
+    def report(self) -> "Report":
+        """The report on the output, or on the source if nothing was written."""
+        return self.after or self.before

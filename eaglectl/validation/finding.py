@@ -1,0 +1,19 @@
+"""A finding: what a rule reports on a checkpoint, under a policy."""
+
+from dataclasses import dataclass
+
+from eaglectl.validation.rule import Match, Rule, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A match with its rule, at the severity that the policy gives the rule."""
+
+    rule: Rule
+    severity: Severity
+    match: Match
+
+    @property
+    def fix(self) -> str:
+        """What to do about it: the match's own fix, else the rule's."""
+        return self.match.fix or self.rule.fix

@@ -1,0 +1,125 @@
+"""The smallest change with which every requested engine release serves a checkpoint as it was trained."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.facts import AppliedFact, Fact
+from eaglectl.engines.releases import ranges
+from eaglectl.engines.view import View
+from eaglectl.validation.rule import CannotLook
+from eaglectl.validation.rules.serving import edits, spelled
+from eaglectl.validation.subject import Subject
+
+UNKNOWN = "unknown"
+Defects = Mapping[str, Sequence[AppliedFact]]
+
+
+def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tuple[str, ...]:
+    """A sentence for each engine that has a release which does not serve it; only facts of `rules` count."""
+    chosen = set(rules)
+    try:
+        facts = subject.applied_facts
+    except CannotLook:
+        return ()
+    changes = []
+    for name in dict.fromkeys(engine for engine, _ in facts):
+        defects = {
+            release: [fact for fact in holding if _is_defect(fact) and fact.fact.rule in chosen]
+            for (engine, release), holding in facts.items()
+            if engine == name
+        }
+        steps = list(_steps(ENGINES[name], subject.view(name), defects, source))
+        if steps:
+            changes.append(f"{ENGINES[name].title}: {'; '.join(steps)}")
+    return tuple(changes)
+
+
+def _is_defect(applied_fact: AppliedFact) -> bool:
+    return applied_fact.fact.outcome != UNKNOWN
+
+
+def _steps(engine: Engine, checkpoint: View, defects: Defects, source: str) -> Iterator[str]:
+    first = _first_release(engine, checkpoint)
+    hopeless = _hopeless(engine, defects, first)
+    rest = {release: facts for release, facts in defects.items() if release not in hopeless}
+    yield from _change(engine, checkpoint, rest, source)
+    if not hopeless:
+        return
+    reasons = ", ".join(dict.fromkeys(fact.text for fact in hopeless.values()))
+    because = f"({ranges(hopeless, engine.releases)} {reasons})"
+    if first is None:
+        yield f"no known release serves it whatever is written {because}"
+    else:
+        earlier = "since nothing written makes earlier ones serve it"
+        yield f"ask for {engine.name}>={first}, {earlier} {because}"
+
+
+def _hopeless(engine: Engine, defects: Defects, first: str | None) -> Mapping[str, AppliedFact]:
+    """The releases that cannot serve the drafter whatever is written, with the fact that prevents it."""
+    hopeless = {
+        release: fact for release, facts in defects.items() for fact in facts if fact.fact.remedy == "upgrade"
+    }
+    if not hopeless:
+        return hopeless
+    early = engine.releases[: engine.releases.index(first)] if first else engine.releases
+    # whatever a final fact hides of an early release, the release can be no better
+    hidden = {
+        release: facts[0]
+        for release, facts in defects.items()
+        if release in early and facts and facts[0].fact.is_final
+    }
+    return hidden | hopeless
+
+
+def _change(engine: Engine, checkpoint: View, defects: Defects, source: str) -> Iterator[str]:
+    """What to change in the checkpoint for those releases that can serve it."""
+    facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
+    if not facts:
+        return
+    written = _all_edits(facts.values(), checkpoint)
+    if written and _serves(engine, _with(checkpoint, written), defects):
+        yield f"write {spelled(written)} into config.json"
+        return
+    yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
+    if any(fact.remedy != "restore" for fact in facts.values()):
+        target = " --target TARGET" if _needs_target(facts.values(), checkpoint) else ""
+        yield f"eaglectl convert {source} --for {engine.name}{target}"
+
+
+def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:
+    """The edits of all facts together; none where one of them takes more than edits."""
+    written: dict[str, Any] = {}
+    for fact in facts:
+        keys = edits(fact, checkpoint)
+        if not keys:
+            return {}
+        written |= keys
+    return written
+
+
+def _needs_target(facts: Iterable[Fact], checkpoint: View) -> bool:
+    return checkpoint.drafter.target.depth is None and any(fact.id == "aux-layers" for fact in facts)
+
+
+def _with(checkpoint: View, written: Mapping[str, Any]) -> View:
+    config, flat = {**checkpoint.config, **written}, {**checkpoint.flat, **written}
+    return replace(checkpoint, config=config, flat=flat)
+
+
+def _serves(engine: Engine, checkpoint: View, releases: Iterable[str]) -> bool:
+    applied_facts = (fact for release in releases for fact in engine.applied(checkpoint, release))
+    return not any(_is_defect(fact) for fact in applied_facts)
+
+
+def _first_release(engine: Engine, checkpoint: View) -> str | None:
+    """The first release from which on every known one has what the drafter needs."""
+    first = None
+    for release in reversed(engine.releases):
+        applied_facts = engine.applied(checkpoint, release)
+        if any(_is_defect(fact) and fact.fact.remedy == "upgrade" for fact in applied_facts):
+            break
+        first = release
+    return first

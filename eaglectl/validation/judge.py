@@ -1,0 +1,217 @@
+"""Running rules over a checkpoint, and the verdict under a policy."""
+
+import datetime
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from eaglectl.errors import UnreadableError
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.fixes import smallest_changes
+from eaglectl.validation.policy import Policy, Suppression
+from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule, Severity
+from eaglectl.validation.subject import Subject
+from eaglectl.validation.verdicts import Outcome as Outcome
+from eaglectl.validation.verdicts import ReleaseVerdict as ReleaseVerdict
+from eaglectl.validation.verdicts import is_asked, one_each, release_verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A rule that could not look, and why. Where `is_required`, the checkpoint does not pass without it."""
+
+    rule: Rule
+    reason: str
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A finding that a suppression of the policy allows."""
+
+    finding: Finding
+    by: Suppression
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of validating one checkpoint.
+
+    `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
+    effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
+    could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
+    oldest first; `smallest_changes` are the changes with which all of them pass.
+    """
+
+    source: str
+    path: str
+    engines: tuple[str, ...]
+    verdict: Outcome
+    findings: tuple[Finding, ...]
+    unchecked: tuple[Unchecked, ...]
+    suppressed: tuple[Suppressed, ...]
+    unused: tuple[Suppression, ...]
+    passed: tuple[Rule, ...]
+    policy: str
+    seconds: float
+    fail_on: Severity | None = "error"
+    problem: str = ""
+    releases: tuple[ReleaseVerdict, ...] = ()
+    smallest_changes: tuple[str, ...] = ()
+    expired: tuple[Suppression, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What the rules reported, before suppressions."""
+
+    rules: tuple[Rule, ...]
+    findings: tuple[Finding, ...]
+    unchecked: tuple[Unchecked, ...]
+    passed: tuple[Rule, ...]
+
+    @property
+    def rule_ids(self) -> list[str]:
+        """The ids of the rules that ran or could not look."""
+        return [rule.id for rule in self.rules]
+
+
+def judge(
+    subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str
+) -> Report:
+    """Run `rules` over `subject`; a finding of severity `fail_on` or above fails it, with None nothing does.
+
+    Findings are ordered by severity, the highest first, then by rule. `path` is how commands name the
+    checkpoint.
+    """
+    start = time.perf_counter()
+    result = _run(subject, rules, policy)
+    releases = release_verdicts(subject, result.rule_ids, result.findings)
+    valid, expired = _valid_suppressions(policy)
+    kept, suppressed = _suppress(result.findings, valid)
+    kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
+    if _is_failed(kept, releases, fail_on):
+        verdict: Outcome = "fail"
+    else:
+        verdict = "could-not-look" if is_unread or _is_open(result.unchecked, releases) else "pass"
+    return Report(
+        source=subject.label,
+        path=path,
+        engines=tuple(
+            f"{request.engine}=={release}" for request in subject.requests for release in request.releases
+        ),
+        verdict=verdict,
+        findings=tuple(kept),
+        unchecked=result.unchecked,
+        suppressed=tuple(suppressed),
+        unused=_unused(valid, suppressed, result),
+        passed=result.passed,
+        policy=policy.origin,
+        seconds=time.perf_counter() - start,
+        fail_on=fail_on,
+        problem=str(subject.read_error) if is_unread else "",
+        expired=expired,
+        releases=releases,
+        smallest_changes=smallest_changes(subject, result.rule_ids, path),
+    )
+
+
+def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
+    """Run the rules that concern the subject: rules on engines only where the engine was requested."""
+    rules = [rule for rule in rules if rule.id in policy.required or is_asked(rule, subject)] or rules
+    findings: list[Finding] = []
+    unchecked: list[Unchecked] = []
+    passed: list[Rule] = []
+    for rule in rules:
+        try:
+            matches = list(rule.check(subject))
+        except (CannotLook, UnreadableError) as reason:
+            is_required = rule.family.startswith("serving") or rule.id in policy.required
+            unchecked.append(Unchecked(rule, str(reason), is_required))
+            continue
+        findings += [Finding(rule, policy.severity(rule), match) for match in matches]
+        if not matches:
+            passed.append(rule)
+    return _Result(tuple(rules), tuple(one_each(findings)), tuple(unchecked), tuple(passed))
+
+
+def _valid_suppressions(policy: Policy) -> tuple[list[Suppression], tuple[Suppression, ...]]:
+    """The suppressions that are valid today, and those that have expired."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    valid = [suppression for suppression in policy.suppressions if not suppression.is_expired(today)]
+    expired = tuple(suppression for suppression in policy.suppressions if suppression.is_expired(today))
+    return valid, expired
+
+
+def _suppress(
+    findings: Iterable[Finding], suppressions: Sequence[Suppression]
+) -> tuple[list[Finding], list[Suppressed]]:
+    """The findings that stay, and those that the first fitting suppression allows."""
+    kept: list[Finding] = []
+    suppressed: list[Suppressed] = []
+    for finding in findings:
+        by = next((suppression for suppression in suppressions if suppression.covers(finding)), None)
+        if by is None:
+            kept.append(finding)
+        else:
+            suppressed.append(Suppressed(finding, by))
+    return kept, suppressed
+
+
+def _unused(
+    valid: Iterable[Suppression], suppressed: Iterable[Suppressed], result: _Result
+) -> tuple[Suppression, ...]:
+    """Suppressions that no finding needed, though their rule could look."""
+    used = {entry.by for entry in suppressed}
+    checked = set(result.rule_ids) - {unchecked.rule.id for unchecked in result.unchecked}
+    return tuple(entry for entry in valid if entry not in used and entry.rule in checked)
+
+
+def _is_failed(
+    findings: Iterable[Finding], releases: Iterable[ReleaseVerdict], fail_on: Severity | None
+) -> bool:
+    """Whether a finding is severe enough to fail, or a release fails for a reason that no rule reports."""
+    if fail_on is None:
+        return False
+    least = SEVERITIES.index(fail_on)
+    is_severe = any(SEVERITIES.index(finding.severity) >= least for finding in findings)
+    return is_severe or any(verdict.outcome == "fail" and not verdict.rules for verdict in releases)
+
+
+def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[ReleaseVerdict]) -> bool:
+    """Whether a required rule could not look, or a release could not be judged."""
+    outcomes = {verdict.outcome for verdict in releases}
+    return "could-not-look" in outcomes or any(rule.is_required for rule in unchecked)
+
+
+def unopened_report(
+    source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in"
+) -> Report:
+    """The report on a checkpoint that could not be opened: no rule ran, so it does not pass."""
+    return Report(
+        source=source,
+        path=source,
+        engines=(),
+        verdict="could-not-look",
+        findings=(),
+        unchecked=(),
+        suppressed=(),
+        unused=(),
+        passed=(),
+        policy=policy,
+        seconds=0.0,
+        fail_on=fail_on,
+        problem=problem,
+    )
+
+
+def overall_verdict(reports: Iterable[Report]) -> Outcome:
+    """The verdict on several checkpoints: "fail" if one fails, else "could-not-look" if one has it, else
+    "pass".
+    """
+    verdicts = {report.verdict for report in reports}
+    for verdict in ("fail", "could-not-look"):
+        if verdict in verdicts:
+            return verdict
+    return "pass"

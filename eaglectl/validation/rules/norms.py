@@ -1,0 +1,107 @@
+"""Rules on the norms that distinguish EAGLE-3.1 from EAGLE-3: each switch has its tensors, and the
+reverse.
+"""
+
+from collections.abc import Iterator
+
+from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
+from eaglectl.validation.rule import Match, rule
+from eaglectl.validation.subject import Subject, key_place
+
+# the keys that every engine which knows the switch reads
+READ_KEYS = {
+    "fc_norm": ("fc_norm",),
+    "norm_output": ("norm_output",),
+    "norm_before_fc": ("norm_before_fc", "eagle_config.norm_before_fc"),
+    "norm_before_residual": ("norm_before_residual",),
+}
+
+
+@rule("EGL501", "norm-tensor-missing", "error")
+def norm_tensor_missing(subject: Subject) -> Iterator[Match]:
+    """Every norm that the config enables has its tensors.
+
+    Engines build the norm and leave its weight at one where the file has none: fc gets other numbers than
+    it was trained on, and no engine reports it.
+
+    Fix: restore the tensors from the trainer; many converters drop them.
+    """
+    yield from subject.reported("norm-tensor-missing")
+
+
+@rule("EGL502", "norm-flag-missing", "error")
+def norm_flag_missing(subject: Subject) -> Iterator[Match]:
+    """Every norm that has tensors is enabled.
+
+    Engines silently drop the tensors of a disabled norm (input_norm in vLLM, all of them in SGLang), or
+    stop (fc_norm in vLLM).
+
+    Fix: write fc_norm: true or norm_before_fc: true, or run `eaglectl convert`.
+    """
+    yield from subject.reported("norm-flag-missing")
+    norms, keys = subject.drafter.norms, Keys(subject.flat)
+    for flag, tensor, is_on in (
+        ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
+        ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),
+    ):
+        if is_on and keys.take(flag) is MISSING:
+            yield Match(f"the file has {tensor} and config has no {flag}", f"tensor:{tensor}")
+
+
+@rule("EGL503", "both-norms", "warning")
+def both_norms(subject: Subject) -> Iterator[Match]:
+    """fc_norm and norm_before_fc are not both enabled.
+
+    They are two designs, and trainers that know both exclude the pair. vLLM and SGLang apply both,
+    TensorRT-LLM one.
+
+    Fix: disable the one that was not trained.
+    """
+    yield from subject.reported("both-norms")
+
+
+@rule("EGL505", "norm-output-unknown", "warning")
+def norm_output_unknown(subject: Subject) -> Iterator[Match]:
+    """It is known whether the drafter feeds back its normed states (norm_output).
+
+    Before SpecForge's pull request 879 (September 2026) the switch meant something else: true trained plain
+    EAGLE-3. Served as stated, such a head gets states that it was not trained on from the second draft on.
+
+    Fix: find out when it was trained, then run `eaglectl convert --source-semantics specforge=pre-879` or
+    `post-879`, or `norm_output=true` or `false`.
+    """
+    if (
+        "eaglectl.json" not in subject.checkpoint.sidecars
+    ):  # convert wrote it with the meaning that engines give it
+        yield from subject.reported("norm-output-unknown", is_fault=True)
+
+
+@rule("EGL506", "norm-flag-place", "warning")
+def norm_flag_place(subject: Subject) -> Iterator[Match]:
+    """The switches of the norms are where every engine reads them.
+
+    Some exporters write them into eagle_config or under older names, which one engine reads and the others
+    do not.
+
+    Fix: run `eaglectl convert`, which writes them at the top.
+    """
+    keys = Keys(subject.flat)
+    for flag, paths in READ_KEYS.items():
+        if any(keys.at(path) is not MISSING for path in paths):
+            continue
+        other = next((path for path in SPELLINGS[flag] if keys.at(path) is True), None)
+        if other is not None:
+            place = key_place(subject.config, other.rpartition(".")[2])
+            yield Match(f"only {other} enables {flag}; not every engine reads it there", place)
+
+
+@rule("EGL507", "double-norm", "note")
+def double_norm(subject: Subject) -> Iterator[Match]:
+    """The hidden state was normed once in training, as engines norm it.
+
+    ModelOpt since its pull request 689 norms it twice, by input_layernorm and by hidden_norm, and the file
+    does not show when it was made. The second norm of a normed state changes little but its scale.
+
+    Fix: nothing, if `eaglectl smoke` measures the acceptance that training reported.
+    """
+    yield from subject.reported("double-norm")

@@ -1,0 +1,197 @@
+"""Rules on the target, the model that verifies the drafts: its width, its tokens, its tokenizer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eaglectl.checkpoint.header import parse_json
+from eaglectl.errors import EaglectlError
+from eaglectl.validation.rule import CannotLook, Match, rule
+from eaglectl.validation.subject import Subject
+
+NO_TARGET = "no target was given; pass --target"
+# common tensor parallel sizes
+TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
+
+
+@rule("EGL701", "target-mismatch", "error")
+def target_mismatch(subject: Subject) -> Iterator[Match]:
+    """The drafter's aux states are as wide as the target's hidden states.
+
+    fc takes the target's hidden states; states of another width do not fit, and the drafter belongs to
+    another target.
+
+    Fix: give the target that the drafter was trained for.
+    """
+    matches = tuple(subject.reported("target-mismatch"))
+    yield from matches
+    if not matches and subject.target.known.hidden is None:
+        raise CannotLook(NO_TARGET)
+
+
+@rule("EGL702", "target-vocabulary", "error")
+def target_vocabulary(subject: Subject) -> Iterator[Match]:
+    """The drafter proposes only tokens that the target has.
+
+    A drafter with a full vocabulary larger than the target's was made for another model.
+
+    Fix: give the target that the drafter was trained for.
+    """
+    yield from subject.reported("target-vocabulary")
+    if subject.target.known.vocab is None:
+        raise CannotLook(NO_TARGET)
+
+
+@rule("EGL703", "target-tokenizer", "warning")
+def target_tokenizer(subject: Subject) -> Iterator[Match]:
+    """A tokenizer beside the drafter gives every token the target's id.
+
+    Engines use only the target's tokenizer; a tokenizer that differs shows that the drafter was trained on
+    other token ids.
+
+    Fix: check which target the drafter was trained for; then publish the target's tokenizer, or none.
+    """
+    name = "tokenizer.json"
+    if name not in subject.names:
+        return
+    source = subject.target.source
+    if source is None or name not in source.names():
+        raise CannotLook("no target's tokenizer.json was given; pass --target with the target's folder")
+    try:
+        ours, theirs = subject.source.read(name), source.read(name)
+        if ours == theirs:
+            return
+        own_ids, target_ids = _token_ids(name, ours), _token_ids(name, theirs)
+    except EaglectlError as error:
+        raise CannotLook(str(error)) from None
+    tokens = sorted({**own_ids, **target_ids})
+    if different := [token for token in tokens if own_ids.get(token) != target_ids.get(token)]:
+        token = different[0]
+        first = f"{token!r} is {own_ids.get(token)} here and {target_ids.get(token)} there"
+        yield Match(f"{len(different)} tokens have other numbers than in the target's {name}: {first}", name)
+
+
+@rule("EGL706", "target-is-drafter", "error")
+def target_is_drafter(subject: Subject) -> Iterator[Match]:
+    """The target is a whole language model.
+
+    With a drafter as the target, comparing the two has no meaning.
+
+    Fix: give the model that verifies the drafts as --target.
+    """
+    if subject.target.config is None:
+        raise CannotLook(NO_TARGET)
+    if mark := drafter_mark(subject.target.config):
+        yield Match(f"the target that was given is a drafter (its config has {mark})")
+
+
+@rule("EGL707", "tensor-parallel", "note")
+def tensor_parallel(subject: Subject) -> Iterator[Match]:
+    """The drafter can be split over as many GPUs as the target.
+
+    Its heads and its MLP are split like the target's; where they do not divide, vLLM must run the drafter
+    on one GPU.
+
+    Fix: start vLLM with draft_tensor_parallel_size: 1 in --speculative-config.
+    """
+    dims, target = subject.drafter.dims, _target_sizes(subject)
+    for count in TENSOR_PARALLEL_SIZES:
+        if not target.divides_by(count):
+            continue
+        divides = {
+            f"{dims.heads} heads": dims.heads % count == 0,
+            f"{dims.kv_heads} key heads": dims.attention == "MLA" or _can_place(dims.kv_heads, count),
+            f"an MLP of {dims.intermediate}": dims.intermediate % count == 0,
+        }
+        if not all(divides.values()):
+            parts = " and ".join(part for part, does_divide in divides.items() if not does_divide)
+            yield Match(f"the target can be split over {count} GPUs, and the drafter's {parts} cannot")
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetSizes:
+    """The sizes of the target that tensor parallelism divides; None where its config does not state them."""
+
+    heads: int
+    kv_heads: int | None
+    intermediate: int | None
+
+    def divides_by(self, count: int) -> bool:
+        """Whether the target can be split over `count` GPUs."""
+        has_shared_kv = self.kv_heads is None or _can_place(self.kv_heads, count)
+        return self.heads % count == 0 and (self.intermediate or 0) % count == 0 and has_shared_kv
+
+
+def _target_sizes(subject: Subject) -> _TargetSizes:
+    config = subject.target.config
+    if config is None:
+        raise CannotLook(NO_TARGET)
+    text_config = config.get("text_config")
+    sizes = text_config if isinstance(text_config, Mapping) else config
+    heads, kv_heads, width = (
+        sizes.get(key) for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+    )
+    if type(heads) is not int:
+        raise CannotLook("the target's config has no num_attention_heads")
+    return _TargetSizes(
+        heads,
+        kv_heads if type(kv_heads) is int and kv_heads > 0 else None,
+        width if type(width) is int else None,
+    )
+
+
+@rule("EGL708", "target-vocabulary-size", "warning")
+def target_vocabulary_size(subject: Subject) -> Iterator[Match]:
+    """The drafter was made for a vocabulary of the target's size.
+
+    Sizes differ where one of the two is padded, which is harmless, or where the drafter belongs to another
+    model.
+
+    Fix: check that the drafter belongs to this target; vocab_size must be the target's, not the draft
+    vocabulary's.
+    """
+    yield from subject.reported("target-vocabulary-size")
+    if subject.target.known.vocab is None:
+        raise CannotLook(NO_TARGET)
+
+
+def drafter_mark(config: Mapping[str, Any] | None) -> str:
+    """What in a config shows that it is a drafter's; "" where nothing does."""
+    if not config:
+        return ""
+    for key in ("draft_vocab_size", "speculators_model_type", "eagle_config", "norm_output"):
+        if config.get(key) is not None:
+            return key
+    names = config.get("architectures")
+    drafters = [str(name) for name in names if "Eagle" in str(name)] if isinstance(names, list) else []
+    return f"the architecture {drafters[0]}" if drafters else ""
+
+
+def _can_place(kv_heads: int, count: int) -> bool:
+    """Whether engines can place key heads on `count` GPUs: several on each, or each on several."""
+    return kv_heads % count == 0 or count % kv_heads == 0
+
+
+def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:
+    """Token ids by text, from a tokenizer.json of a BPE, WordPiece or Unigram model."""
+    tokenizer = parse_json(name, raw)
+    model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    ids: Mapping[str, int]
+    if isinstance(vocab, dict):
+        ids = vocab
+    elif isinstance(vocab, list):
+        ids = {str(entry[0]): index for index, entry in enumerate(vocab) if isinstance(entry, list) and entry}
+    else:
+        raise CannotLook(f"{name} has no vocabulary to compare")
+    return {**ids, **_added_token_ids(tokenizer.get("added_tokens"))}
+
+
+def _added_token_ids(entries: object) -> Mapping[str, int]:
+    entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return {
+        entry["content"]: entry["id"]
+        for entry in entries
+        if type(entry.get("id")) is int and isinstance(entry.get("content"), str)
+    }

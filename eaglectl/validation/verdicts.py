@@ -1,0 +1,167 @@
+"""A verdict for each requested engine release.
+
+The facts that hold in it, and findings that concern every engine.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.facts import AppliedFact
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule
+from eaglectl.validation.subject import Subject
+
+Outcome = Literal["pass", "fail", "could-not-look"]
+# what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
+# where its weights are
+NOT_SERVED = ("files", "release")
+WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index")
+# a rule's id, "" where no rule reports it, and the reason
+Reason = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseVerdict:
+    """Whether an engine release serves the checkpoint as it was trained.
+
+    `rules` are the ids that report the `reasons`.
+    """
+
+    engine: str
+    release: str
+    outcome: Outcome
+    rules: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def is_asked(rule: Rule, subject: Subject) -> bool:
+    """Whether a rule concerns the request.
+
+    Serving rules only where a release of their engine is requested.
+    """
+    return not rule.family.startswith("serving") or any(
+        rule.engines.startswith(request.engine) for request in subject.requests if request.engine in ENGINES
+    )
+
+
+def one_each(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, of two on one defect the more severe.
+
+    Of two alike the one that holds whatever the engine.
+    """
+    worst: dict[str, int] = {}
+    for finding in findings:
+        worst[finding.rule.id] = max(worst.get(finding.rule.id, -1), _severity(finding))
+    replaced = {
+        general
+        for finding in findings
+        for general in finding.rule.reported_by
+        if worst.get(general, len(SEVERITIES)) < _severity(finding)
+    }
+    return [
+        finding
+        for finding in findings
+        if finding.rule.id not in replaced
+        and not any(worst.get(general, -1) >= _severity(finding) for general in finding.rule.reported_by)
+    ]
+
+
+def _severity(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
+
+
+def release_verdicts(
+    subject: Subject, rules: Collection[str], findings: Sequence[Finding]
+) -> tuple[ReleaseVerdict, ...]:
+    """A verdict for every requested release, by the facts of `rules` and by `findings`.
+
+    None where no such rule was to run.
+    """
+    releases = _judged_releases(subject, rules)
+    if not releases:
+        return ()
+    general = tuple(_general(subject, findings))
+    try:
+        facts = subject.applied_facts
+    except CannotLook as reason:
+        if general:
+            return tuple(_failed(*release, general) for release in releases)
+        return tuple(ReleaseVerdict(*release, "could-not-look", (), (str(reason),)) for release in releases)
+    reporting = {finding.rule.id for finding in findings}
+    questions = _questions(subject)
+    return tuple(
+        _verdict(release, _of_rules(facts[release], rules), general, reporting, questions)
+        for release in releases
+    )
+
+
+def _judged_releases(subject: Subject, rules: Collection[str]) -> Sequence[tuple[str, str]]:
+    """The requested (engine, release), of engines of which some rule is to run."""
+    chosen = {name for name, engine in ENGINES.items() if any(fact.rule in rules for fact in engine.facts)}
+    requests = [request for request in subject.requests if request.engine in chosen]
+    releases = [(request.engine, release) for request in requests for release in request.releases]
+    return list(dict.fromkeys(releases))
+
+
+def _of_rules(facts: Sequence[AppliedFact], rules: Collection[str]) -> list[AppliedFact]:
+    return [fact for fact in facts if fact.fact.rule in rules]
+
+
+def _verdict(
+    release: tuple[str, str],
+    facts: Sequence[AppliedFact],
+    general: Sequence[Reason],
+    reporting: Collection[str],
+    questions: Sequence[str],
+) -> ReleaseVerdict:
+    """The verdict on (engine, release), in which these facts hold.
+
+    `reporting` are rules that have findings.
+    """
+    unknown = [fact for fact in facts if fact.fact.outcome == "unknown"]
+    reasons = [(_reporting_rule(fact, reporting), fact.text) for fact in facts if fact not in unknown]
+    rules = {rule for rule, _ in reasons}
+    reasons += [reason for reason in general if reason[0] not in rules]
+    if reasons:
+        return _failed(*release, reasons)
+    open_questions = [*(fact.text for fact in unknown), *questions]
+    if open_questions:
+        return ReleaseVerdict(*release, "could-not-look", (), ("; ".join(open_questions),))
+    return ReleaseVerdict(*release, "pass")
+
+
+def _failed(engine: str, release: str, reasons: Sequence[Reason]) -> ReleaseVerdict:
+    rules = tuple(dict.fromkeys(rule for rule, _ in reasons if rule))
+    return ReleaseVerdict(engine, release, "fail", rules, tuple(dict.fromkeys(text for _, text in reasons)))
+
+
+def _reporting_rule(applied_fact: AppliedFact, reporting: Collection[str]) -> str:
+    """The rule that reports a fact: its own, or another on the same defect."""
+    own = applied_fact.fact.rule
+    return next((rule for rule in (own, *applied_fact.fact.reported_by) if rule in reporting), own)
+
+
+def _general(subject: Subject, findings: Sequence[Finding]) -> Iterator[Reason]:
+    """Errors that concern every release.
+
+    Those of other rules, and problems in reading that no rule reports.
+    """
+    for finding in findings:
+        is_error = finding.rule.severity == "error" and not finding.match.engines
+        if is_error and _changes_serving(finding.rule, subject):
+            yield finding.rule.id, finding.match.message
+    for note in subject.drafter.notes if subject.read_error is None else ():
+        if note.level == "problem" and not note.topic:
+            yield "", note.text
+
+
+def _changes_serving(rule: Rule, subject: Subject) -> bool:
+    if rule.family.startswith("serving"):
+        return False
+    return rule.family not in NOT_SERVED or (subject.read_error is None and rule.name in WEIGHT_FILES)
+
+
+def _questions(subject: Subject) -> list[str]:
+    return [note.text for note in subject.drafter.notes if note.level == "question"]

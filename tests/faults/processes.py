@@ -1,0 +1,51 @@
+"""Commands in processes of their own that stop at a chosen place, to be ended there."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# the command waits for ever when it first comes to a function of a module, or a method of the writer's Folder
+PAUSED = """
+import pkgutil, sys, time
+from eaglectl.cli import run
+module, name = sys.argv[1].rsplit(".", 1)
+owner = pkgutil.resolve_name(module)
+real, calls = getattr(owner, name), []
+def pause(*arguments, **named):
+    if calls:
+        return real(*arguments, **named)
+    calls.append(name)
+    print("here", flush=True)
+    for _ in range(6000):  # in pieces: a signal that comes just before a sleep does not end it
+        time.sleep(0.1)
+setattr(owner, name, pause)
+sys.exit(run(sys.argv[2:]))
+"""
+COMMAND = "import sys; from eaglectl.cli import run; sys.exit(run(sys.argv[1:]))"
+
+
+def start(code: str, *arguments: str | Path, ignored: signal.Signals | None = None) -> subprocess.Popen[str]:
+    """A process that runs `code` with `arguments`; `ignored` is a signal that it inherits as ignored."""
+    prefix = ""
+    if ignored is not None:
+        prefix = f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)\n"
+    command = [sys.executable, "-W", "ignore", "-c", prefix + code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def paused(
+    place: str, *arguments: str | Path, ignored: signal.Signals | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A command that has come to `place` (module.function) and waits there."""
+    process = start(PAUSED, place, *arguments, ignored=ignored)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert "here\n" in process.stdout, f"{place} was not come to: {process.stderr.read()}"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,114 @@
+"""A disk that is full, and places that are read-only: exit 3 in a line, and the old output whole.
+
+A file system of one megabyte needs root (tmpfs); where that is refused, a limit on the size of a file stands
+for it: the write fails half-way with EFBIG.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders import HIDDEN, contents, drafter_folder, floats
+from tests.faults.processes import COMMAND, start
+
+LIMIT = 1 << 20
+# SIGXFSZ is ignored by Python, so that the write fails with EFBIG
+LIMITED = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))\n{COMMAND}"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A drafter of two megabytes."""
+    embedding = floats("embedding", 65536, HIDDEN)
+    return drafter_folder(
+        tmp_path / "inputs", config={"vocab_size": 65536}, tensors={"embed_tokens.weight": embedding}
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={LIMIT}", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted here ({done.stderr.strip()}); RLIMIT_FSIZE stands for it")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def run(code: str, *arguments: str | Path) -> tuple[int, str]:
+    process = start(code, *arguments)
+    _, error = process.communicate(timeout=60)
+    return process.returncode, error
+
+
+@pytest.mark.parametrize("layout", ["vllm", "torchspec"])
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_convert_where_a_file_gets_too_large(
+    tmp_path: Path, source: Path, layout: str, force: tuple[str, ...]
+) -> None:
+    places = tmp_path / "places"
+    places.mkdir()
+    out = drafter_folder(places, "out") if force else places / "out"
+    before = contents(tmp_path)
+    code, error = run(LIMITED, "convert", source, "-o", out, "--for", layout, *force)
+    assert (code, error.count("\n")) == (3, 1)
+    assert "no space left for model.safetensors; nothing was written" in error
+    assert contents(tmp_path) == before
+
+
+def test_convert_onto_a_full_file_system(source: Path, small_disk: Path) -> None:
+    code, error = run(COMMAND, "convert", source, "-o", small_disk / "out")
+    assert (code, error.count("\n")) == (3, 1)
+    assert "no space left for" in error
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_report_onto_a_full_file_system(source: Path, small_disk: Path) -> None:
+    old = small_disk / "report.json"
+    old.write_text("{}")
+    (small_disk / "filler").write_bytes(bytes(LIMIT - 4096))
+    code, error = run(COMMAND, "validate", source, "--output", f"json={old}")
+    assert (code, error.count("\n")) == (3, 1)
+    assert "No space left on device" in error
+    assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "report.json"]
+    assert old.read_text() == "{}"
+
+
+@pytest.mark.parametrize("option", ["json", "page"])
+def test_a_report_where_no_file_can_be_written(tmp_path: Path, option: str) -> None:
+    source, file = drafter_folder(tmp_path / "inputs"), tmp_path / "report"
+    file.write_text("<!DOCTYPE html> old")
+    code = LIMITED.replace(str(LIMIT), "100")
+    words = ("--page", file) if option == "page" else ("--output", f"{option}={file}")
+    status, error = run(code, "validate", source, *words)
+    assert (status, error.count("\n")) == (3, 1)
+    assert "File too large" in error
+    assert file.read_text() == "<!DOCTYPE html> old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs", "report"]
+
+
+@pytest.mark.parametrize("place", ["/proc/out", "/sys/out", "/dev/null/out"])
+def test_places_that_nobody_may_write_to(source: Path, place: str) -> None:
+    code, error = run(COMMAND, "convert", source, "-o", place)
+    assert (code, error.count("\n")) == (3, 1)
+    assert "cannot write there" in error
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_with_an_old_output(tmp_path: Path, source: Path) -> None:
+    places = tmp_path / "places"
+    out = drafter_folder(places, "out")
+    before = contents(out)
+    places.chmod(0o555)
+    try:
+        code, error = run(COMMAND, "convert", source, "-o", out, "--force")
+    finally:
+        places.chmod(0o755)
+    assert (code, error.count("\n")) == (3, 1)
+    assert contents(out) == before

@@ -1,0 +1,222 @@
+"""Commands that are killed at random moments: OUT is absent or whole, inputs unchanged, nothing stays."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import eaglectl
+from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.source import FolderSource
+from tests.builders import HIDDEN, contents, drafter_folder, floats
+from tests.faults.processes import COMMAND, start
+from tests.hub import TOKEN, LoopbackHub, User
+
+TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
+FEW, MANY = 6, 200
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A command with SOURCE, TARGET and OUT in it, and what checks its output; `share` of the kills."""
+
+    words: tuple[str, ...]
+    check: Callable[[Path], object]
+    share: int
+
+
+def is_checkpoint(out: Path) -> None:
+    checkpoint = read_checkpoint(FolderSource(out))
+    record = json.loads((out / "eaglectl.json").read_bytes())
+    assert record["schema"] == "eaglectl/provenance/1"
+    assert checkpoint.nbytes > 0
+
+
+def is_statistics(out: Path) -> None:
+    assert json.loads((out / "statistics.json").read_bytes())["schema"]
+    assert (out / "statistics.safetensors").is_file()
+
+
+def is_json(out: Path) -> None:
+    json.loads(out.read_bytes())
+
+
+def is_page(out: Path) -> None:
+    text = out.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert text.rstrip().endswith("</html>")
+
+
+CASES: Mapping[str, Case] = {
+    "convert": Case(("convert", "SOURCE", "-o", "OUT", "--force"), is_checkpoint, 60),
+    "convert to another layout": Case(
+        ("convert", "SOURCE", "-o", "OUT", "--for", "torchspec", "--max-shard-size", "3MB", "--force"),
+        is_checkpoint,
+        30,
+    ),
+    "convert --to 3.1 --init-only": Case(
+        ("convert", "TINY", "--to", "3.1", "--init-only", "--fc-norm", "off", "-o", "OUT", "--force"),
+        is_checkpoint,
+        30,
+    ),
+    "calibrate": Case(
+        (
+            "calibrate",
+            "TINY",
+            "--target",
+            "TARGET",
+            "--prompts",
+            "FEW",
+            "--answer-tokens",
+            "4",
+            "-o",
+            "OUT",
+            "--force",
+        ),
+        is_statistics,
+        10,
+    ),
+    "validate --output": Case(("validate", "SOURCE", "--output", "json=OUT"), is_json, 30),
+    "validate --page": Case(("validate", "SOURCE", "--page", "OUT"), is_page, 30),
+    "upload": Case(("upload", "TINY", "org/drafter"), lambda out: None, 10),
+}
+FAST = ("convert", "validate --output")
+
+
+class Place:
+    """The inputs, OUT and the temporary folder of a case, and how long the command takes."""
+
+    def __init__(self, root: Path, case: Case, hub: LoopbackHub) -> None:
+        embedding = floats("embedding", 65536, HIDDEN)
+        inputs = root / "inputs"
+        source = drafter_folder(
+            inputs, config={"vocab_size": 65536}, tensors={"embed_tokens.weight": embedding}
+        )
+        prompts = inputs / "few.jsonl"
+        prompts.write_text("".join((TINY / "prompts.jsonl").read_text().splitlines(keepends=True)[:3]))
+        self.case, self.hub, self.inputs = case, hub, inputs
+        self.outputs, self.temporary = root / "outputs", root / "tmp"
+        self.out = self.outputs / "out"
+        self.outputs.mkdir()
+        self.temporary.mkdir()
+        names = {
+            "SOURCE": source,
+            "TINY": TINY / "eagle3",
+            "TARGET": TINY / "target",
+            "OUT": self.out,
+            "FEW": prompts,
+        }
+        self.command = [
+            "json=" + str(self.out) if word == "json=OUT" else str(names.get(word, word))
+            for word in case.words
+        ]
+        self.before = contents(inputs)
+        began = time.monotonic()
+        process = start(COMMAND, *self.command)
+        _, error = process.communicate(timeout=120)
+        assert process.returncode in (0, 1), error
+        self.seconds = time.monotonic() - began
+        self.check_end()
+
+    def kill(self, number: signal.Signals, moment: float) -> int:
+        """Kill a run after a share `moment` of its time, above 1 soon after it began to write; its code."""
+        process = start(COMMAND, *self.command)
+        if moment <= 1:
+            time.sleep(self.seconds * moment)
+        else:
+            while process.poll() is None and not self.left():
+                time.sleep(0.0005)
+            time.sleep((moment - 1) / 20)
+        process.send_signal(number)
+        process.communicate(timeout=120)
+        assert contents(self.inputs) == self.before
+        if os.path.lexists(self.out):
+            self.case.check(self.out)
+        self.check_hub()
+        if number != signal.SIGKILL:
+            assert self.left() == []
+        return process.returncode
+
+    def left(self) -> list[str]:
+        """What a run left in the folder of OUT and in the temporary folder."""
+        names = [path.name for path in (*self.outputs.iterdir(), *self.temporary.iterdir())]
+        return [name for name in names if "eaglectl" in name or name.endswith(".partial")]
+
+    def check_hub(self) -> None:
+        """A repository has nothing, or all files of one commit."""
+        for repo in self.hub.repos.values():
+            files = set(repo.files()) - {".gitattributes"}
+            assert not files or {"config.json", "model.safetensors", "README.md"} <= files
+
+    def check_end(self) -> None:
+        """A run that ends by itself leaves its output, whole, and nothing else."""
+        if "OUT" in " ".join(self.case.words):
+            self.case.check(self.out)
+        names = [path.name for path in (*self.outputs.iterdir(), *self.temporary.iterdir())]
+        assert [name for name in names if (name != "out" and "eaglectl" in name) or "partial" in name] == []
+
+    def finish(self) -> None:
+        """Run the command to its end, which removes what killed runs left."""
+        process = start(COMMAND, *self.command)
+        _, error = process.communicate(timeout=120)
+        assert process.returncode in (0, 1), error
+        self.check_end()
+
+
+def kills(root: Path, name: str, count: int, monkeypatch: pytest.MonkeyPatch, seed: int) -> Counter[str]:
+    """Kill a case `count` times; the figures."""
+    figures: Counter[str] = Counter()
+    chance = random.Random(seed)
+    with LoopbackHub() as hub:
+        hub.users[TOKEN] = User("user", ("org",))
+        settings = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HOME": str(root / "hf"),
+            "TMPDIR": str(root / "tmp"),
+        }
+        for key, value in settings.items():
+            monkeypatch.setenv(key, value)
+        place = Place(root, CASES[name], hub)
+        for _ in range(count):
+            if name == "upload":
+                hub.repos.clear()
+            number = chance.choice(SIGNALS)
+            # imports take most of the time of a small run: half of the kills wait until it writes
+            code = place.kill(number, chance.uniform(0.5, 1.5))
+            figures["ended before the signal" if code in (0, 1) else f"ended by {number.name}"] += 1
+            figures["left something"] += bool(place.left())
+            if place.left():
+                place.finish()
+        place.finish()
+    return figures
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_few_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, request: pytest.FixtureRequest
+) -> None:
+    kills(tmp_path, name, FEW // len(FAST), monkeypatch, seed=len(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_many_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sum(case.share for case in CASES.values()) == MANY
+    count = max(1, int(CASES[name].share * float(os.environ.get("EAGLECTL_KILLS", "1"))))
+    seed = random.randrange(2**32)
+    figures = kills(tmp_path, name, count, monkeypatch, seed)
+    with capsys.disabled():
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(figures.items()))
+        print(f"\n{name}: {count} kills (seed {seed}): {counts}; 0 findings")

@@ -1,0 +1,302 @@
+"""What a signal leaves: nothing for SIGTERM and SIGHUP; for SIGKILL what the next run removes."""
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import eaglectl
+from eaglectl.checkpoint import scratch
+from eaglectl.checkpoint.scratch import scratch_folder, sweep
+from eaglectl.checkpoint.signals import Terminated, run_removals, stopped_by_signals
+from eaglectl.checkpoint.writer import Folder
+from eaglectl.reports.files import write_file
+from tests.builders import call, contents, drafter_folder
+from tests.faults.processes import paused
+from tests.faults.test_races import names
+
+WRITER = "eaglectl.checkpoint.writer"
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
+
+
+@pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
+@pytest.mark.parametrize("place", ["_copy", "sync_folder", "rename_new"])
+def test_a_signal_while_writing_leaves_nothing(tmp_path: Path, number: signal.Signals, place: str) -> None:
+    source = drafter_folder(tmp_path)
+    before = contents(tmp_path)
+    with paused(f"{WRITER}.{place}", "convert", source, "-o", tmp_path / "new/out") as process:
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert error == f"eaglectl: ended by {number.name}; nothing was left behind\n"
+    assert contents(tmp_path) == before
+
+
+def test_a_signal_between_exchange_and_removal_leaves_the_new_folder_whole(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    with paused(f"{WRITER}.Folder._check_replaced", "convert", source, "-o", out, "--force") as process:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert names(tmp_path) == ["drafter", "out"]
+
+
+def test_a_run_under_nohup_goes_on(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    place = f"{WRITER}.sync_folder"
+    with paused(place, "convert", source, "-o", tmp_path / "out", ignored=signal.SIGHUP) as process:
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(TimeoutError):
+            wait(process.pid)
+
+
+def wait(pid: int) -> None:
+    """Raise TimeoutError where the process still runs after a moment."""
+    threading.Event().wait(0.5)
+    if os.waitpid(pid, os.WNOHANG) == (0, 0):
+        raise TimeoutError
+
+
+def test_a_killed_run_is_swept_by_the_next(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), tmp_path / "out"
+    with paused(f"{WRITER}.sync_folder", "convert", source, "-o", out) as process:
+        process.kill()
+        process.communicate()
+    assert len(names(tmp_path)) == 2
+    assert call("convert", source, "-o", out).code == 0
+    assert names(tmp_path) == ["drafter", "out"]
+
+
+def test_a_run_killed_after_the_exchange_is_swept_by_the_next(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    with paused(f"{WRITER}.exchange", "convert", source, "-o", out, "--force") as process:
+        process.kill()
+        process.communicate()
+    (partial,) = set(names(tmp_path)) - {"drafter", "out"}
+    (tmp_path / partial / "out").rename(tmp_path / "new")  # as the exchange would have left it
+    out.rename(tmp_path / partial / "out")
+    (tmp_path / "new").rename(out)
+    assert call("convert", source, "-o", out, "--force").code == 0
+    assert names(tmp_path) == ["drafter", "out"]
+
+
+def test_what_a_killed_run_had_moved_aside_comes_back(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    before = contents(out)
+    with paused(f"{WRITER}.exchange", "convert", source, "-o", out, "--force") as process:
+        process.kill()
+        process.communicate()
+    (partial,) = set(names(tmp_path)) - {"drafter", "out"}
+    out.rename(tmp_path / partial / ".old")
+    assert call("convert", source, "-o", out).code == 2
+    assert contents(out) == before
+    assert names(tmp_path) == ["drafter", "out"]
+
+
+def test_what_was_exchanged_in_and_is_no_checkpoint_is_not_swept(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    with paused(f"{WRITER}.exchange", "convert", source, "-o", out, "--force") as process:
+        process.kill()
+        process.communicate()
+    (partial,) = set(names(tmp_path)) - {"drafter", "out"}
+    (tmp_path / partial / "out/thesis.tex").write_text("years of work")
+    assert call("convert", source, "-o", out, "--force").code == 0
+    assert (tmp_path / partial / "out/thesis.tex").read_text() == "years of work"
+
+
+def test_what_a_living_run_writes_is_not_swept(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), tmp_path / "out"
+    with paused(f"{WRITER}.sync_folder", "convert", source, "-o", out) as process:
+        before = set(names(tmp_path))
+        assert call("convert", source, "-o", out).code == 0
+        assert set(names(tmp_path)) == before | {"out"}
+        process.terminate()
+        process.communicate()
+    assert names(tmp_path) == ["drafter", "out"]
+
+
+def test_folders_that_eaglectl_did_not_write_are_not_swept(tmp_path: Path) -> None:
+    source, out = drafter_folder(tmp_path), tmp_path / "out"
+    plain = tmp_path / ".out.0123abcd.partial"
+    plain.mkdir()
+    (plain / "mine").write_text("kept")
+    empty_lock = tmp_path / ".out.0123abce.partial"
+    empty_lock.mkdir()
+    (empty_lock / ".out.lock").touch()
+    (empty_lock / "mine").write_text("kept")
+    with Folder(out, force=False) as folder:
+        folder.write("config.json", [b"{}"])
+        copied = tmp_path / ".out.0123abcf.partial"  # a backup has another inode
+        shutil.copytree(folder.work.parent, copied)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("kept")
+    (tmp_path / ".out.0123abcd.partial.old").mkdir()
+    (tmp_path / ".out.01230000.partial").symlink_to(elsewhere)
+    linked = tmp_path / ".out.01230001.partial"
+    linked.mkdir()
+    (linked / "mine").write_text("kept")
+    (linked / ".out.lock").symlink_to(elsewhere / "mine")
+    before = {name: value for name, value in contents(tmp_path).items() if not name.endswith(".lock")}
+    assert call("convert", source, "-o", out).code == 0
+    after = contents(tmp_path)
+    assert {name: after.get(name) for name in before} == before
+
+
+def test_a_scratch_folder_of_a_dead_process_is_swept(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with scratch_folder(tmp_path) as folder:
+            (folder / "large").touch()
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(names(tmp_path)) == 1
+    with scratch_folder(tmp_path) as folder:
+        assert names(tmp_path) == [folder.parent.name]
+    assert names(tmp_path) == []
+
+
+def test_an_interrupted_removal_can_be_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = scratch.Scratch(tmp_path, "eaglectl")
+    (held.work / "large").touch()
+
+    def interrupted(*_: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(scratch.shutil, "rmtree", interrupted)
+        held.remove()
+    held.release()
+    sweep(tmp_path, "eaglectl", scratch.NAME, lambda folder, state: True)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
+def test_calibrate_leaves_nothing_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    command = ("calibrate", TINY / "eagle3", "--target", TINY / "target", "-o", tmp_path / "out")
+    with paused("eaglectl.acceptance.tokens.tokenise", *command) as process:
+        assert [name for name in names(tmp_path / "tmp") if "eaglectl" in name]
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert not [name for name in names(tmp_path / "tmp") if "eaglectl" in name]
+    assert names(tmp_path) == ["tmp"]
+
+
+def test_signals_are_left_alone_where_the_caller_handles_them() -> None:
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        with stopped_by_signals():
+            assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_second_signal_does_not_end_the_removal() -> None:
+    seen = []
+    with pytest.raises(Terminated) as end, stopped_by_signals(), stopped_by_signals():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            seen.append("removed")
+    assert end.value.code == 143
+    assert seen == ["removed"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_thread_writes_without_handling_signals(tmp_path: Path) -> None:
+    source, problems = drafter_folder(tmp_path), []
+
+    def run() -> None:
+        try:
+            eaglectl.convert(str(source), tmp_path / "out")
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert problems == []
+
+
+class Stepper:
+    """Raises a signal before the nth line that some files run while it is handled; counts those lines."""
+
+    FILES = ("writer.py", "scratch.py", "signals.py", "renaming.py", "reports/files.py")
+
+    def __init__(self, number: signal.Signals, nth: int) -> None:
+        self.number, self.nth, self.lines = number, nth, 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> "Stepper | None":
+        if not frame.f_code.co_filename.endswith(self.FILES):
+            return None
+        if event in ("line", "return") and callable(signal.getsignal(self.number)):
+            self.lines += 1
+            if self.lines == self.nth:
+                signal.raise_signal(self.number)
+        return self
+
+
+def write_a_folder(out: Path) -> None:
+    with Folder(out, force=True) as folder:
+        folder.write("config.json", [b"{}"])
+        folder.publish()
+
+
+def write_a_scratch_file(out: Path) -> None:
+    with scratch_folder(out.parent) as folder:
+        (folder / "file").write_bytes(b"{}")
+
+
+def write_a_report(out: Path) -> None:
+    write_file(out, "{}")
+
+
+# an interrupted os.open loses its descriptor, which the end of a real process closes
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("has_old", [False, True])
+@pytest.mark.parametrize("write", [write_a_folder, write_a_scratch_file, write_a_report])
+def test_a_signal_between_any_two_lines_leaves_nothing(
+    tmp_path: Path, write: Callable[[Path], None], has_old: bool
+) -> None:
+    for nth in itertools.count(1):
+        out = tmp_path / str(nth) / "new" / "out"
+        out.parent.mkdir(parents=True)
+        if has_old:
+            write(out)
+        before = contents(out.parent)
+        stepper = Stepper(signal.SIGTERM, nth)
+        traced = sys.gettrace()
+        sys.settrace(stepper)
+        try:
+            write(out)
+        except Terminated:
+            pass
+        finally:
+            sys.settrace(traced)
+            for number in STOPPING:
+                signal.signal(number, signal.SIG_DFL)
+        assert run_removals()
+        write_again = tmp_path / "whole" / "out"
+        write_again.parent.mkdir(exist_ok=True)
+        write(write_again)
+        assert contents(out.parent) in (before, contents(write_again.parent)), nth
+        if stepper.lines < nth:
+            break
+    assert nth > 20

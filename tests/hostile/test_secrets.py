@@ -1,0 +1,315 @@
+"""The search for secrets against every place and spelling a secret can have, and against what is none.
+
+All secrets are made here from parts, at run time: this file holds none.
+"""
+
+import base64
+import hashlib
+import json
+import random
+import string
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.errors import RefusedError
+from eaglectl.publishing import files as publishing_files
+from eaglectl.publishing.files import read_files
+from eaglectl.publishing.leaks import check_leaks
+from eaglectl.validation.secrets import scan
+from eaglectl.validation.secrets.rules import OWN, secret_rules
+from eaglectl.validation.secrets.update import python_regex
+from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
+
+DICE = random.Random(12)
+ALNUM = string.ascii_letters + string.digits
+
+
+def some(count: int, letters: str = ALNUM) -> str:
+    return "".join(DICE.choices(letters, k=count))
+
+
+def token_of_json(**values: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+
+HEX, UPPER = "0123456789abcdef", string.ascii_uppercase + "234567"
+SECRETS = {
+    "Hugging Face": "hf" + "_" + some(34, string.ascii_letters),
+    "GitHub": "gh" + "p_" + some(36),
+    "GitHub, fine-grained": "github" + "_pat_" + some(82),
+    "GitLab": "gl" + "pat-" + some(20),
+    "GitLab runner": "gl" + "rt-" + some(20),
+    "AWS id": "AK" + "IA" + some(16, UPPER),
+    "AWS secret, environment": "AWS_SECRET" + "_ACCESS_KEY=" + some(40),
+    "AWS secret, ini": "aws_secret" + "_access_key = " + some(38) + "/+",
+    "AWS secret, JSON": '"SecretAccess' + 'Key": "' + some(40) + '"',
+    "Google": "AI" + "za" + some(35),
+    "OpenAI": "s" + "k-" + some(20) + "T3Blbk" + "FJ" + some(20),
+    "OpenAI, of a project": "s" + "k-proj-" + some(74) + "T3Blbk" + "FJ" + some(74),
+    "Anthropic": "s" + "k-ant-api03-" + some(93) + "AA",
+    "OpenRouter": "s" + "k-or-v1-" + some(64, HEX),
+    "DeepSeek": "s" + "k-" + some(32, HEX),
+    "Slack": "xo" + "xb-" + some(12, string.digits) + "-" + some(12, string.digits) + "-" + some(24),
+    "Stripe": "s" + "k_live_" + some(24),
+    "npm": "np" + "m_" + some(36, string.ascii_lowercase + string.digits),
+    "JSON web token": ".".join(
+        (token_of_json(alg="HS256", typ="JWT"), token_of_json(sub="1234567890"), some(43))
+    ),
+    "W&B": "WANDB_API" + "_KEY=" + some(40, HEX),
+    "W&B, YAML": "wandb_api" + "_key: '" + some(40, HEX) + "'",
+    "W&B, netrc": "machine api.wandb.ai\n  login user\n  pass" + "word " + some(40, HEX),
+    "W&B, command": "wandb log" + "in " + some(40, HEX),
+    "PEM": "-----BEGIN RSA PRIV" + "ATE KEY-----\n" + some(64),
+    "OpenSSH": "-----BEGIN OPENSSH PRIV" + "ATE KEY-----\n" + some(64),
+    "PGP": "-----BEGIN PGP PRIV" + "ATE KEY BLOCK-----\n\n" + some(64),
+    "PuTTY 2": "PuTTY-User" + "-Key-File-2: ssh-rsa",
+    "PuTTY 3": "PuTTY-User" + "-Key-File-3: ssh-ed25519",
+    "URL": "https" + "://bob:" + some(8) + "@example.com/x",
+    "URL, database": "postgresql" + "://bob:" + some(8) + "@10.0.0.1:5432/runs",
+    "URL, short": "https" + "://user:" + "pass" + "@example.com",
+}
+
+
+def found(data: bytes, name: str = "README.md", token: str | None = None) -> list[scan.Secret]:
+    return list(scan.scan_file(name, len(data), lambda start, stop: data[start:stop], token))
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_secret_is_seen_in_every_encoding(kind: str, encoding: str) -> None:
+    text = f"# A drafter é\nexport {SECRETS[kind]}\nand more\n"
+    assert found(text.encode(encoding))
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_a_secret_is_seen_in_json_and_never_shown(kind: str) -> None:
+    secrets = found(json.dumps({"a": "x", "note": f"see {SECRETS[kind]} here"}).encode(), "config.json")
+    assert len(secrets) >= 1
+    assert all(part not in str(secrets) for part in SECRETS[kind].split() if len(part) > 11)
+
+
+def test_the_line_of_a_secret_is_stated() -> None:
+    assert found(b"\n\n" + SECRETS["GitLab"].encode()) == [
+        scan.Secret("a secret of the kind gitlab-pat", "line 3")
+    ]
+
+
+@pytest.mark.parametrize("distance", [-60, -30, -1, 0, 1, scan.OVERLAP, 2 * scan.OVERLAP])
+def test_a_secret_across_two_blocks_is_seen(monkeypatch: pytest.MonkeyPatch, distance: int) -> None:
+    monkeypatch.setattr(scan, "BLOCK", 50_000)
+    for kind in ("GitHub", "AWS secret, ini", "JSON web token", "URL"):
+        data = b"word " * 20_000
+        place = 50_000 + distance
+        data = data[:place] + b"\n" + SECRETS[kind].encode() + b"\n" + data[place:]
+        assert [secret.place for secret in found(data)] == ["line 2"], kind
+
+
+def check_end_of(folder: Path, size: int) -> None:
+    """A secret after `size` bytes is refused."""
+    (folder / "README.md").write_bytes(b"a word and more\n" * (size >> 4) + SECRETS["GitLab"].encode())
+    sent, _ = read_files(FolderSource(folder))
+    assert any(isinstance(file.content, Path) for file in sent if file.name == "README.md")
+    with pytest.raises(RefusedError, match=r"README\.md holds a secret of the kind gitlab-pat"):
+        check_leaks(sent, {}, None)
+
+
+def test_a_secret_at_the_end_of_a_streamed_file_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_files, "MAX_KEPT", 4000)
+    monkeypatch.setattr(scan, "BLOCK", 50_000)
+    check_end_of(drafter_folder(tmp_path), 180_000)
+
+
+@pytest.mark.slow
+def test_a_secret_at_the_end_of_17_mib_is_seen(tmp_path: Path) -> None:
+    check_end_of(drafter_folder(tmp_path), 17 << 20)
+
+
+def test_validate_reads_beyond_the_first_megabyte(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "README.md").write_bytes(b"a word\n" * 200_000 + SECRETS["JSON web token"].encode())
+    done = call("validate", folder, "--select", "EGL115")
+    assert done.code == 1 and "line 200001" in done.out
+    assert SECRETS["JSON web token"][:12] not in done.out + done.err
+
+
+def test_a_home_folder_beyond_the_first_megabyte_is_seen(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "README.md").write_bytes(b"a word\n" * 200_000 + b"/home/alice/run")
+    assert "EGL905" in call("validate", folder, "--select", "EGL905", "--fail-on", "warning").out
+
+
+@pytest.mark.parametrize("name", ["NOTICE", "preview.jpg", "x.TXT", ".env", "tokenizer.model", "no-suffix"])
+def test_every_file_is_searched(tmp_path: Path, name: str) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / name).write_bytes(b"\xff\xd8\0" + SECRETS["GitHub"].encode())
+    assert call("validate", folder, "--select", "EGL115").code == 1
+
+
+@pytest.mark.parametrize("place", ["value", "key", "tensor"])
+def test_the_header_of_weights_is_searched(tmp_path: Path, place: str) -> None:
+    folder, secret = drafter_folder(tmp_path), SECRETS["GitHub"]
+    tensors = drafter_tensors(**({secret: drafter_tensors()["norm.weight"]} if place == "tensor" else {}))
+    metadata = {"value": {"a": secret}, "key": {secret: "a"}, "tensor": {}}[place]
+    write_safetensors(folder / "model.safetensors", tensors, metadata)
+    write_safetensors(folder / "stray.safetensors", tensors, metadata)
+    done = call("validate", folder, "--select", "EGL115", "--json")
+    assert done.code == 1 and "model.safetensors holds" in done.out and "stray.safetensors holds" in done.out
+
+
+def test_the_data_of_weights_is_no_text(tmp_path: Path) -> None:
+    data = (2).to_bytes(8, "little") + b"{}" + SECRETS["GitHub"].encode()
+    assert found(data, "model.safetensors") == [] and found(data, "model.bin") != []
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(*chunks: bytes) -> bytes:
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+    return scan.PNG + head + b"".join(chunks) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+
+
+PNG_TEXTS: dict[str, Callable[[bytes], bytes]] = {
+    "tEXt": lambda text: chunk(b"tEXt", b"Comment\0" + text),
+    "zTXt": lambda text: chunk(b"zTXt", b"Comment\0\0" + zlib.compress(text)),
+    "iTXt": lambda text: chunk(b"iTXt", b"Comment\0\0\0en\0\0" + text),
+    "iTXt, compressed": lambda text: chunk(b"iTXt", b"Comment\0\1\0en\0\0" + zlib.compress(text)),
+}
+
+
+@pytest.mark.parametrize("kind", PNG_TEXTS)
+def test_the_texts_of_an_image_are_searched(tmp_path: Path, kind: str) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "curve.png").write_bytes(png(PNG_TEXTS[kind](b"by " + SECRETS["GitHub"].encode())))
+    files, _ = read_files(FolderSource(folder))
+    with pytest.raises(RefusedError, match=r"curve\.png holds a GitHub token"):
+        check_leaks(files, {}, None)
+    assert call("validate", folder, "--select", "EGL115").code == 1
+
+
+def test_an_image_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "curve.png").write_bytes(png(PNG_TEXTS["zTXt"](bytes(70 << 20))))
+    assert "could not look" in call("validate", folder, "--select", "EGL115").out
+
+
+@pytest.mark.parametrize(
+    "data", [scan.PNG, png()[:40], png(b"\xff\xff\xff\xfftEXt"), png(chunk(b"zTXt", b"a\0\0broken"))]
+)
+def test_a_broken_image_is_searched_as_bytes(data: bytes) -> None:
+    assert found(data, "a.png") == [] and found(data + SECRETS["GitHub"].encode(), "a.png")
+
+
+def test_an_unreadable_file_hides_no_secret_of_another(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "LICENSE").symlink_to("/etc/hostname")
+    (folder / "README.md").write_text(SECRETS["GitLab"])
+    assert "README.md holds" in call("validate", folder, "--select", "EGL115").out
+    (folder / "README.md").write_text("words")
+    assert "could not look" in call("validate", folder, "--select", "EGL115").out
+
+
+def test_the_token_in_use_is_a_secret_of_any_shape() -> None:
+    assert [secret.kind for secret in found(b"it is blue-horse-9", token="blue-horse-9")] == [
+        "the token that this call uses"
+    ]
+
+
+PROSE = [
+    "tags: sk-learning-rate-schedule-with-cosine-annealing-and-warmup-2024-steps",
+    "see sk-learn-compatible-estimator-checks-v2-and-the-rest-of-the-words",
+    "clone git@github.com:org/drafter.git or https://github.com/org/drafter@v1.0",
+    "use https://<user>:<password>@host, https://${USER}:${TOKEN}@host or https://***:***@host",
+    "hf_hub_download(repo_id='org/drafter', token=os.environ['HF_TOKEN'])",
+    "export HF_TOKEN=hf_... and AWS_SECRET_ACCESS_KEY=<your key> and WANDB_API_KEY=$KEY",
+    "a public key: -----BEGIN PUBLIC KEY-----",
+    "time 12:30:45@UTC, ratio 3:4@5, http://localhost:8000/v1, http://[::1]:8000",
+    "AWS_ACCESS_KEY commit 0123456789abcdef0123456789abcdef01234567",
+    "wandb_run_commit: 0123456789abcdef0123456789abcdef01234567",
+    "eyJ... is how a token begins, and api_key: EMPTY serves vLLM",
+    "secret sauce: internationalisation/of/very_long_words_in_paths_of_forty",
+]
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_is_no_secret(text: str) -> None:
+    assert found(text.encode()) == []
+
+
+def vocabulary() -> dict[str, int]:
+    """Words, their parts, and random tokens of every sort, as a tokenizer has them."""
+    parts = ["sk-", "ey", "hf_", "AKIA", "wandb", "secret", "://", "@", "xox", "glpat-", "api_key", "token"]
+    parts += [
+        "learning",
+        "schedule",
+        "password",
+        "aws",
+        "github",
+        "stripe",
+        "key",
+        "Private",
+        "BEGIN",
+        "slack",
+    ]
+    signs = ALNUM + "+/_-.:=@"
+    tokens: dict[str, int] = {}
+    while len(tokens) < 60_000:
+        word = DICE.choice(parts) if DICE.random() < 0.2 else ""
+        tokens[("Ġ" if DICE.random() < 0.3 else "") + word + some(DICE.randint(1, 12), signs)] = len(tokens)
+    return tokens
+
+
+def test_a_vocabulary_is_no_secret() -> None:
+    tokens = vocabulary()
+    words = list(tokens)
+    merges = [f"{DICE.choice(words)} {DICE.choice(words)}" for _ in range(40_000)]
+    document = {"model": {"type": "BPE", "vocab": tokens, "merges": merges}}
+    data = json.dumps(document, ensure_ascii=False).encode()
+    assert len(data) > 2_000_000 and found(data, "tokenizer.json") == []
+    assert found("\n".join(merges).encode(), "merges.txt") == []
+    ranks = "\n".join(f"{base64.b64encode(word.encode()).decode()} {rank}" for rank, word in enumerate(words))
+    assert found(ranks.encode(), "tiktoken.model") == []
+
+
+def test_hashes_and_base64_are_no_secret() -> None:
+    digests = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(2000)]
+    assert found("".join(f"{digest}  file-{digest[:3]}\n" for digest in digests).encode(), "SHA256SUMS") == []
+    assert found(base64.b64encode(DICE.randbytes(1 << 18)), "merges") == []
+    assert found(DICE.randbytes(1 << 18), "tokenizer.model") == []
+
+
+@pytest.mark.parametrize(
+    ("re2", "python"),
+    [
+        (r"(?i)a|b", r"(?i:a|b)"),
+        (r"a(?i)b|c", r"a(?i:b)|(?i:c)"),
+        (r"(x(?i)y)z", r"(x(?i:y))z"),
+        (r"[[(?i)]a\z", r"[\[(?i)]a\Z"),
+    ],
+)
+def test_a_regex_of_gitleaks_is_written_for_python(re2: str, python: str) -> None:
+    assert python_regex(re2).replace(")|(?i:", "|") == python.replace(")|(?i:", "|")
+
+
+def test_the_rules_of_gitleaks_are_there() -> None:
+    assert len(secret_rules()) - len(OWN) > 200
+    assert all(rule.keywords for rule in secret_rules())
+
+
+@pytest.mark.parametrize("shape", ["", "-", " = "])
+def test_no_rule_needs_the_square_of_a_files_length(shape: str) -> None:
+    """A rule of quadratic time takes minutes here, a linear one milliseconds."""
+    before = time.process_time()
+    for rule in secret_rules():
+        data = (rule.keywords[0] + shape.encode()) * (8000 // len(rule.keywords[0]))
+        list(scan._spans(data, data.lower(), rule))
+        assert time.process_time() - before < 10, rule.kind

@@ -1,0 +1,140 @@
+"""Every JSON document has a schema, and every schema a document that is checked against it."""
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import eaglectl
+from eaglectl.acceptance.job import LoadResult
+from eaglectl.conversion.calibration import Statistics, write_statistics
+from eaglectl.reports.json.calibrate import calibrate_document
+from eaglectl.reports.json.load import load_document
+from eaglectl.reports.json.smoke import smoke_document
+from tests.builders import call, drafter_folder
+from tests.cases import file_digests
+from tests.conftest import FIXTURES
+from tests.test_page import smoke_report
+
+SCHEMAS = FIXTURES.parent / "schemas"
+SCHEMA_ID = re.compile(r"eaglectl/([a-z]+)/(\d+)")
+NATIVE = str(FIXTURES / "producers/vllm/native")
+IDS = str(FIXTURES / "producers/modelopt/hf-ids")
+DIGEST = "0" * 64
+RESOLVED = {
+    "class": "Eagle3LlamaForCausalLM",
+    "layers": 1,
+    "fc_norm": True,
+    "norm_output": True,
+    "norm_before_fc": False,
+    "norm_before_residual": False,
+    "fc": [32, 96],
+    "own_embed_tokens": True,
+    "own_lm_head": True,
+}
+
+
+def schema_ids() -> set[str]:
+    """The schema ids in the code: written out, and those of `head(NAME)`."""
+    ids = set()
+    for path in Path(eaglectl.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Constant(value=str(text)) if SCHEMA_ID.fullmatch(text):
+                    ids.add(text)
+                case ast.Call(func=ast.Name(id="head"), args=[ast.Constant(value=str(name))]):
+                    ids.add(f"eaglectl/{name}/1")
+    return ids
+
+
+def command(*arguments: str) -> Callable[[Path], Any]:
+    return lambda _: call(*arguments, "--json").document
+
+
+def converted(folder: Path) -> Any:
+    return call("convert", NATIVE, "-o", folder / "converted", "--json").document
+
+
+def provenance(folder: Path) -> Any:
+    converted(folder)
+    return json.loads((folder / "converted/eaglectl.json").read_text())
+
+
+def statistics() -> Statistics:
+    return Statistics(
+        digests=dict.fromkeys(("drafter", "target", "prompts"), DIGEST),
+        prompts=(DIGEST[:16],),
+        boundaries=(2, 4, 5),
+        eps=1e-6,
+        tokens=99,
+        rms=(0.5, 1.0, 4.0),
+        spread=(0.1, 0.1, 0.1),
+        sigma=2.0,
+        sigmas={},
+        is_direction=False,
+        engine={"name": "transformers", "device": "cpu", "dtype": "float32"},
+    )
+
+
+def written_statistics(folder: Path) -> Any:
+    write_statistics(statistics(), folder / "statistics", force=False)
+    return json.loads((folder / "statistics/statistics.json").read_text())
+
+
+def smoked(_: Path) -> Any:
+    report = smoke_report()
+    return smoke_document(replace(report, run=replace(report.run, engine="reference")))
+
+
+def planned_upload(folder: Path) -> Any:
+    return call("upload", drafter_folder(folder), "org/name", "--dry-run", "--json").document
+
+
+def verified(folder: Path) -> Any:
+    checkpoint = drafter_folder(folder)
+    digests = file_digests(checkpoint)
+    (checkpoint / "SHA256SUMS").write_text("".join(f"{digests[name]}  {name}\n" for name in digests))
+    return call("verify", checkpoint, "--json").document
+
+
+DOCUMENTS: dict[str, Callable[[Path], Any]] = {
+    "calibrate": lambda _: calibrate_document(statistics(), Path("statistics")),
+    "convert": converted,
+    "diff": command("diff", NATIVE, IDS),
+    "engines": command("engines"),
+    "error": command("inspect", "nowhere/at/all"),
+    "explain": command("explain", "EGL201"),
+    "inspect": command("inspect", NATIVE),
+    "load": lambda _: load_document(LoadResult("0.32.0", ("norm.weight",), RESOLVED)),
+    "provenance": provenance,
+    "rules": command("rules"),
+    "smoke": smoked,
+    "statistics": written_statistics,
+    "upload": planned_upload,
+    "validate": command("validate", NATIVE),
+    "verify": verified,
+}
+
+
+def test_every_schema_id_in_the_code_has_a_document_here() -> None:
+    assert {SCHEMA_ID.fullmatch(text)[1] for text in schema_ids()} == set(DOCUMENTS)  # type: ignore[index]
+
+
+def test_every_schema_has_a_document_here() -> None:
+    names = {path.name.removesuffix(".schema.json") for path in SCHEMAS.glob("*.schema.json")}
+    assert {name for name in names if not name.startswith("config-")} == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_keeps_its_schema(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    document = json.loads(json.dumps(DOCUMENTS[name](tmp_path)))
+    assert SCHEMA_ID.fullmatch(document["schema"])[1] == name  # type: ignore[index]
+    jsonschema.Draft202012Validator(schema).validate(document)
