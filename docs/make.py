@@ -1,4 +1,4 @@
-"""Write docs/rules.md from the rules, and into README.md what its commands print: `make docs`."""
+"""Write docs/rules.md, fixtures/published/README.md and what README.md's commands print: `make docs`."""
 
 import contextlib
 import io
@@ -17,6 +17,7 @@ from eaglectl.validation.catalogue import rules
 from eaglectl.validation.rule import Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
+import published
 from pains import PAINS
 
 PAGE = Path(__file__).with_name("rules.md")
@@ -108,5 +109,6 @@ def _block(block: re.Match[str], folder: Path) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    published.PAGE.write_text(published.page())
     os.chdir(ROOT)
     README.write_text(readme(README.read_text()))
