@@ -60,7 +60,8 @@ def _verdict(expected: Mapping[str, Any]) -> str:
         outcome = f"asked: {', '.join(expected['asks'])}"
     if outcome == "refused":
         outcome = f"refused: {', '.join(expected['says'])}"
-    return f"{outcome} ({', '.join(expected['errors'])})" if expected.get("errors") else outcome
+    errors = expected.get("errors", [])
+    return f"{outcome}; fails {'' if errors == 'some' else ', '.join(errors)}".rstrip() if errors else outcome
 
 
 def _open(said: list[dict[str, Any]]) -> list[str]:

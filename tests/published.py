@@ -30,6 +30,10 @@ class Published:
     def name(self) -> str:
         return str(self.said["name"])
 
+    @property
+    def is_pickled(self) -> bool:
+        return str(self.said["tensors"].get("file")).endswith(".bin")
+
     @cached_property
     def sizes(self) -> dict[str, int]:
         """The symbols of tensors.json, from the config and, where it leaves them out, the declaration."""
@@ -88,7 +92,7 @@ class Published:
         (folder / "config.json").write_text(json.dumps(self.said["config"]))
         for name, content in self.said.get("files", {}).items():
             (folder / name).write_text(json.dumps(content))
-        if self.said["tensors"].get("file", "model.safetensors").endswith(".bin"):
+        if self.is_pickled:
             self._write_pickle(folder / "pytorch_model.bin")
         else:
             self._write_safetensors(folder / "model.safetensors")
@@ -129,9 +133,11 @@ class Published:
                 file.write(data)
 
     def _vocabulary(self) -> dict[str, bytes]:
-        """The bytes of d2t and t2d: draft tokens spread evenly over the target's."""
+        """The bytes of d2t and t2d: half of the draft tokens are the first of the target, half are spread."""
         draft, vocab = self.sizes["dv"], self.sizes["V"]
-        targets = [token * vocab // draft for token in range(draft)]
+        half = draft // 2
+        spread = [half + at * (vocab - half) // (draft - half) for at in range(draft - half)]
+        targets = [*range(half), *spread]
         mask = bytearray(vocab)
         for token in targets:
             mask[token] = 1
