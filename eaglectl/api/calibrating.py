@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglectl.api.converting import ConvertOptions, convert, readable_folder
-from eaglectl.api.inputs import open_target
+from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -169,8 +169,9 @@ def _check(options: CalibrateOptions) -> None:
     """Raise UsageError for an unknown engine, or an option that this engine does not have."""
     if options.engine not in ENGINES:
         raise UsageError(f"--engine {options.engine}: {' or '.join(ENGINES)} was expected")
-    if options.tensor_parallel_size < 1 or options.timeout <= 0:
-        raise UsageError("--tensor-parallel-size needs to be at least 1, and --timeout more than 0")
+    check_timeout(options.timeout)
+    if options.tensor_parallel_size < 1:
+        raise UsageError("--tensor-parallel-size needs to be at least 1")
     if options.tensor_parallel_size > 1 and options.engine != "vllm":
         raise UsageError(
             "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"

@@ -16,6 +16,8 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_target
 
 GENERATION = "generation_config.json"
+# seconds; the system's clocks take no more than 24 days at once
+LONGEST = 1_000_000
 
 
 def open_target(text: str | None, name: str | None = None) -> Target:
@@ -94,3 +96,9 @@ def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics:
         raise UsageError(f"--aux-convention {aux_convention}: boundary or output was expected")
     convention: Any = aux_convention
     return Answers(layers, convention, pairs)
+
+
+def check_timeout(seconds: float) -> None:
+    """Raise UsageError for a --timeout that nothing can wait for; NaN is one."""
+    if not 0 < seconds <= LONGEST:
+        raise UsageError(f"--timeout {seconds:g}: more than 0 seconds was expected, and at most {LONGEST}")

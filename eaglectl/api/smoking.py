@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglectl.api.converting import ConvertOptions, convert
-from eaglectl.api.inputs import open_target
+from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -35,7 +36,8 @@ class SmokeOptions:
     `engine` is auto, vllm, reference, or the URL of a running server. `k` is the number of draft tokens in a
     round, `max_tokens` the number of new tokens for each prompt; `prompts` is a file, None the built-in
     prompts. `against` is a second drafter on the same prompts, `probe` sensitivity or drift. `timeout` is in
-    seconds. `trust_remote_code` lets the target's own code run.
+    seconds, for an engine's whole run and for each request to a server. `trust_remote_code` lets the target's
+    own code run.
     """
 
     engine: str = "auto"
@@ -98,6 +100,7 @@ def load_only(
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.vllm.run import load_only as load
 
+    check_timeout(timeout)
     source, target = on_disk(source), on_disk(target)
     drafter = _stored_drafter(open_folder(source), Path(target), Answers())
     trust = trust_remote_code
@@ -110,6 +113,9 @@ def _check(options: SmokeOptions) -> None:
         raise UsageError(
             "--trust-remote-code: a server loads the target itself; give the option to the server"
         )
+    check_timeout(options.timeout)
+    if not 0 <= options.temperature < inf or not 0 <= options.seed < 1 << 63:
+        raise UsageError("--temperature and --seed need to be at least 0, and numbers of 64 bits")
     if options.k < 1 or options.max_tokens < 1:
         raise UsageError("-k and --max-tokens need to be at least 1")
     if options.probe not in (None, *PROBES):

@@ -27,7 +27,9 @@ def smoke_command(
     engine: Annotated[
         str,
         typer.Option(
-            "--engine", help="auto, vllm, reference, or the URL of a running vLLM or SGLang server."
+            "--engine",
+            help="auto, vllm, reference, or the URL of a running vLLM or SGLang server, to which requests go"
+            " directly, without proxies.",
         ),
     ] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
@@ -52,7 +54,10 @@ def smoke_command(
         typer.Option("--min-position-0", help="Fail where the first draft token is accepted less often."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds after which an engine is stopped.")
+        float,
+        typer.Option(
+            "--timeout", help="Seconds after which an engine is stopped, or each request to a server."
+        ),
     ] = 600.0,
     probe: Annotated[
         str | None,
