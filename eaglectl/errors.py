@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
-from eaglectl.text import printable
+from eaglectl.text import masked, printable
 
 
 class EaglectlError(Exception):
-    """Base class of every error that is an answer to the user and not a crash; its text is one line.
+    """Base class of every error that is an answer to the user and not a crash; its text is one line, in
+    which the secrets of URLs are masked.
 
     `topic` names the rule of `eaglectl validate` that reports the same defect, `where` the place
     ("config.json:KEY", "tensor:NAME"). `kind` is the name of the error in JSON documents.
@@ -16,7 +17,7 @@ class EaglectlError(Exception):
     kind: ClassVar[str] = "fault"
 
     def __init__(self, message: str, topic: str = "", where: str = "") -> None:
-        super().__init__(printable(message))
+        super().__init__(printable(masked(message)))
         self.topic = topic
         self.where = where
 

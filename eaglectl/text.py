@@ -1,4 +1,13 @@
-"""Text from files, made safe to print."""
+"""Text from files and servers, made safe to print."""
+
+import re
+
+# in a URL: name and password before the host, and the values of a query that are secrets by their names
+USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+QUERY = re.compile(
+    r"([?&;][\w.-]{0,40}(?:token|key|secret|passw|pwd|auth|credential|sig)[\w.-]{0,40}=)[^&;#\s]+",
+    re.IGNORECASE,
+)
 
 
 def printable(text: str) -> str:
@@ -10,3 +19,10 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def masked(text: str) -> str:
+    """Return `text` with the secrets of URLs replaced: name and password, and values like that of token=."""
+    if "://" in text:
+        text = USERINFO.sub("***@", text)
+    return QUERY.sub(r"\1***", text) if "=" in text else text

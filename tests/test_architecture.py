@@ -54,7 +54,9 @@ HOMES = {
     "typer": ("cli/",),
     "model_signing": ("publishing/signature.py",),
     "vllm": ("acceptance/vllm/",),
-    "jsonschema": ("validation/rules/config_schema.py",),
+    "jsonschema": ("acceptance/server/answers.py", "validation/rules/config_schema.py"),
+    "httpx2": ("acceptance/server/http.py",),
+    "anyio": ("acceptance/server/http.py",),
     "huggingface_hub": ("checkpoint/hub.py", "publishing/"),
     "transformers": ("reference/target.py",),
 }
@@ -243,7 +245,7 @@ def loaded_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-HEAVY = {"torch", "transformers", "numpy", "huggingface_hub", "jsonschema", "rich", "safetensors"}
+HEAVY = {"torch", "transformers", "numpy", "huggingface_hub", "jsonschema", "rich", "safetensors", "httpx2"}
 
 
 def test_importing_eaglectl_stays_light() -> None:

@@ -161,7 +161,7 @@ def test_the_screen_says_the_verdict_first(
         (("--probe", "luck"), 2, "--probe luck"),
         (("--max-tokens", "0"), 2, "at least 1"),
         (("--max-tokens", "600"), 2, "context"),
-        (("--engine", "http://127.0.0.1:9"), 3, "no answer"),
+        (("--engine", "http://127.0.0.1:9"), 3, "cannot be reached"),
         (("--prompts", "nowhere.jsonl"), 3, "nowhere.jsonl"),
     ],
 )

@@ -12,6 +12,7 @@ from eaglectl.cli.app import app
 from eaglectl.cli.options import print_json
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.terminal import discard_stdout
+from eaglectl.text import masked
 
 USAGE = 2
 INTERNAL_ERROR = 70
@@ -78,6 +79,8 @@ def _handle_other(error: Exception, arguments: list[str]) -> int:
     if callable(show) and hasattr(error, "exit_code"):
         message = getattr(error, "format_message", lambda: str(error))()
         _print_error(UsageError(message), arguments)
+        if hasattr(error, "message"):
+            error.message = masked(error.message)  # a URL with a password may be what click does not expect
         show()
         return USAGE
     if type(error).__name__ == "Abort":

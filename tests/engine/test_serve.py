@@ -170,14 +170,14 @@ USAGE = {"usage": {"completion_tokens": 16}}
 
 NOT_SERVERS: dict[str, tuple[dict[str, Any], str]] = {
     "a server of files": ({}, "answered 404"),
-    "no models": ({"/v1/models": {"data": []}}, "not an OpenAI-compatible server"),
-    "a model without an id": ({"/v1/models": {"data": [{}]}}, "not an OpenAI-compatible server"),
-    "text for JSON": ({"/v1/models": "hello"}, "did not answer with JSON"),
+    "no models": ({"/v1/models": {"data": []}}, "at least one model"),
+    "a model without an id": ({"/v1/models": {"data": [{}]}}, "has no data.0.id"),
+    "text for JSON": ({"/v1/models": "hello"}, "not valid JSON"),
     "no speculation": ({"/v1/models": MODELS, "/metrics": PLAIN}, "no speculative decoding"),
     "no counts by position": ({"/v1/models": MODELS, "/metrics": DRAFTS}, "does not count by position"),
     "no completions": ({"/v1/models": MODELS, "/metrics": POSITIONS}, "completions answered 404"),
     "no usage": (
-        {"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": {}}, "did not say how many tokens",
+        {"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": {}}, "has no usage",
     ),
     "counters that stand still": (
         {"/v1/models": MODELS, "/metrics": POSITIONS, "/v1/completions": USAGE}, "shows 0 of the 16 tokens",
@@ -193,7 +193,7 @@ def test_a_server_that_cannot_be_measured_is_unreadable(name: str, folder: Path)
 
 
 def test_nobody_there_is_unreadable(folder: Path) -> None:
-    with pytest.raises(UnreadableError, match="no answer"):
+    with pytest.raises(UnreadableError, match="cannot be reached"):
         smoke(folder, f"http://127.0.0.1:{free_port()}")
 
 

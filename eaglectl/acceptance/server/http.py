@@ -1,89 +1,233 @@
-"""Requests to a server: its OpenAI-compatible API, and other pages."""
+"""Requests to a server that the user named: bounded in time and in size, and to that server alone.
 
-import json
-import urllib.error
-import urllib.request
+The URL alone decides where a request goes. Proxies and netrc of the environment are not read: they would send
+the URL's password to another host. Only what says which certificates to trust is (SSL_CERT_FILE,
+SSL_CERT_DIR). Redirects are followed where scheme, host and port stay. The transport is used without httpx's
+client, whose log shows whole URLs.
+"""
+
+import base64
+import ssl
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import NoReturn
 
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.prompts import Prompt
-from eaglectl.checkpoint.target_files import read_tokenizer_config
-from eaglectl.errors import UnreadableError
+import anyio
+import httpx2
+from anyio.from_thread import start_blocking_portal
+
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.text import masked
+
+# no page of a server that was read for this is larger than some hundred kilobytes
+MAX_BODY = 8 << 20
+# seconds for a page, which no model has to run for
+PAGE_TIMEOUT = 30.0
+MAX_REDIRECTS = 3
+REDIRECTS = (301, 302, 303, 307, 308)
+# those after which a request with a body is sent again as it was
+KEEPING = (307, 308)
+# characters of a server's text that a message repeats
+MAX_TEXT = 300
+SHOWN_BYTES = 4 * MAX_TEXT
+# shorter values of a query are no secrets, and would be masked in words
+SECRET_LENGTH = 8
+CHECK = "check the URL of --engine, and the server's log"
 
 
-def first_model(base: str) -> str:
-    """The id of the first model of /v1/models. Raises UnreadableError for another kind of server."""
-    models = get(f"{base}/v1/models").get("data")
-    model = models[0] if isinstance(models, list) and models else None
-    if not isinstance(model, dict) or "id" not in model:
-        raise UnreadableError(f"{base}/v1/models lists no model; this is not an OpenAI-compatible server")
-    return str(model["id"])
+class _AnswerError(Exception):
+    """Why an answer is not read; the text goes after the URL."""
 
 
-def complete(
-    base: str, model: str, prompt: Prompt, job: EngineJob, extra: Mapping[str, Any] | None = None
-) -> tuple[int, Mapping[str, Any]]:
-    """The number of new tokens for `prompt`, and the answer; `extra` are more keys of the request.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The status and the body of an answer; of an answer that is no success, the beginning of its body."""
 
-    Raises UnreadableError where the answer has no usage.completion_tokens.
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server: its URL without name and password, which are in `headers`, and seconds for a completion.
+
+    `label` is the URL as messages show it, `secrets` are texts that none may show.
     """
-    path = "completions"
-    content: dict[str, Any] = {"prompt": prompt.text}
-    if prompt.is_chat and has_chat_template(job.target):
-        path, content = "chat/completions", {"messages": [{"role": "user", "content": prompt.text}]}
-    url = f"{base}/v1/{path}"
-    request = {
-        "model": model,
-        **content,
-        "max_tokens": job.max_tokens,
-        "temperature": job.temperature,
-        "seed": job.seed,
-        "ignore_eos": True,
-        **(extra or {}),
-    }
-    answer = get(url, json.dumps(request).encode(), job.timeout)
-    usage = answer.get("usage")
-    if not isinstance(usage, dict) or type(usage.get("completion_tokens")) is not int:
-        raise UnreadableError(f"{url} did not say how many tokens it made (usage.completion_tokens)")
-    return usage["completion_tokens"], answer
+
+    url: httpx2.URL
+    headers: Mapping[str, str]
+    context: ssl.SSLContext
+    timeout: float
+    label: str
+    secrets: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.label
+
+    def read(self, path: str, body: bytes | None = None) -> bytes:
+        """The bytes at `path`, by POST where there is a body. Raises UnreadableError."""
+        answer = self._answer(path, body)
+        if answer.status != 200:
+            self._refuse(path, answer)
+        return answer.body
+
+    def read_optional(self, path: str) -> bytes | None:
+        """The bytes at `path`; None where the server says that it has none there (4xx)."""
+        answer = self._answer(path)
+        if answer.status != 200 and not 400 <= answer.status < 500:
+            self._refuse(path, answer)
+        return answer.body if answer.status == 200 else None
+
+    def shown(self, text: str) -> str:
+        """A text of the server as messages and reports may show it: short, and without secrets."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        text = masked(text)
+        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
+
+    def _refuse(self, path: str, answer: Answer) -> NoReturn:
+        text = " ".join(answer.body.decode("utf-8", "replace").split())
+        reason = f" ({self.shown(text)})" if text else ""
+        raise UnreadableError(f"{self}{path} answered {answer.status}{reason}; {CHECK}")
+
+    def _answer(self, path: str, body: bytes | None = None) -> Answer:
+        seconds = self.timeout if body is not None else min(self.timeout, PAGE_TIMEOUT)
+        try:
+            # a loop of its own, as the caller may run in one; an interrupt here cancels what runs there
+            with start_blocking_portal() as portal:
+                return portal.call(_fetch, self, path, body, seconds)
+        except TimeoutError:
+            fault = (
+                f"did not finish its answer within {seconds:g} s; see whether it hangs, or raise --timeout"
+            )
+        except _AnswerError as error:
+            fault = f"{error}; {CHECK}"
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            fault = f"cannot be reached ({self.shown(str(error))}); start the server, or {CHECK}"
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
+            # ValueError: what the HTTP parser itself trips over
+            fault = f"broke its answer off, or it is not HTTP ({type(error).__name__}); {CHECK}"
+        raise UnreadableError(f"{self}{path} {fault}")
 
 
-def has_chat_template(target: Path) -> bool:
-    """Whether the target's tokenizer has a chat template, as acceptance/tokens.py uses it."""
-    return (target / "chat_template.jinja").is_file() or "chat_template" in read_tokenizer_config(target)
+def open_server(url: str, timeout: float) -> Server:
+    """The server at `url`, which may hold a name and a password, or a query for every request.
+
+    `timeout` is in seconds, for each request. Raises UsageError.
+    """
+    parsed = _parse(url)
+    # a password with a bare / or ? ends the host before it
+    if b"@" in parsed.raw_path:
+        raise UsageError(
+            "--engine: the URL has an @ after its host; write / ? # @ in a name or a password as %2F %3F %23"
+            " %40"
+        )
+    headers = {"Accept": "application/json, text/plain", "Accept-Encoding": "identity"}
+    secrets = [value for _, value in parsed.params.multi_items() if len(value) >= SECRET_LENGTH]
+    if parsed.userinfo:
+        pair = f"{parsed.username}:{parsed.password}"
+        token = base64.b64encode(pair.encode()).decode()
+        headers["Authorization"] = f"Basic {token}"
+        userinfo = parsed.userinfo.decode("ascii", "replace")
+        secrets += [token, pair, userinfo, parsed.password, userinfo.partition(":")[2]]
+    bare = parsed.copy_with(username=None, password=None, fragment=None)
+    host = bare.netloc.decode("ascii", "replace")
+    return Server(
+        url=bare,
+        headers=headers,
+        # no redirect leaves http, and a context that trusts nobody takes no time
+        context=httpx2.create_ssl_context()
+        if bare.scheme == "https"
+        else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        timeout=timeout,
+        label=f"{bare.scheme}://{'***@' if parsed.userinfo else ''}{host}{bare.path.rstrip('/')}",
+        secrets=tuple(secret for secret in dict.fromkeys(secrets) if secret),
+    )
 
 
-def get(url: str, body: bytes | None = None, timeout: float = 30.0) -> dict[str, Any]:
-    """The JSON object at `url`; empty for other JSON. Raises UnreadableError."""
+def _parse(url: str) -> httpx2.URL:
+    """The URL. Raises UsageError, which does not repeat it: what cannot be parsed cannot be masked."""
     try:
-        value = json.loads(read(url, body, timeout))
-    except ValueError:
-        raise UnreadableError(
-            f"{url} did not answer with JSON; this is not an OpenAI-compatible server"
-        ) from None
-    return value if isinstance(value, dict) else {}
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        parsed = httpx2.URL()
+    if (
+        parsed.scheme not in ("http", "https")
+        or not parsed.host
+        or (parsed.port or 1) not in range(1, 1 << 16)
+    ):
+        raise UsageError("--engine: this is no URL of a server; write it as http://HOST:PORT")
+    return parsed
 
 
-def read(url: str, body: bytes | None = None, timeout: float = 30.0) -> bytes:
-    """The bytes at `url`, by POST where there is a body. Raises UnreadableError with the server's message."""
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+def _page(server: Server, path: str) -> httpx2.URL:
+    """The URL of a page: its path after the server's own, its query before the server's own."""
+    base, _, own = server.url.raw_path.partition(b"?")
+    page, _, query = path.encode().partition(b"?")
+    both = b"&".join(part for part in (query, own) if part)
+    return server.url.copy_with(raw_path=base.rstrip(b"/") + page + (b"?" + both if both else b""))
+
+
+async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> Answer:
+    """The answer at `path`, after redirects on the server itself. Raises TimeoutError after `seconds`."""
+    url = _page(server, path)
+    with anyio.fail_after(seconds):
+        async with httpx2.AsyncHTTPTransport(verify=server.context) as transport:
+            for _ in range(MAX_REDIRECTS + 1):
+                answer = await _once(transport, server, url, body)
+                if isinstance(answer, Answer):
+                    return answer
+                url = answer
+    raise _AnswerError(f"redirects more than {MAX_REDIRECTS} times")
+
+
+async def _once(
+    transport: httpx2.AsyncHTTPTransport, server: Server, url: httpx2.URL, body: bytes | None
+) -> Answer | httpx2.URL:
+    """The answer at `url`, or where it redirects to."""
+    kind = {} if body is None else {"Content-Type": "application/json"}
+    method = "GET" if body is None else "POST"
+    request = httpx2.Request(method, url, headers={**server.headers, **kind}, content=body)
+    response = await transport.handle_async_request(request)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
-            content: bytes = response.read()
-            return content
-    except urllib.error.HTTPError as error:
-        raise UnreadableError(
-            f"{url} answered {error.code}: {error.read(300).decode('utf-8', 'replace')}"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UnreadableError(f"{url}: no answer ({error})") from None
+        if response.status_code in REDIRECTS:
+            return _redirect(server, url, response, has_body=body is not None)
+        return Answer(response.status_code, await _body(response))
+    finally:
+        await response.aclose()
 
 
-def other_drafter(folder: Path, drafter: str) -> tuple[str, ...]:
-    """A difference where the server's drafter is a folder of this machine and not the one under test."""
-    served = Path(drafter)
-    if not served.is_dir() or served.resolve() == folder.resolve():
-        return ()
-    return (f"the server drafts with {drafter}, and the drafter under test is {folder}",)
+async def _body(response: httpx2.Response) -> bytes:
+    """The body, whole for 200 and its beginning otherwise."""
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise _AnswerError("sends its answer compressed, although it was asked not to")
+    body, is_success = bytearray(), response.status_code == 200
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_BODY and is_success:
+            raise _AnswerError(f"sends more than {MAX_BODY >> 20} MiB")
+        if len(body) > SHOWN_BYTES and not is_success:
+            break
+    return bytes(body) if is_success else bytes(body[:SHOWN_BYTES])
+
+
+def _redirect(server: Server, url: httpx2.URL, response: httpx2.Response, *, has_body: bool) -> httpx2.URL:
+    """The URL of a redirect on the same server."""
+    status = response.status_code
+    try:
+        target = url.join(response.headers["location"])
+    except (KeyError, httpx2.InvalidURL, ValueError):
+        raise _AnswerError(f"redirects ({status}) to no URL") from None
+    if _origin(target) != _origin(url):
+        place = server.shown(f"{target.scheme}://{target.netloc.decode('ascii', 'replace')}")
+        raise _AnswerError(
+            f"redirects ({status}) to another server, {place}, to which nothing is sent; if that is yours,"
+            " give it to --engine"
+        )
+    if has_body and status not in KEEPING:
+        raise _AnswerError(f"redirects ({status}) a request that has a body")
+    return target.copy_with(username=None, password=None, fragment=None)
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port

@@ -1,0 +1,728 @@
+"""Hostile and broken servers on raw sockets: each is exit 3 and one line, in bounded time and memory."""
+
+import asyncio
+import gzip
+import json
+import logging
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglectl.acceptance.server.answers import get, parse_answer
+from eaglectl.acceptance.server.http import open_server
+from eaglectl.acceptance.server.metrics import parse_counters
+from eaglectl.cli import run
+from eaglectl.errors import UnreadableError
+from eaglectl.text import masked
+from tests import test_servers
+from tests.hostile.test_text_mode import METRICS
+from tests.tiny import TARGET, TINY
+
+MODELS, INFO = "/v1/models", "/server_info"
+COMPLETIONS, COUNTERS = "/v1/completions", "/metrics"
+TOO_LONG = 60.0
+# what a page sends: bytes, or what is done with the connection
+Page = bytes | Callable[[socket.socket], None]
+
+
+def answer(body: bytes | str | object, status: str = "200 OK", *headers: str) -> bytes:
+    """An answer with its length; a body that is neither bytes nor text is sent as JSON."""
+    if not isinstance(body, bytes):
+        body = (body if isinstance(body, str) else json.dumps(body)).encode()
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+VLLM: dict[str, Page] = {
+    MODELS: answer(test_servers.MODELS),
+    COMPLETIONS: answer(test_servers.ANSWER),
+    COUNTERS: answer(METRICS.format(tokens=0, drafts=0, first=0, second=0)),
+}
+SGLANG: dict[str, Page] = {
+    MODELS: answer(test_servers.MODELS),
+    INFO: answer(test_servers.INFO),
+    COMPLETIONS: answer(test_servers.ANSWER),
+}
+
+
+@dataclass
+class Raw:
+    """A server of raw bytes on loopback, and the requests that came."""
+
+    pages: Mapping[str, Page]
+    requests: list[bytes] = field(default_factory=list)
+    url: str = ""
+
+    def serve(self, listener: socket.socket) -> None:
+        threads = []
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                thread = threading.Thread(target=self.reply, args=(connection,), daemon=True)
+                thread.start()
+                threads.append(thread)
+        for thread in threads:
+            thread.join()
+
+    def reply(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.settimeout(TOO_LONG)
+            request = b""
+            while b"\r\n\r\n" not in request and (piece := connection.recv(65536)):
+                request += piece
+            head, _, body = request.partition(b"\r\n\r\n")
+            if length := re.search(rb"(?i)content-length: (\d+)", head):
+                while len(body) < int(length[1]) and (piece := connection.recv(65536)):
+                    body += piece
+            self.requests.append(head)
+            path = head.split(b" ")[1].decode().partition("?")[0] if b" " in head else ""
+            page = self.pages.get(path, answer("", "404 Not Found"))
+            if callable(page):
+                page(connection)
+            else:
+                connection.sendall(page)
+
+
+@contextmanager
+def raw_server(pages: Mapping[str, Page], server: Raw | None = None) -> Iterator[Raw]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = server or Raw(pages)
+        server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def repeated(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], None]:
+    """Send `piece` again and again after `head`, until the client closes, or for far too long."""
+
+    def page(connection: socket.socket) -> None:
+        connection.sendall(head)
+        end = time.monotonic() + TOO_LONG
+        while time.monotonic() < end:
+            connection.sendall(piece)
+            time.sleep(pause)
+
+    return page
+
+
+def silence(connection: socket.socket) -> None:
+    """Send nothing until the client closes."""
+    connection.recv(1)
+
+
+def reset(connection: socket.socket) -> None:
+    """Close with an RST in the middle of an answer."""
+    connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def info(**changes: object) -> dict[str, Page]:
+    return {**SGLANG, INFO: answer({**test_servers.INFO, **changes})}
+
+
+def made(tokens: object) -> dict[str, Page]:
+    return {**SGLANG, COMPLETIONS: answer({**test_servers.ANSWER, "usage": {"completion_tokens": tokens}})}
+
+
+def rounds(histogram: object) -> dict[str, Page]:
+    details = {"spec_tokens_details": {"spec_correct_drafts_histogram": histogram}}
+    return {**SGLANG, COMPLETIONS: answer({**test_servers.ANSWER, "sglext": details})}
+
+
+def models(page: Page | object) -> dict[str, Page]:
+    return {MODELS: page if isinstance(page, bytes) or callable(page) else answer(page)}
+
+
+def completion(text: str) -> dict[str, Page]:
+    return {**SGLANG, COMPLETIONS: answer(text)}
+
+
+def counters(old: str, new: str) -> dict[str, Page]:
+    """A vLLM whose metrics have one text replaced."""
+    text = METRICS.format(tokens=0, drafts=0, first=0, second=0)
+    assert old in text
+    return {**VLLM, COUNTERS: answer(text.replace(old, new))}
+
+
+def growth(version: Page | None = None, **after: int) -> dict[str, Page]:
+    """A vLLM whose counters grow as given with the first completion."""
+    values = {"tokens": 20, "drafts": 10, "first": 6, "second": 4, **after}
+    pages = dict(VLLM) if version is None else {**VLLM, "/version": version}
+
+    def complete(connection: socket.socket) -> None:
+        pages[COUNTERS] = answer(METRICS.format(**values))
+        connection.sendall(answer(test_servers.ANSWER))
+
+    pages[COMPLETIONS] = complete
+    return pages
+
+
+GOOD = '{"usage": {"completion_tokens": 20}, '
+LONG_LABEL = 'x="' + '\\"' * 500_000 + "} 0"
+BOMB = answer(gzip.compress(bytes(50_000_000)), "200 OK", "Content-Encoding: gzip")
+DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0"} 0'
+SECOND = 'position="1"} 0'
+# each server, and a word of the sentence that it must give
+SHAPES: dict[str, tuple[dict[str, Page], str]] = {
+    # HTTP
+    "no status line": (models(b"hello\r\n\r\n"), "not HTTP"),
+    "status is no number": (models(b"HTTP/1.1 abc OK\r\n\r\n"), "not HTTP"),
+    "another protocol": (models(b"\x16\x03\x01\x02\x00\x01\x00"), "not HTTP"),
+    "closed at once": (models(b""), "not HTTP"),
+    "reset in the body": (models(reset), "broke its answer off"),
+    "bad chunk": (models(CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n"), "not HTTP"),
+    "chunk cut off": (models(CHUNKED + b"ff\r\n{"), "broke its answer off"),
+    "negative chunk": (models(CHUNKED + b"-5\r\n{}\r\n0\r\n\r\n"), "not HTTP"),
+    "short body": (models(HEAD + b"Content-Length: 500\r\n\r\n{}"), "broke its answer off"),
+    "length is no number": (models(HEAD + b"Content-Length: many\r\n\r\n{}"), "not HTTP"),
+    "length of 6000 digits": (models(HEAD + b"Content-Length: " + b"9" * 6000 + b"\r\n\r\n{}"), "HTTP"),
+    "two lengths": (models(HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}"), "not HTTP"),
+    "unknown transfer": (models(HEAD + b"Transfer-Encoding: gzip\r\n\r\n{}"), "not HTTP"),
+    "header without colon": (models(HEAD + b"nonsense\r\n\r\n{}"), "not HTTP"),
+    "header of 1 MB": (models(HEAD + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n{}"), "HTTP"),
+    "NUL in a header": (models(HEAD + b"X: a\x00b\r\n\r\n{}"), "not HTTP"),
+    "switching protocols": (models(answer("", "101 Switching Protocols", "Upgrade: x")), "not HTTP"),
+    "only a part": (models(answer("{}", "206 Partial Content")), "answered 206"),
+    "no content": (models(b"HTTP/1.1 204 No Content\r\n\r\n"), "answered 204"),
+    "status 999": (models(answer("{}", "999 Strange")), "answered 999"),
+    "500 full of escapes": (models(answer("\x1b[2J\n::error::x\u202e\0", "500 X")), "answered 500"),
+    "500 of 5 MB": (models(answer("é" * 2_500_000, "500 X")), "answered 500"),
+    "500 that is no text": (models(answer(bytes(range(256)), "500 X")), "answered 500"),
+    "not authorized": (models(answer('{"error": "Unauthorized"}', "401 Unauthorized")), "answered 401"),
+    "500 at server_info": ({**VLLM, INFO: answer("", "500 X")}, "server_info answered 500"),
+    "500 at metrics": ({**VLLM, COUNTERS: answer("", "500 X")}, "metrics answered 500"),
+    # redirects
+    "redirect to itself": (models(answer("", "302 F", f"Location: {MODELS}")), "more than 3 times"),
+    "redirect elsewhere": (models(answer("", "302 F", "Location: http://127.0.0.2:1/")), "another server"),
+    "redirect to another port": (models(answer("", "307 T", "Location: http://127.0.0.1:1/")), "another"),
+    "redirect to a file": (models(answer("", "302 F", "Location: file:///etc/passwd")), "another server"),
+    "redirect nowhere": (models(answer("", "302 F")), "to no URL"),
+    "redirect to no URL": (models(answer("", "302 F", "Location: http://[::1/")), "to no URL"),
+    "redirect of a POST": (
+        {**SGLANG, COMPLETIONS: answer("", "303 See Other", f"Location: {MODELS}")},
+        "a request that has a body",
+    ),
+    # bodies
+    "gzip bomb": (models(BOMB), "compressed"),
+    "compressed unasked": (models(answer("{}", "200 OK", "Content-Encoding: br")), "compressed"),
+    "9 MB": (models(answer(b" " * 9_000_000)), "more than 8 MiB"),
+    "empty": (models(answer(b"")), "not valid JSON"),
+    "HTML": (models(answer("<html>hello</html>")), "not valid JSON"),
+    "UTF-16": (models(answer(json.dumps(test_servers.MODELS).encode("utf-16"))), "not UTF-8"),
+    "UTF-8 with a mark": (models(answer(b"\xef\xbb\xbf" + b"{}")), "not valid JSON"),
+    "Latin-1": (models(answer('{"data": "é"}'.encode("latin-1"))), "not UTF-8"),
+    "JSON cut off": (models(answer('{"data": [{"id": "m"')), "not valid JSON"),
+    "two documents": (models(answer("{}{}")), "not valid JSON"),
+    "200,000 levels": (models(answer("[" * 200_000)), "nested too deeply"),
+    "900 levels": (models(answer('{"data": ' + "[" * 900 + "]" * 900 + "}")), "an object was expected"),
+    "a key twice": (models(answer('{"data": [], "data": []}')), "twice"),
+    "lone surrogate": (models(answer('{"data": [{"id": "\\ud800"}]}')), "surrogate"),
+    # /v1/models
+    "models are a list": (models([]), "an object was expected"),
+    "models are null": (models(None), "an object was expected"),
+    "no data": (models({}), "has no data"),
+    "data is text": (models({"data": "m"}), "has data ="),
+    "data is empty": (models({"data": []}), "at least one model"),
+    "model is text": (models({"data": ["m"]}), "data.0"),
+    "model without id": (models({"data": [{}]}), "has no data.0.id"),
+    "id is a number": (models({"data": [{"id": 5}]}), "data.0.id = 5"),
+    "id of 1 MB": (models({"data": [{"id": "m" * 1_000_000}]}), "of 1 to 4096"),
+    # /server_info
+    "algorithm is a number": (info(speculative_algorithm=3), "speculative_algorithm = 3"),
+    "10 billion steps": (info(speculative_num_steps=10**10), "= 10000000000"),
+    "no step": (info(speculative_num_steps=0), "from 1 to 64"),
+    "steps are true": (info(speculative_num_steps=True), "= true"),
+    "steps are text": (info(speculative_num_steps="3"), "from 1 to 64"),
+    "steps are 3.0": (info(speculative_num_steps=3.0), "= 3.0"),
+    "topk is a list": (info(speculative_eagle_topk=[1]), "a list of 1"),
+    "drafter is an object": (info(speculative_draft_model_path={}), "an object"),
+    "version is a list": (info(version=["0.5"]), "version = a list of 1"),
+    "config is a number": ({**VLLM, INFO: answer({"vllm_config": 5})}, "vllm_config = 5"),
+    "method is a list": (
+        {**VLLM, INFO: answer({"vllm_config": {"speculative_config": {"rejection_sample_method": []}}})},
+        "rejection_sample_method",
+    ),
+    "vLLM's version is an object": (growth(answer({"version": {}})), "version = an object"),
+    # completions
+    "no usage": ({**SGLANG, COMPLETIONS: answer({})}, "has no usage"),
+    "usage is a list": ({**SGLANG, COMPLETIONS: answer({"usage": []})}, "usage = a list of 0"),
+    "2 billion tokens": (made(2_000_000_000), "= 2000000000"),
+    "200 tokens for 20": (made(200), "of 20 that were requested"),
+    "minus 3 tokens": (made(-3), "= -3"),
+    "tokens are text": (made("20"), '= "20"'),
+    "tokens are true": (made(True), "= true"),
+    "tokens are 20.0": (made(20.0), "= 20.0"),
+    "tokens are null": (made(None), "= null"),
+    "NaN": (completion(GOOD + '"x": NaN}'), "NaN"),
+    "Infinity": (completion(GOOD + '"x": -Infinity}'), "Infinity"),
+    "1e999": (completion(GOOD + '"x": 1e999}'), "1e999"),
+    "5000 digits": (completion(GOOD + '"x": ' + "9" * 5000 + "}"), "5000 digits"),
+    "no extension": (completion(GOOD + '"x": 1}'), "has no sglext"),
+    "extension is text": (completion(GOOD + '"sglext": "x"}'), "an object was expected"),
+    "histogram is an object": (rounds({"0": 1}), "1 to 65"),
+    "empty histogram": (rounds([]), "1 to 65"),
+    "histogram of 300,000": (rounds([1] * 300_000), "a list of 300000"),
+    "negative rounds": (rounds([5, -1]), "= -1"),
+    "rounds are text": (rounds(["5"]), '= "5"'),
+    "10 billion rounds": (rounds([10**10]), "= 10000000000"),
+    "a million rounds": (rounds([10**6]), "1000000 rounds"),
+    "more accepted than drafted": (rounds([1, 1, 1, 1, 1]), "at most 84 rounds of 3"),
+    "nothing was drafted": (rounds([0]), "no draft was made"),
+    # metrics
+    "metrics are JSON": ({**VLLM, COUNTERS: answer("{}")}, "runs no speculative decoding"),
+    "metrics in UTF-16": ({**VLLM, COUNTERS: answer("vllm:x 1".encode("utf-16"))}, "not UTF-8"),
+    "counter is NaN": (counters(DRAFTS, DRAFTS[:-1] + "NaN"), "no counter"),
+    "counter is +Inf": (counters(DRAFTS, DRAFTS[:-1] + "+Inf"), "no counter"),
+    "counter is 1e999": (counters(DRAFTS, DRAFTS[:-1] + "1e999"), "no counter"),
+    "counter is 1e99": (counters(DRAFTS, DRAFTS[:-1] + "1e99"), "no counter"),
+    "counter is negative": (counters(DRAFTS, DRAFTS[:-1] + "-5"), "no counter"),
+    "counter is a half": (counters(DRAFTS, DRAFTS[:-1] + "0.5"), "no counter"),
+    "counter is hexadecimal": (counters(DRAFTS, DRAFTS[:-1] + "0x10"), "no counter"),
+    "counter has no value": (counters(DRAFTS, DRAFTS[:-2]), "no counter"),
+    "counter twice": (counters(DRAFTS, f"{DRAFTS}\n{DRAFTS}"), "repeats one"),
+    "labels stay open": (counters(DRAFTS, DRAFTS.replace('"} 0', " 0")), "no counter"),
+    "position of 13 GiB": (counters(SECOND, 'position="1700000000"} 0'), "no counter"),
+    "position 70": (counters(SECOND, 'position="70"} 0'), "positions that are not"),
+    "position without number": (counters(SECOND, 'position="x"} 0'), "no counter"),
+    "no positions": (counters("accepted_tokens_per_pos", "accepted"), "does not count by position"),
+    "label of 1 MB": (counters(SECOND, LONG_LABEL), "no counter"),
+    "counters fall": (growth(drafts=0), "contradicts itself"),
+    "more drafts than tokens": (growth(drafts=10**6), "contradicts itself"),
+    "later positions accepted more": (growth(second=9), "contradicts itself"),
+}
+
+
+def smoke(url: str, *options: str) -> int:
+    arguments = [
+        "smoke",
+        str(TINY / "eagle3"),
+        "--target",
+        str(TARGET),
+        "--engine",
+        url,
+        "--max-tokens",
+        "20",
+    ]
+    return run([*arguments, *options])
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.txt"
+    path.write_text("one two\n", encoding="utf-8")
+    return str(path)
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed: one line on stderr, of printable characters and no great length."""
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("eaglectl: http://127.0.0.1:") or "no draft was made" in printed.err
+    assert printed.err.endswith("\n")
+    line = printed.err[:-1]
+    assert line.isprintable()
+    assert len(line) < 1000
+    return line
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_hostile_server_is_one_sentence(
+    name: str, prompts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages, word = SHAPES[name]
+    with raw_server(pages) as server:
+        code = smoke(server.url, "--prompts", prompts, "--timeout", "60")
+    line = sentence(capsys)
+    assert code == 3
+    assert word in line
+    assert ";" in line, "the sentence ends with what to do next"
+
+
+DRIP = 0.02
+SLOW: dict[str, dict[str, Page]] = {
+    "silence": models(silence),
+    "silence at server_info": {**SGLANG, INFO: silence},
+    "silence after a prompt": {**SGLANG, COMPLETIONS: silence},
+    "silence at metrics": {**VLLM, COUNTERS: silence},
+    "a status line by letters": models(repeated(b"HTTP/1.1 200 ", b"O", DRIP)),
+    "headers that never end, slowly": models(repeated(HEAD, b"X: y\r\n", DRIP)),
+    "a body by bytes": models(repeated(HEAD + b"\r\n", b" ", DRIP)),
+    "chunks by bytes": models(repeated(CHUNKED, b"1\r\n \r\n", DRIP)),
+    "a chunk's length by digits": models(repeated(CHUNKED, b"0", DRIP)),
+    "a body by bytes after a prompt": {**SGLANG, COMPLETIONS: repeated(HEAD + b"\r\n", b" ", DRIP)},
+    "an error by bytes": models(repeated(HEAD.replace(b"200", b"500") + b"\r\n", b" ", DRIP)),
+    "100 Continue without end": models(repeated(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10)),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_server_ends_at_the_deadline(
+    name: str, prompts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with raw_server(SLOW[name]) as server:
+        code = smoke(server.url, "--prompts", prompts, "--timeout", "0.3")
+    assert code == 3
+    assert "did not finish its answer within 0.3 s; " in sentence(capsys)
+
+
+MANY_LISTS = "[" + "[]," * (8 * 2**20 // 3 - 10) + "[]]"
+ENDLESS: dict[str, Page] = {
+    "a body": repeated(HEAD + b"\r\n", b" " * 65536),
+    "chunks": repeated(CHUNKED, b"10000\r\n" + b" " * 65536 + b"\r\n"),
+    "a status line": repeated(b"HTTP/1.1 200 ", b"O" * 65536),
+    "headers": repeated(HEAD, b"X: y\r\n" * 10_000),
+    "a header": repeated(HEAD + b"X: ", b"y" * 65536),
+    "a chunk's extension": repeated(CHUNKED + b"1;", b"y" * 65536),
+    "trailers": repeated(CHUNKED + b"0\r\n", b"X: y\r\n" * 10_000),
+    "an error": repeated(HEAD.replace(b"200", b"500") + b"\r\n", b" " * 65536),
+    "a bomb of 2 GB": answer(gzip.compress(bytes(2_000_000), 9) * 1000, "200 OK", "Content-Encoding: gzip"),
+}
+
+
+def peak() -> int:
+    """The most memory since `forget_peak`, in bytes."""
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
+
+
+def forget_peak() -> int:
+    """Forget the peak; memory now, in bytes."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("this system does not measure the memory of a process")
+    return peak()
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_endless_answer_takes_little_memory(name: str) -> None:
+    with raw_server({MODELS: ENDLESS[name]}) as server:
+        before = forget_peak()
+        with pytest.raises(UnreadableError):
+            open_server(server.url, TOO_LONG).read(MODELS)
+        assert peak() - before < 64 << 20
+
+
+@pytest.mark.slow
+def test_what_is_read_of_json_takes_little_memory() -> None:
+    with raw_server(models(answer(MANY_LISTS))) as server:
+        before = forget_peak()
+        with pytest.raises(UnreadableError, match="an object was expected"):
+            get(open_server(server.url, TOO_LONG), MODELS, "models")
+        assert peak() - before < 400 << 20
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text("ab1é\u202e\n", max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+CONFIG = {"model": "org/x", "rejection_sample_method": "strict"}
+ANSWERS: dict[str, Any] = {
+    "models": test_servers.MODELS,
+    "completion": test_servers.ANSWER,
+    "rounds": test_servers.ANSWER,
+    "server_info": {**test_servers.INFO, "vllm_config": {"speculative_config": CONFIG}},
+    "version": {"version": "0.32.0"},
+}
+LOCAL = open_server("http://127.0.0.1:1", 1.0)
+
+
+def places(value: Any) -> list[tuple[Any, ...]]:
+    """The paths to all values within `value`, and to itself."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [(), *((key, *rest) for key, inner in pairs for rest in places(inner))]
+
+
+def replaced(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    if not place:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = replaced(value[place[0]], place[1:], new)
+    return copy
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_good_answer_keeps_the_schema(kind: str) -> None:
+    assert parse_answer(LOCAL, "/x", kind, json.dumps(ANSWERS[kind]).encode()) == ANSWERS[kind]
+
+
+@given(st.sampled_from([(kind, place) for kind in ANSWERS for place in places(ANSWERS[kind])]), JSON)
+def test_an_answer_with_one_other_value_is_used_or_a_sentence(
+    place: tuple[str, tuple[Any, ...]], value: Any
+) -> None:
+    kind = place[0]
+    try:
+        answer = parse_answer(
+            LOCAL, "/x", kind, json.dumps(replaced(ANSWERS[kind], place[1], value)).encode()
+        )
+    except UnreadableError as error:
+        assert str(error).startswith("http://127.0.0.1:1/x")
+        return
+    # what is used of it afterwards
+    match kind:
+        case "models":
+            assert 0 < len(answer["data"][0]["id"]) <= 4096
+        case "completion":
+            assert answer["usage"]["completion_tokens"] in range(10**9 + 1)
+        case "rounds":
+            counts = answer["sglext"]["spec_tokens_details"]["spec_correct_drafts_histogram"]
+            assert all(type(count) is int and count >= 0 for count in counts)
+        case _:
+            assert type(answer.get("speculative_num_steps", 1)) in (int, type(None))
+            assert type(answer.get("version")) in (str, type(None))
+
+
+LINES = METRICS.format(tokens=1, drafts=2, first=3, second=4).splitlines()
+
+
+@given(
+    st.sampled_from(LINES),
+    st.integers(0, 120),
+    st.integers(0, 5),
+    st.text('{}"\\,=0129eE+-.NaInf :\t\r#', max_size=4),
+)
+def test_a_damaged_metric_is_a_count_or_a_sentence(line: str, start: int, size: int, text: str) -> None:
+    damaged = line[:start] + text + line[start + size :]
+    page = "\n".join([*LINES[:2], damaged]).encode()
+    try:
+        counts = parse_counters(LOCAL, page)
+    except UnreadableError as error:
+        assert str(error).startswith("http://127.0.0.1:1/metrics ")
+        return
+    assert all(type(count) is int and 0 <= count <= 2**53 for count in counts.values())
+
+
+def test_braces_quotes_and_times_in_samples_are_read() -> None:
+    page = b"""# HELP vllm:spec_decode_num_drafts_total x
+vllm:spec_decode_num_drafts_total{engine="0",model_name="a}\\"b"} 1.5e+03 1700000000
+vllm:spec_decode_num_drafts_total{engine="1",model_name="a"} 2.0
+vllm:generation_tokens_total 7
+vllm:generation_tokens_total_created 1.7e+09
+vllm:other NaN
+"""
+    expected = {"vllm:spec_decode_num_drafts_total": 1502, "vllm:generation_tokens_total": 7}
+    assert parse_counters(LOCAL, page) == expected
+
+
+@given(
+    st.sampled_from((answer("{}"), CHUNKED + b"2\r\n{}\r\n0\r\n\r\n")),
+    st.integers(0, 90),
+    st.integers(0, 8),
+    st.binary(max_size=8),
+)
+@settings(max_examples=60)
+def test_a_damaged_answer_is_bytes_or_a_sentence(good: bytes, start: int, size: int, piece: bytes) -> None:
+    FUZZED.pages = {MODELS: good[:start] + piece + good[start + size :]}
+    try:
+        assert isinstance(open_server(FUZZED.url, TOO_LONG).read(MODELS), bytes)
+    except UnreadableError as error:
+        assert str(error).startswith(FUZZED.url)
+
+
+FUZZED = Raw({})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fuzzed_server() -> Iterator[None]:
+    with raw_server({}, FUZZED):
+        yield
+
+
+def test_a_redirect_on_the_same_server_is_followed(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {
+        **SGLANG,
+        MODELS: answer("", "301 Moved", "Location: /there"),
+        "/there": SGLANG[MODELS],
+        COMPLETIONS: answer("", "307 Temporary", "Location: /elsewhere"),
+        "/elsewhere": SGLANG[COMPLETIONS],
+    }
+    with raw_server(pages) as server:
+        assert smoke(server.url, "--prompts", prompts) == 0, capsys.readouterr().err
+    paths = [request.split(b" ")[:2] for request in server.requests]
+    assert paths[:2] == [[b"GET", b"/v1/models"], [b"GET", b"/there"]]
+    assert paths[-2:] == [[b"POST", b"/v1/completions"], [b"POST", b"/elsewhere"]]
+
+
+PASSWORD = "s3cret/pa?ss"
+QUOTED = "s3cret%2Fpa%3Fss"
+PAIR = "dXNlcjpzM2NyZXQvcGE/c3M="  # base64 of user:PASSWORD
+TOKEN = "tok-0123456789"
+
+
+def with_secrets(url: str) -> str:
+    return url.replace("://", f"://user:{QUOTED}@") + f"/?token={TOKEN}"
+
+
+def assert_no_secret(text: str) -> None:
+    for secret in (PASSWORD, QUOTED, PAIR, TOKEN, "s3cret"):
+        assert secret not in text
+
+
+@pytest.mark.parametrize("option", ["text", "--json", "--page"])
+def test_a_password_is_sent_and_never_shown(
+    option: str,
+    prompts: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    page = tmp_path / "page.html"
+    options = {"text": [], "--json": ["--json"], "--page": ["--page", str(page)]}[option]
+    # the server shows what it was sent wherever a text of its own is reported
+    drafter = f"https://user:{QUOTED}@hub/{TOKEN}/{PAIR}"
+    pages = {**info(speculative_draft_model_path=drafter, version=PASSWORD)}
+    pages[MODELS] = answer({"data": [{"id": f"m-{PASSWORD}"}]})
+    with raw_server(pages) as server:
+        code = smoke(with_secrets(server.url), "--prompts", prompts, "--verbose", *options)
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert all(
+        f"authorization: basic {PAIR}".encode() in head.lower() or PAIR.encode() in head
+        for head in server.requests
+    )
+    assert all(f"token={TOKEN}".encode() in head.splitlines()[0] for head in server.requests)
+    text = page.read_text(encoding="utf-8") if option == "--page" else ""
+    for shown in (printed.out, printed.err, caplog.text, text):
+        assert_no_secret(shown)
+    assert "***" in printed.out
+
+
+@pytest.mark.parametrize("name", ["answered", "broken", "JSON", "schema", "closed", "redirect", "steps"])
+def test_no_error_shows_a_password(name: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    echo = f"Authorization: Basic {PAIR} user:{PASSWORD} {QUOTED} {TOKEN}"
+    page = {
+        "answered": answer(echo, "500 X"),
+        "broken": echo.encode(),
+        "JSON": answer(json.dumps({echo: 1})[:-1] + f', "{echo}": 2}}'),
+        "schema": answer({"data": echo}),
+        "closed": b"",
+        "redirect": answer("", "302 F", f"Location: http://user:{QUOTED}@127.0.0.1:1/{TOKEN}"),
+        "steps": answer({"data": [{"id": [echo]}]}),
+    }[name]
+    with raw_server({MODELS: page}) as server:
+        code = smoke(with_secrets(server.url), "--prompts", prompts, "--json")
+    printed = capsys.readouterr()
+    assert code == 3
+    assert f"http://***@{server.url[7:]}/v1/models" in printed.err
+    assert json.loads(printed.out)["message"] == printed.err.removeprefix("eaglectl: ").strip()
+    assert_no_secret(printed.out + printed.err)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"HTTP://user:{QUOTED}@127.0.0.1:1",
+        f"ftp://user:{QUOTED}@127.0.0.1",
+        f"http://user:{PASSWORD}@127.0.0.1:1",
+        f"http://user:{PASSWORD.replace('/', '@')}@127.0.0.1:1",
+        f"http://user/{QUOTED}@127.0.0.1:1",
+        f"http://user:{QUOTED}@127.0.0.1:99999",
+        f"http://user:{QUOTED}@",
+        f"http://user:{QUOTED}@127.0.0.1:1/\x7f",
+    ],
+)
+def test_a_url_that_is_refused_is_not_repeated_with_its_password(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert smoke(url) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("eaglectl: --engine")
+    assert_no_secret(printed)
+
+
+def test_a_url_in_a_wrong_place_is_not_repeated_with_its_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = with_secrets("http://127.0.0.1:1")
+    assert run(["inspect", url]) == 3
+    assert run(["rules", url]) == 2
+    assert run(["smoke", str(TINY / "eagle3"), "--target", url]) == 3
+    assert run(["smoke", str(TINY / "eagle3"), "--target", str(TARGET), "-k", url, "--json"]) == 2
+    printed = capsys.readouterr()
+    assert_no_secret(printed.out + printed.err)
+
+
+def test_neither_proxies_nor_netrc_of_the_environment_see_a_request(
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "netrc").write_text("default login user password s3cret\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with raw_server({}) as proxy, raw_server(SGLANG) as server:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert smoke(server.url, "--prompts", prompts) == 0, capsys.readouterr().err
+    assert proxy.requests == []
+    assert server.requests
+    assert not any(b"authorization" in head.lower() for head in server.requests)
+
+
+def test_another_server_gets_no_request_of_a_redirect(prompts: str) -> None:
+    with raw_server({}) as other:
+        redirect = answer("", "302 F", f"Location: {other.url}/x")
+        with raw_server(models(redirect)) as server:
+            assert smoke(server.url, "--prompts", prompts) == 3
+    assert other.requests == []
+
+
+def test_the_api_works_inside_of_a_running_event_loop() -> None:
+    async def read() -> bytes:
+        return open_server(server.url, TOO_LONG).read(MODELS)
+
+    with raw_server(SGLANG) as server:
+        assert json.loads(asyncio.run(read())) == test_servers.MODELS
+
+
+def test_a_refused_connection_says_what_to_start(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert smoke(f"http://127.0.0.1:{port}", "--prompts", prompts) == 3
+    assert "cannot be reached" in (line := sentence(capsys))
+    assert "start the server" in line
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "1e300"])
+def test_a_timeout_that_nothing_can_wait_for_is_refused(
+    timeout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert smoke("http://127.0.0.1:1", "--timeout", timeout) == 2
+    assert "--timeout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--temperature", "nan"), ("--temperature", "-1"), ("--seed", "-1")])
+def test_settings_that_no_engine_takes_are_refused(option: tuple[str, str]) -> None:
+    assert smoke("http://127.0.0.1:1", *option) == 2
+
+
+def test_only_the_secrets_of_a_url_are_masked() -> None:
+    assert masked("http://u:p@h:80/x") == "http://***@h:80/x"
+    assert masked("see https://token@h, https://huggingface.co/a/b@main") == (
+        "see https://***@h, https://huggingface.co/a/b@main"
+    )
+    assert masked("http://h/?api_key=x&n=1&Token=y z") == "http://h/?api_key=***&n=1&Token=*** z"
+    assert masked("user@host and a=b, hf://org/name@revision") == "user@host and a=b, hf://org/name@revision"
+    assert masked("?tokentoken" * 100_000)[-5:] == "token"
