@@ -11,14 +11,20 @@ ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
 
 PYTEST_WORKERS ?= 2
 
-.PHONY: demo docs schemas test test-slow test-engine lint benchmark clean
+# what the wheel needs, and the wheel
+WHEEL_VENV ?= .venv-wheel
+WHEEL_BIN := $(WHEEL_VENV)/bin
+WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
+
+.PHONY: demo docs schemas test test-slow test-engine lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
-# torch comes first and alone: pip would otherwise choose a CUDA build
-$(VENV)/.ready: pyproject.toml constraints.txt
+# all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
+$(VENV)/.ready: pyproject.toml constraints.txt requirements/ci.txt
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --require-hashes --no-deps --requirement requirements/ci.txt
 	$(PIP) install --quiet --constraint constraints.txt torch
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev,sign]'
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: $(VENV)/.ready
@@ -58,9 +64,41 @@ docs: $(VENV)/.ready
 schemas: $(VENV)/.ready
 	$(BIN)/python schemas/make.py
 
+# for every platform, Python 3.11 and newer; keeps the pins that still fit: `make lock LOCK=--upgrade` takes new ones
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock' $(LOCK) --extra sign pyproject.toml
+
+lock: $(VENV)/.ready
+	$(COMPILE) --output-file requirements/run.txt >/dev/null
+	$(COMPILE) --extra torch --extra dev --extra supply --constraint requirements/run.txt \
+		--constraint constraints.txt --no-emit-package torch --output-file requirements/ci.txt >/dev/null
+
+wheel: $(VENV)/.ready
+	$(BIN)/python release/wheel.py
+	$(PYTHON) -m venv --clear --without-pip $(WHEEL_VENV)
+	$(WHEEL_PIP) install --quiet --no-compile --require-hashes --no-deps --requirement requirements/run.txt
+	$(WHEEL_PIP) install --quiet --no-deps --no-index --find-links dist eaglectl
+	$(WHEEL_PIP) check
+	$(WHEEL_BIN)/eaglectl --version
+	$(WHEEL_BIN)/eaglectl inspect fixtures/producers/vllm/native
+	$(WHEEL_BIN)/eaglectl validate --quiet fixtures/producers/vllm/native
+
+sbom: wheel
+	$(BIN)/python release/sbom.py $(WHEEL_BIN)/python
+
+# exit code 3: it could not look, and says so; only a finding fails. `make audit AUDIT='--ignore-vuln ID'` accepts one
+audit: $(VENV)/.ready
+	$(BIN)/python release/audit.py $(AUDIT) || [ $$? -eq 3 ]
+
+# `make image ENGINE=podman IMAGE=NAME BASE=NAME@sha256:...`
+ENGINE ?= docker
+IMAGE ?= eaglectl
+image: wheel
+	$(ENGINE) build --file Containerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) .
+
 benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/measure.py
 	$(BIN)/python benchmarks/validate.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV)
+	rm -rf $(VENV) $(ENGINE_VENV) $(WHEEL_VENV) dist
