@@ -86,14 +86,15 @@ wheel: $(VENV)/.ready
 sbom: wheel
 	$(BIN)/python release/sbom.py $(WHEEL_BIN)/python
 
-# exit code 3: it could not look, and says so; only a finding fails. `make audit AUDIT='--ignore-vuln ID'` accepts one
+# exit code 3: it could not look, and says so; only a finding fails. AUDIT='--ignore-vuln ID' accepts one
+AUDIT ?=
 audit: $(VENV)/.ready
 	$(BIN)/python release/audit.py $(AUDIT) || [ $$? -eq 3 ]
 
 # `make image ENGINE=podman IMAGE=NAME BASE=NAME@sha256:...`
 ENGINE ?= docker
 IMAGE ?= eaglectl
-image: wheel
+image: sbom
 	$(ENGINE) build --file Containerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) .
 
 benchmark: $(VENV)/.ready
