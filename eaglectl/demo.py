@@ -6,13 +6,14 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglectl.errors import EaglectlError, UnreadableError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from eaglectl.reports.terminal.console import Console
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -74,8 +75,9 @@ STEPS = (
 )
 
 
-def run_demo(console: "Console", run: Callable[[list[str]], int]) -> None:
-    """Run every step in the folder of the fixtures; `run` takes arguments and returns an exit code.
+def run_demo(show: "Callable[[Callable[[Console], None]], None]", run: Callable[[list[str]], int]) -> None:
+    """Run every step in the folder of the fixtures; `show` prints, `run` takes arguments and returns
+    an exit code.
 
     Raises UnreadableError outside a checkout, EaglectlError for a step with another exit code than expected.
     """
@@ -85,14 +87,24 @@ def run_demo(console: "Console", run: Callable[[list[str]], int]) -> None:
         )
     with tempfile.TemporaryDirectory() as out, _working_folder(FIXTURES):
         for step in STEPS:
-            console.print(f"\n== {step.title}", style="bold")
-            console.print(f"$ eaglectl {step.command}", style="cyan")
+            show(partial(_print_step, step=step))
             exit_code = run([word.replace("OUT", out, 1) for word in shlex.split(step.command)])
             if exit_code != step.exit_code:
                 raise EaglectlError(
                     f"`{step.command}` ended with exit code {exit_code}; expected {step.exit_code}"
                 )
-            console.print(f"(exit code {exit_code})", style="dim")
+            text = f"(exit code {exit_code})"
+            show(partial(_print_end, text=text))
+
+
+def _print_step(console: "Console", step: Step) -> None:
+    console.print()
+    console.print(f"== {step.title}", style="bold")
+    console.print(f"$ eaglectl {step.command}", style="cyan")
+
+
+def _print_end(console: "Console", text: str) -> None:
+    console.print(text, style="dim")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""Output of one command: results on stdout, progress on stderr, colours only on a terminal."""
+"""Output of one command: results on stdout, progress on stderr, colours only on a terminal.
+
+Nothing else in eaglectl writes to either (tests/hostile/test_words.py), so text from files is made safe here.
+"""
 
 import contextlib
 import os
@@ -6,24 +9,29 @@ import re
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
-from eaglectl.text import printable
+from eaglectl.text import escaped, inert, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from rich.console import Console
+    from rich.console import Console as RichConsole
     from rich.progress import Progress as RichProgress
     from rich.progress import ProgressColumn, TaskID
+
+    from eaglectl.reports.terminal.console import Console
 
 # columns of output that goes to a file or a pipe
 FIXED_WIDTH = 160
 # bytes that take seconds to hash
 LARGE = 500_000_000
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+# what progress bars of the Hub's client write to a terminal: to the start of a line, to another one, clear it
+NOTHING = re.compile(r"((?!))")
+BAR = re.compile(r"(\r|\x1b\[[0-9;]*[AK])")
 
 
 @dataclass(slots=True)
@@ -34,13 +42,12 @@ class OutputSettings:
     verbose: bool = False
     no_color: bool = False
 
-    def console(self, *, stderr: bool = False) -> "Console":
-        """Return a rich console; of fixed width without a terminal, so that lines are stable in pipelines."""
-        from rich.console import Console
+    def rich_console(self, stream: IO[str]) -> "RichConsole":
+        """Return a console of rich; of fixed width without a terminal, so that pipelines get stable lines."""
+        from rich.console import Console as RichConsole
 
-        stream = sys.stderr if stderr else sys.stdout
-        return Console(
-            stderr=stderr,
+        return RichConsole(
+            file=_unguarded(stream),
             no_color=self.no_color or None,
             width=None if stream.isatty() else FIXED_WIDTH,
             highlight=False,
@@ -50,13 +57,22 @@ class OutputSettings:
 
     def show(self, paint: "Callable[[Console], None]") -> None:
         """Print to stdout what `paint` writes to a console; outside a terminal, without trailing spaces."""
-        console = self.console()
+        self._show(paint, sys.stdout)
+
+    def warn(self, text: str) -> None:
+        """Print a warning to stderr."""
+        self._show(lambda console: console.print(f"warning: {text}", style="yellow"), sys.stderr)
+
+    def _show(self, paint: "Callable[[Console], None]", stream: IO[str]) -> None:
+        from eaglectl.reports.terminal.console import Console
+
+        console = self.rich_console(stream)
         with console.capture() as capture:
-            paint(console)
+            paint(Console(console))
         lines = capture.get().splitlines()
         if not console.is_terminal:
             lines = [line.rstrip() for line in lines]
-        emit("\n".join(lines))
+        _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
 
 
 class ProgressBar:
@@ -104,13 +120,13 @@ class ProgressBar:
         from rich.progress import Progress as RichProgress
 
         self.bar = RichProgress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             *_columns(progress.unit),
-            console=self.settings.console(stderr=True),
+            console=self.settings.rich_console(sys.stderr),
             transient=True,
         )
-        self.task = self.bar.add_task(progress.stage, total=progress.total)
+        self.task = self.bar.add_task(printable(progress.stage), total=progress.total)
         self.stage_shown = progress.stage
         self.bar.start()
 
@@ -124,7 +140,7 @@ class ProgressBar:
         total = progress.total or 0
         if progress.unit == "bytes" and total >= LARGE and self.stage_shown != progress.stage:
             self.stage_shown = progress.stage
-            print(f"{progress.stage} {total / 1e9:.1f} GB", file=sys.stderr)
+            say(f"{progress.stage} {total / 1e9:.1f} GB", sys.stderr)
 
     def start(self, plan: Any) -> None:
         """Count the bytes of a plan from here on."""
@@ -145,31 +161,89 @@ def _columns(unit: str) -> "list[ProgressColumn]":
     return [MofNCompleteColumn(), TimeRemainingColumn()]
 
 
-def emit(text: str) -> None:
-    """Print to stdout, with control characters in names escaped; a closed pipe is not an error.
+def say(text: str, stream: IO[str] | None = None) -> None:
+    """Print one line to stdout or `stream`: whatever is in it stays on that line, and long text is shortened.
 
     Raises UnreadableError where stdout cannot be written to.
     """
-    lines = ("".join(map(_safe, STYLE.split(line))) for line in text.split("\n"))
+    _write([inert(printable(text))], stream or sys.stdout)
+
+
+def report_fault(trace: str) -> None:
+    """Print the traceback of a fault of eaglectl to stderr."""
+    for line in trace.splitlines():
+        say(line, sys.stderr)
+    say("eaglectl: this is a fault of eaglectl; please report it with the lines above", sys.stderr)
+
+
+def emit(document: str, *, has_commands: bool = False) -> None:
+    """Print a whole document to stdout: JSON, or a format of CI, whose texts its renderer made safe.
+
+    `has_commands`: a line may be a command of a CI system. Raises UnreadableError where stdout cannot be
+    written to.
+    """
+    lines = map(escaped, document.split("\n"))
+    _write(lines if has_commands else map(inert, lines), sys.stdout)
+
+
+def _write(lines: "Iterable[str]", stream: IO[str]) -> None:
+    """Write lines; a closed pipe is not an error. Raises UnreadableError for stdout that takes nothing."""
     # a locale may have no character for what a file is named
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     output = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
     try:
-        print(output, flush=True)
+        print(output, flush=True, file=_unguarded(stream))
     except BrokenPipeError:
-        discard_stdout()
+        _discard(stream)
     except OSError as error:
-        discard_stdout()
-        raise UnreadableError(
-            f"stdout cannot be written to: {error.strerror}; give it a place that has room"
-        ) from None
+        _discard(stream)
+        if stream is not sys.stderr:
+            raise UnreadableError(
+                f"stdout cannot be written to: {error.strerror}; give it a place that has room"
+            ) from None
+
+
+def _escaped_but(pattern: re.Pattern[str], text: str) -> str:
+    """Return text with all escaped but what matches the pattern of one group."""
+    return "".join(part if place % 2 else escaped(part) for place, part in enumerate(pattern.split(text)))
 
 
 def discard_stdout() -> None:
     """Send what is buffered nowhere, as the interpreter flushes stdout once more at exit."""
+    _discard(sys.stdout)
+
+
+def _discard(stream: IO[str]) -> None:
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _safe(part: str) -> str:
-    return part if STYLE.fullmatch(part) else printable(part)
+class Guard:
+    """A stream for what libraries print: warnings, logs, bars. Text in it is escaped but for line breaks."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.unguarded = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unguarded, name)
+
+    def write(self, text: str) -> int:
+        """Write text with control characters escaped; on a terminal those of progress bars are kept."""
+        kept = BAR if self.unguarded.isatty() else NOTHING
+        lines = (_escaped_but(kept, line) for line in text.split("\n"))
+        self.unguarded.write("\n".join(map(inert, lines)))
+        return len(text)
+
+    def writelines(self, lines: "Iterable[str]") -> None:
+        """Write lines as `write` does."""
+        for line in lines:
+            self.write(line)
+
+
+def guard_streams() -> None:
+    """Let everything that is written to stdout and stderr, by any library, pass a Guard."""
+    sys.stdout, sys.stderr = Guard(sys.stdout), Guard(sys.stderr)
+
+
+def _unguarded(stream: IO[str]) -> IO[str]:
+    return getattr(stream, "unguarded", stream)

@@ -50,7 +50,7 @@ HOMES = {
         "validation/scanning.py",
     ),
     "packaging": ("engines/",),
-    "rich": ("demo.py", "reports/terminal/", "terminal.py"),
+    "rich": ("reports/terminal/console.py", "terminal.py"),
     "typer": ("cli/",),
     "model_signing": ("publishing/signature.py",),
     "vllm": ("acceptance/vllm/",),

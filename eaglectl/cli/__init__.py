@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import signal
 import sys
 import traceback
@@ -11,8 +12,8 @@ from eaglectl.checkpoint.signals import Terminated, run_removals
 from eaglectl.cli.app import app
 from eaglectl.cli.options import print_json
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.terminal import discard_stdout
-from eaglectl.text import masked
+from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
+from eaglectl.text import masked, printable
 
 USAGE = 2
 INTERNAL_ERROR = 70
@@ -22,6 +23,7 @@ COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 def main() -> None:
     """Run the command line of the process and exit."""
+    guard_streams()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -31,7 +33,7 @@ def run(arguments: list[str]) -> int:
         code = int(app(_common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
         _print_error(error, arguments)
-        print(f"eaglectl: {error}", file=sys.stderr)
+        say(f"eaglectl: {error}", sys.stderr)
         return error.exit_code
     except Terminated as end:
         _print_end(f"ended by {signal.Signals(end.number).name}")
@@ -48,7 +50,7 @@ def run(arguments: list[str]) -> int:
 def _print_end(what: str) -> None:
     """Remove what the exception of a signal kept from being removed, and say how the run ended."""
     rest = "nothing was left behind" if run_removals() else "the next run removes what it left"
-    print(f"eaglectl: {what}; {rest}", file=sys.stderr)
+    say(f"eaglectl: {what}; {rest}", sys.stderr)
 
 
 def _common_first(arguments: list[str]) -> list[str]:
@@ -79,16 +81,17 @@ def _handle_other(error: Exception, arguments: list[str]) -> int:
     if callable(show) and hasattr(error, "exit_code"):
         message = getattr(error, "format_message", lambda: str(error))()
         _print_error(UsageError(message), arguments)
-        if hasattr(error, "message"):
-            error.message = masked(error.message)  # a URL with a password may be what click does not expect
-        show()
+        error.message = masked(printable(str(getattr(error, "message", ""))))  # type: ignore[attr-defined]
+        usage = io.StringIO()
+        show(file=usage)
+        for line in usage.getvalue().splitlines():
+            say(line, sys.stderr)
         return USAGE
     if type(error).__name__ == "Abort":
         return INTERRUPTED
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         discard_stdout()
-        print(f"eaglectl: {error.filename or 'stdout'}: {error.strerror}; make room", file=sys.stderr)
+        say(f"eaglectl: {error.filename or 'stdout'}: {error.strerror}; make room", sys.stderr)
         return UnreadableError.exit_code
-    traceback.print_exc()
-    print("eaglectl: this is a fault of eaglectl; please report it with the lines above", file=sys.stderr)
+    report_fault(traceback.format_exc())
     return INTERNAL_ERROR

@@ -19,7 +19,7 @@ from eaglectl.cli.smoke import smoke_command
 from eaglectl.cli.upload import upload_command
 from eaglectl.cli.validate import validate_command
 from eaglectl.cli.verify import verify_command
-from eaglectl.terminal import OutputSettings, emit
+from eaglectl.terminal import OutputSettings, say
 
 # what the Hub's client, transformers and child processes read
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -49,7 +49,7 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        emit(f"eaglectl {eaglectl.__version__}")
+        say(f"eaglectl {eaglectl.__version__}")
         raise typer.Exit
 
 

@@ -17,7 +17,7 @@ from eaglectl.cli.options import (
     print_trust,
 )
 from eaglectl.errors import UsageError
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
+from eaglectl.terminal import OutputSettings, ProgressBar, say
 
 
 def calibrate_command(
@@ -76,21 +76,18 @@ def calibrate_command(
         )
         statistics = api.calibrate(source, target, out, options, on_progress=bar)
     if prompts is None and not settings.quiet:
-        settings.console(stderr=True).print(
-            "warning: calibrated on the built-in prompts; prompts like those in production are better",
-            style="yellow",
-        )
+        settings.warn("calibrated on the built-in prompts; prompts like those in production are better")
     if json_:
         from eaglectl.reports.json.calibrate import calibrate_document
 
         print_json(calibrate_document(statistics, out, trust_remote_code=trust_remote_code))
         return
     print_trust(trust_remote_code)
-    emit(f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers")
+    say(f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers")
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
-        emit(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
-    emit(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
-    emit(
+        say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
+    say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
+    say(
         "next: "
         + shlex.join(
             ["eaglectl", "convert", source, "--to", "3.1", "--target", target, "--calibration", str(out)]

@@ -22,6 +22,7 @@ from eaglectl.cli.options import (
 )
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.conversion.request import Pruning
@@ -218,10 +219,7 @@ def _print(settings: OutputSettings, done: "Conversion", source: str, *, has_pla
     from eaglectl.reports.terminal.convert import print_conversion, print_gate, print_trainers
 
     if done.pickles and not settings.quiet:
-        settings.console(stderr=True).print(
-            f"warning: read from pickles ({', '.join(done.pickles[:3])}) with code execution shut off",
-            style="yellow",
-        )
+        settings.warn(f"read from pickles ({listed(done.pickles, most=3)}) with code execution shut off")
     settings.show(partial(print_conversion, conversion=done, has_plan=has_plan, is_quiet=settings.quiet))
     if done.gate is not None:
         settings.show(partial(print_gate, gate=done.gate))

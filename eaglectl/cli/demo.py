@@ -8,4 +8,4 @@ def demo_command(context: typer.Context) -> None:
     from eaglectl.cli import run
     from eaglectl.demo import run_demo
 
-    run_demo(context.obj.console(), run)
+    run_demo(context.obj.show, run)

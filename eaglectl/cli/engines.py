@@ -47,12 +47,13 @@ def scan_command(
     """
     from eaglectl import api
     from eaglectl.reports.terminal.scan import lines
-    from eaglectl.terminal import emit
+    from eaglectl.terminal import say
 
     scan = api.scan_engine(wheel, against=against)
     if json_:
         print_json(scan.found)
     else:
-        emit("\n".join(lines(scan)))
+        for line in lines(scan):
+            say(line)
     if scan.differences:
         raise typer.Exit(1)

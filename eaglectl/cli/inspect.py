@@ -1,6 +1,5 @@
 """`eaglectl inspect`."""
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target, print_json
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.terminal import OutputSettings, ProgressBar, report_fault
 
 Sources = Annotated[
     list[str],
@@ -85,10 +84,7 @@ def _several(
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
         done = inspect_all(sources, look, jobs=jobs, on_progress=bar)
     for crash in done.crashes:
-        print(
-            f"{crash}eaglectl: this is a fault of eaglectl; please report it with the lines above",
-            file=sys.stderr,
-        )
+        report_fault(crash)
     found = list(zip(sources, done.reports, strict=True))
     if is_json:
         print_json(inspections_document(found))

@@ -1,11 +1,10 @@
 """Options that several commands share, and the output of JSON documents."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from eaglectl.terminal import emit
+from eaglectl.terminal import emit, say
 
 Source = Annotated[
     str,
@@ -67,9 +66,11 @@ TrustRemoteCode = Annotated[
 def print_trust(trust_remote_code: bool) -> None:
     """Print that the target's own code was allowed to run, where it was."""
     if trust_remote_code:
-        emit("the target's own code was allowed to run (--trust-remote-code)")
+        say("the target's own code was allowed to run (--trust-remote-code)")
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document to stdout."""
-    emit(json.dumps(document, indent=2))
+    from eaglectl.reports.json.document import as_json
+
+    emit(as_json(document))

@@ -17,7 +17,8 @@ from eaglectl.cli.options import (
     print_trust,
 )
 from eaglectl.errors import UsageError
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
+from eaglectl.terminal import OutputSettings, ProgressBar, say
+from eaglectl.text import listed
 
 
 def smoke_command(
@@ -133,9 +134,9 @@ def _load_only(source: str, target: str, timeout: float, *, trust_remote_code: b
 
         print_json(load_document(result, trust_remote_code=trust_remote_code))
     else:
-        emit(
+        say(
             f"vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file does not"
-            f" fill: {', '.join(result.unfilled) or 'none'}"
+            f" fill: {listed(result.unfilled) or 'none'}"
         )
         print_trust(trust_remote_code)
     if result.unfilled:

@@ -7,8 +7,7 @@ import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
 from eaglectl.progress import Progress
-from eaglectl.terminal import OutputSettings, ProgressBar
-from eaglectl.text import printable
+from eaglectl.terminal import OutputSettings, ProgressBar, say
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
@@ -89,7 +88,7 @@ def upload_command(
             if progress.unit:
                 bar(progress)
             elif not settings.quiet:
-                print(printable(progress.stage), file=sys.stderr)
+                say(progress.stage, sys.stderr)
 
         done = api.upload(
             folder,

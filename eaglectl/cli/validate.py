@@ -1,6 +1,5 @@
 """`eaglectl validate`."""
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from eaglectl.cli.fixing import Fix, FixRequest, Force, Out, fix_one
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target
 from eaglectl.errors import UsageError
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
 if TYPE_CHECKING:
     from eaglectl.api import ValidateOptions
@@ -62,7 +61,6 @@ Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Checkpoints ju
 FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
 EXIT_CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 CRASH = 70
-CRASH_MESSAGE = "this is a fault of eaglectl; please report it with the lines above"
 
 
 def validate_command(
@@ -130,7 +128,7 @@ def _validate_all(
         on_progress = None if is_single else bar
         results = validate_all(folders, validate, unopened, jobs=jobs, on_progress=on_progress)
     for crash in results.crashes:
-        print(f"{crash}eaglectl: {CRASH_MESSAGE}", file=sys.stderr)
+        report_fault(crash)
     return results.reports, bool(results.crashes)
 
 
@@ -146,7 +144,7 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", *, is_qu
     from eaglectl.reports.ci import outputs
 
     if name != "text":
-        emit(outputs.render(name, reports))
+        emit(outputs.render(name, reports), has_commands=name == "github")
         return
     from eaglectl.reports.terminal.validate import print_reports
 

@@ -1,6 +1,5 @@
 """The report formats of `validate`, and the files that --output writes."""
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from eaglectl.reports.ci.junit import junit
 from eaglectl.reports.ci.markdown import markdown
 from eaglectl.reports.ci.sarif import sarif
 from eaglectl.reports.files import Outputs, check_file, write_file
+from eaglectl.reports.json.document import as_json
 from eaglectl.reports.json.validate import validate_document
 from eaglectl.validation.judge import Report
 
@@ -27,7 +27,7 @@ def _text(reports: Sequence[Report]) -> str:
 
 
 def _json(reports: Sequence[Report]) -> str:
-    return json.dumps(validate_document(reports), indent=2)
+    return as_json(validate_document(reports))
 
 
 RENDERERS: Mapping[str, Callable[[Sequence[Report]], str]] = {

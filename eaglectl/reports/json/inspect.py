@@ -8,7 +8,6 @@ from eaglectl.engines.layers import CapturedLayers
 from eaglectl.reports.json.document import head
 from eaglectl.reports.json.drafter import drafter_part, optional_list
 from eaglectl.results import FailedSource, Inspection
-from eaglectl.text import printable
 
 
 def inspect_document(inspection: Inspection) -> dict[str, Any]:
@@ -24,7 +23,7 @@ def inspections_document(results: Iterable[tuple[str, Inspection | FailedSource]
 
 def _entry(result: Inspection | FailedSource) -> dict[str, Any]:
     if isinstance(result, FailedSource):
-        message = printable(result.message)
+        message = result.message
         return {"error": {"kind": result.kind, "exit_code": result.exit_code, "message": message}}
     return _inspection(result)
 

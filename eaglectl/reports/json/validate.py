@@ -6,7 +6,6 @@ from typing import Any
 from eaglectl.reports.findings import rule_url
 from eaglectl.reports.json.document import head
 from eaglectl.results import FixResult
-from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, overall_verdict
 from eaglectl.validation.policy import Suppression
@@ -28,26 +27,24 @@ def fix_document(result: FixResult) -> dict[str, Any]:
     return {
         **validate_document([result.report]),
         "fixed": [_finding(finding) for finding in result.fixed],
-        "left": [
-            {**_finding(remaining.finding), "why": printable(remaining.why)} for remaining in result.left
-        ],
-        "out": None if result.out is None else printable(str(result.out)),
-        "stopped": printable(result.stopped),
+        "left": [{**_finding(remaining.finding), "why": remaining.why} for remaining in result.left],
+        "out": None if result.out is None else str(result.out),
+        "stopped": result.stopped,
     }
 
 
 def _report(report: Report) -> dict[str, Any]:
     unused = [suppression for suppression in report.unused if suppression not in report.expired]
     return {
-        "source": printable(report.path),
+        "source": report.path,
         "engines": list(report.engines),
         "verdict": report.verdict,
-        "problem": printable(report.problem),
-        "policy": printable(report.policy),
+        "problem": report.problem,
+        "policy": report.policy,
         "fail_on": report.fail_on or "never",
         "findings": list(map(_finding, report.findings)),
         "releases": list(map(_release, report.releases)),
-        "ways_out": list(map(printable, report.smallest_changes)),
+        "ways_out": list(report.smallest_changes),
         "could_not_look": list(map(_unchecked, report.unchecked)),
         "suppressed": list(map(_suppressed, report.suppressed)),
         "unused_suppressions": list(map(_suppression, unused)),
@@ -62,10 +59,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "rule": rule.id,
         "name": rule.name,
         "severity": finding.severity,
-        "message": printable(match.message),
-        "where": printable(match.where),
+        "message": match.message,
+        "where": match.where,
         "engines": list(match.engines),
-        "fix": printable(finding.fix),
+        "fix": finding.fix,
         "url": rule_url(rule),
     }
 
@@ -76,7 +73,7 @@ def _release(verdict: ReleaseVerdict) -> dict[str, Any]:
         "release": verdict.release,
         "verdict": verdict.outcome,
         "rules": list(verdict.rules),
-        "reasons": [printable(reason) for reason in verdict.reasons],
+        "reasons": list(verdict.reasons),
     }
 
 
@@ -85,7 +82,7 @@ def _unchecked(unchecked: Unchecked) -> dict[str, Any]:
     return {
         "rule": rule.id,
         "name": rule.name,
-        "reason": printable(unchecked.reason),
+        "reason": unchecked.reason,
         "is_required": unchecked.is_required,
     }
 
@@ -96,12 +93,12 @@ def _suppressed(suppressed: Suppressed) -> dict[str, Any]:
 
 def _suppression(suppression: Suppression) -> dict[str, str | None]:
     return {
-        "rule": printable(suppression.rule),
-        "where": printable(suppression.where),
+        "rule": suppression.rule,
+        "where": suppression.where,
         **_reason(suppression),
     }
 
 
 def _reason(suppression: Suppression) -> dict[str, str | None]:
     until = suppression.until
-    return {"reason": printable(suppression.reason), "until": str(until) if until else None}
+    return {"reason": suppression.reason, "until": str(until) if until else None}

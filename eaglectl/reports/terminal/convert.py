@@ -3,15 +3,13 @@
 import json
 from collections import Counter
 
-from rich.console import Console
-from rich.text import Text
-
 from eaglectl.acceptance.gate import Gate
 from eaglectl.conversion.plan import ConversionPlan, KeyChange
 from eaglectl.drafter.drafter import Norms
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.acceptance import estimate
-from eaglectl.reports.terminal.layout import filled_table, indented, print_heading, print_notes, table
+from eaglectl.reports.terminal.console import Console, Text, indented
+from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
 from eaglectl.reports.wording import shortened, size, trained_layers
 from eaglectl.results import Conversion
 
@@ -95,8 +93,11 @@ def print_gate(console: Console, gate: Gate) -> None:
         return
     console.print(
         Text(f"missed: a lower bound is below {gate.tolerance:g}, and nothing was written", style="red"),
+        soft_wrap=True,
+    )
+    console.print(
         Text(
-            "\nmore prompts narrow the intervals; prompts like those in production calibrate better;"
+            "more prompts narrow the intervals; prompts like those in production calibrate better;"
             " --tolerance lowers the bar, --no-gate skips the gate",
             style="dim",
         ),

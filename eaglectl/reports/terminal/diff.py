@@ -4,9 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
 from eaglectl.reports.differences import (
     SPELLING,
     TENSOR_HEAD,
@@ -22,9 +19,9 @@ from eaglectl.reports.differences import (
     shown_tensors,
     value,
 )
-from eaglectl.reports.terminal.layout import indented, table
+from eaglectl.reports.terminal.console import Console, Text, indented
+from eaglectl.reports.terminal.layout import print_heading, table
 from eaglectl.reports.wording import plural
-from eaglectl.text import printable
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison, KeyPair, NamePair
@@ -38,56 +35,56 @@ def print_comparison(console: Console, comparison: "Comparison", *, is_whole: bo
     console.print(Text(sentence(comparison), style=STYLES[comparison.verdict]), soft_wrap=True)
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         console.print(
-            Text.assemble("  ", (name, "bold"), f"  {printable(side.source)}", (f"  ({about(side)})", "dim")),
+            Text.assemble("  ", (name, "bold"), f"  {side.source}", (f"  ({about(side)})", "dim")),
             soft_wrap=True,
         )
     _print_facts(console, comparison)
     _print_tensors(console, comparison)
     _print_spelling(console, comparison, is_whole=is_whole)
     if comparison.notes:
-        console.print(Text("\nNotes", style="bold"))
+        print_heading(console, "Notes")
         for note in comparison.notes:
-            console.print(indented(Text(printable(note))))
+            console.print(indented(Text(note)))
 
 
 def _print_facts(console: Console, comparison: "Comparison") -> None:
-    console.print(Text("\nMeaning", style="bold"), Text(count_facts(comparison), style="dim"), sep="  ")
+    print_heading(console, "Meaning", count_facts(comparison))
     rows = table("", "A", "B", "")
     for fact in shown_facts(comparison):
         style = {"differs": "red", "unknown": "yellow"}.get(fact.state, "dim")
-        values = (Text(printable(text)) for text in fact_values(fact))
-        rows.add_row(Text(fact.name, style=style), *values, Text(printable(fact_why(fact)), style="dim"))
+        values = (Text(text) for text in fact_values(fact))
+        rows.add_row(Text(fact.name, style=style), *values, Text(fact_why(fact), style="dim"))
     if rows.row_count:
         console.print(indented(rows))
 
 
 def _print_tensors(console: Console, comparison: "Comparison") -> None:
-    console.print(Text("\nTensors", style="bold"), Text(count_tensors(comparison), style="dim"), sep="  ")
+    print_heading(console, "Tensors", count_tensors(comparison))
     rows = table(*TENSOR_HEAD)
     rows.columns[0].no_wrap = True
     for pair in shown_tensors(comparison):
-        name = Text(printable(pair.name), style="red" if pair.differs else "dim")
+        name = Text(pair.name, style="red" if pair.differs else "dim")
         rows.add_row(name, how(pair), *figures(pair))
     if rows.row_count:
         console.print(indented(rows))
     for pair in comparison.tensors:
         if pair.remark:
-            console.print(indented(Text(f"{printable(pair.name)}: {pair.remark}", style="dim")))
+            console.print(indented(Text(f"{pair.name}: {pair.remark}", style="dim")))
 
 
 def _print_spelling(console: Console, comparison: "Comparison", *, is_whole: bool) -> None:
     spelling = comparison.spelling
     if not spelling.differs:
         return
-    console.print(Text("\nWritten differently", style="bold"), Text(SPELLING, style="dim"), sep="  ")
+    print_heading(console, "Written differently", SPELLING)
     names = spelling.names if is_whole else _examples(spelling.names)
     rows = table("", "A", "B")
     for remark in spelling.remarks:
-        rows.add_row(remark.about, Text(printable(remark.a)), Text(printable(remark.b)))
+        rows.add_row(remark.about, Text(remark.a), Text(remark.b))
     for pair in names:
-        rows.add_row(f"name of {printable(pair.name)}", _names(pair.a), _names(pair.b))
+        rows.add_row(f"name of {pair.name}", _names(pair.a), _names(pair.b))
     for key in spelling.keys if is_whole else ():
-        rows.add_row(printable(key.key), Text(printable(value(key.a))), Text(printable(value(key.b))))
+        rows.add_row(key.key, Text(value(key.a)), Text(value(key.b)))
     if rows.row_count:
         console.print(indented(rows))
     if rest := "" if is_whole else _rest(spelling.names, spelling.keys):
@@ -107,11 +104,11 @@ def _rest(names: "Sequence[NamePair]", keys: "Sequence[KeyPair]") -> str:
     """How many names and keys are not shown; empty where there are none."""
     parts = [f"{plural(len(names), 'tensor')} under other names"] if names else []
     if keys:
-        listed = ", ".join(printable(key.key) for key in keys[:SHOWN])
+        listed = ", ".join(key.key for key in keys[:SHOWN])
         more = ", ..." if len(keys) > SHOWN else ""
         parts.append(f"{plural(len(keys), 'config key')}: {listed}{more}")
     return f"{'; '.join(parts)} (eaglectl -v diff lists them)" if parts else ""
 
 
 def _names(names: Iterable[str]) -> Text:
-    return Text(printable(" + ".join(names)))
+    return Text(" + ".join(names))

@@ -2,16 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.releases import ranges
 from eaglectl.reports.engines import model_runners, unversioned_notes
-from eaglectl.reports.terminal.layout import indented, table
+from eaglectl.reports.terminal.console import Console, Table, Text, indented
+from eaglectl.reports.terminal.layout import table
 from eaglectl.validation.support import ATTENTION, NORMS, Service, services
 
 COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
@@ -28,13 +24,12 @@ def print_engines(console: Console) -> None:
         console.print(Text.assemble((engine.title, "bold"), f" {ranges(engine.releases, engine.releases)}"))
         _print_lines(console, [*_runner_lines(engine), f"from {engine.data['source']}", SCOPE])
         rows = _table(engine, [service for service in served if service.engine == engine.name])
-        console.print(Padding(rows, (0, 0, 1, 2)))
+        console.print(indented(rows, lines_after=1))
     console.print(Text("Releases not followed", style="bold"))
     for name, notes in unversioned_notes().items():
         _print_lines(console, [f"{name}: {note}" for note in notes])
-    console.print(
-        "\n`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release"
-    )
+    console.print()
+    console.print("`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release")
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:

@@ -1,12 +1,9 @@
 """The terminal output of `validate --fix`."""
 
-from rich.console import Console
-from rich.text import Text
-
 from eaglectl.reports.findings import counted, fails
+from eaglectl.reports.terminal.console import Console, Text
 from eaglectl.reports.terminal.validate import STYLES, print_finding, print_releases
 from eaglectl.results import FixResult
-from eaglectl.text import printable
 
 
 def print_fix(console: Console, result: FixResult, *, is_quiet: bool = False) -> None:
@@ -30,17 +27,17 @@ def _print_fixed(console: Console, result: FixResult) -> None:
     console.print(Text("fixed", style="bold green"))
     for finding in result.fixed:
         rule = f"  {finding.rule.id} {finding.rule.name}  "
-        line = Text.assemble((rule, "bold"), printable(finding.match.message))
+        line = Text.assemble((rule, "bold"), finding.match.message)
         console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _print_end(console: Console, result: FixResult) -> None:
     verdict, suffix = result.report.verdict, ""
     if result.out is None:
-        console.print(f"nothing was written: {printable(result.stopped)}", style="yellow", soft_wrap=True)
+        console.print(f"nothing was written: {result.stopped}", style="yellow", soft_wrap=True)
     else:
         counts = f"{len(result.fixed)} fixed, {len(result.left)} left"
-        line = Text.assemble(("wrote ", "green"), (printable(str(result.out)), "bold"), f": {counts}")
+        line = Text.assemble(("wrote ", "green"), (str(result.out), "bold"), f": {counts}")
         console.print(line, soft_wrap=True)
         suffix = f" (before: {result.before.verdict})"
     console.print(Text.assemble((verdict, f"bold {STYLES[verdict]}"), f"  {counted(result.report)}{suffix}"))

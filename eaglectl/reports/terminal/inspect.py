@@ -2,22 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from eaglectl.reports import inspection as shared
-from eaglectl.reports.terminal.layout import (
-    filled_table,
-    indented,
-    pairs,
-    print_heading,
-    print_notes,
-    table,
-)
+from eaglectl.reports.terminal.console import Console, Table, Text, indented
+from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_notes, table
 from eaglectl.reports.wording import trained_layers
 from eaglectl.results import FailedSource, Inspection
-from eaglectl.text import printable
 
 OUTCOME_STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
 AS_TRAINED_STYLES = {"yes": "green", "no": "red", "unknown": "yellow"}
@@ -45,9 +34,9 @@ def print_inspections(
 ) -> None:
     """Print each source under its name, or why it could not be inspected, then the number inspected."""
     for source, result in results:
-        console.print(Text(f"== {printable(source)}", style="bold"), soft_wrap=True)
+        console.print(Text(f"== {source}", style="bold"), soft_wrap=True)
         if isinstance(result, FailedSource):
-            message = f"not inspected: {printable(result.message)}"
+            message = f"not inspected: {result.message}"
             console.print(Text(message, style="yellow"), soft_wrap=True)
         else:
             print_inspection(console, result, has_tensors=has_tensors)

@@ -2,13 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from eaglectl.drafter.drafter import Note
 from eaglectl.reports.inspection import sorted_notes
+from eaglectl.reports.terminal.console import MOST_ROWS, Console, Content, Table, Text, first_rows, indented
 
 LEVEL_STYLES = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
 # columns whose cells are kept on one line
@@ -17,7 +13,8 @@ UNWRAPPED = ("engine", "ids it reads", "boundaries", "action")
 
 def print_heading(console: Console, title: str, about: str = "") -> None:
     """Print the title of a block after an empty line, and what the block is about in grey."""
-    heading = Text(f"\n{title}", style="bold")
+    console.print()
+    heading = Text(title, style="bold")
     if about:
         console.print(heading, Text(about, style="dim"), sep="  ")
     else:
@@ -29,8 +26,15 @@ def print_notes(console: Console, notes: Sequence[Note]) -> None:
     if not notes:
         return
     print_heading(console, "Notes")
-    for note in sorted_notes(notes):
+    for note in sorted_notes(notes)[:MOST_ROWS]:
         console.print(indented(labelled(Text(note.level, LEVEL_STYLES[note.level]), note.text)))
+    print_rest(console, len(notes) - MOST_ROWS)
+
+
+def print_rest(console: Console, count: int, noun: str = "") -> None:
+    """Print how many more there are than are shown."""
+    if count > 0:
+        console.print(Text(f"  and {count:,} more{noun and f' {noun}'}", style="dim"))
 
 
 def table(*head: str) -> Table:
@@ -41,33 +45,28 @@ def table(*head: str) -> Table:
     return rows
 
 
-def filled_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table with these rows."""
+def filled_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, is_whole: bool = False) -> Table:
+    """Return a table with the first of these rows and the number of the rest, or with all (`is_whole`)."""
     filled = table(*head)
-    for row in rows:
-        filled.add_row(*(Text(cell) for cell in row))
+    for row in rows if is_whole else first_rows(rows):
+        filled.add_row(*row)
     return filled
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> RenderableType:
+def pairs(rows: Iterable[tuple[str, str]]) -> Content:
     """Return names and values, a pair a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows:
-        grid.add_row(name, Text(value))
+        grid.add_row(name, value)
     return grid
 
 
-def labelled(label: Text, text: str) -> RenderableType:
+def labelled(label: Text, text: str) -> Content:
     """Return text beside a label of at most eight characters."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(width=8)
     grid.add_column(overflow="fold")
-    grid.add_row(label, Text(text))
+    grid.add_row(label, text)
     return grid
-
-
-def indented(content: RenderableType, columns: int = 2) -> RenderableType:
-    """Return the content moved to the right."""
-    return Padding(Group(content), (0, 0, 0, columns))

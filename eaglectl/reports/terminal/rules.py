@@ -4,13 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from string import ascii_lowercase
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from eaglectl.reports.findings import rule_url
-from eaglectl.reports.terminal.layout import indented
+from eaglectl.reports.terminal.console import Console, Table, Text, indented
+from eaglectl.reports.terminal.layout import print_heading
 from eaglectl.reports.terminal.validate import STYLES
 from eaglectl.reports.wording import plural
 from eaglectl.validation.rule import Rule
@@ -24,7 +20,7 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
         for rule in members:
             severity = Text(rule.severity, style=STYLES[rule.severity])
             grid.add_row(rule.id, severity, rule.name, Text(f"{rule.summary}{_releases(rule)}", style="dim"))
-        console.print(Padding(grid, (0, 0, 1, 2)))
+        console.print(indented(grid, lines_after=1))
     console.print(f"{plural(len(rules), 'rule')}; `eaglectl explain RULE` says why and what to do")
 
 
@@ -42,8 +38,9 @@ def print_rule(console: Console, rule: Rule) -> None:
     console.print()
     console.print(indented(Text(rule.summary)))
     for heading, text in (("Why", rule.why), ("Fix", rule.fix), ("To suppress it", suppression(rule))):
-        console.print(Text(f"\n{heading}", style="bold"))
-        console.print(indented(Text(text)))
+        print_heading(console, heading)
+        for line in text.split("\n"):
+            console.print(indented(line))
 
 
 def suppression(rule: Rule) -> str:

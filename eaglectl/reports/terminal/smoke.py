@@ -1,11 +1,9 @@
 """The terminal output of `smoke`: the verdict, then the numbers."""
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports import acceptance as shared
-from eaglectl.reports.terminal.layout import filled_table, indented, pairs, print_heading, table
+from eaglectl.reports.terminal.console import Console, Content, Text, indented
+from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, table
 
 BETTER_STYLES = {"yes": "red", "no": "green"}
 
@@ -20,7 +18,8 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
     console.print(indented(_table(shared.acceptance(report))))
     if report.against:
         source = (f"against {report.against.source}", "bold")
-        console.print(Text.assemble("\n", source, f"  {shared.compared(report.against)}"))
+        console.print()
+        console.print(Text.assemble(source, f"  {shared.compared(report.against)}"))
     if report.variants:
         print_heading(console, shared.VARIANTS_TITLE, shared.RATIO)
         console.print(indented(_variants(report)))
@@ -35,13 +34,13 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
         console.print(Text(settings, style="dim"))
 
 
-def _variants(report: SmokeReport) -> RenderableType:
+def _variants(report: SmokeReport) -> Content:
     rows = table(*shared.VARIANT_HEAD)
     for name, measured, ratio, better in shared.variants(report):
         rows.add_row(name, measured, ratio, Text(better, style=BETTER_STYLES[better]))
     return rows
 
 
-def _table(cells: shared.Cells) -> RenderableType:
+def _table(cells: shared.Cells) -> Content:
     head, *rows = cells
     return filled_table(head, rows)

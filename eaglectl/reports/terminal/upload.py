@@ -2,12 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
-from eaglectl.reports.terminal.layout import indented, table
+from eaglectl.reports.terminal.console import Console, Text, indented
+from eaglectl.reports.terminal.layout import table
 from eaglectl.reports.wording import size
-from eaglectl.text import printable
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
@@ -19,13 +16,13 @@ STYLES = {"new": "green", "changed": "yellow", "unchanged": "dim", "unknown": "d
 
 def print_plan(console: Console, plan: "UploadPlan") -> None:
     """Print the destination, and every file with its size and change."""
-    console.print(Text.assemble((printable(plan.repo), "bold"), f"  {_where(plan)}"), soft_wrap=True)
+    console.print(Text.assemble((plan.repo, "bold"), f"  {_where(plan)}"), soft_wrap=True)
     rows = table("file", "bytes", "size", "there", "sha256")
     for file in plan.files:
         word = plan.change(file)
         made = Text(" (made by eaglectl)", style="dim") if file.is_written else Text("")
         rows.add_row(
-            Text(printable(file.name)) + made,
+            Text(file.name) + made,
             str(file.size),
             size(file.size),
             Text(word, style=STYLES[word]),
@@ -34,11 +31,11 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
     console.print(indented(rows))
     for left in plan.left_out:
         console.print(
-            Text.assemble("  ", ("not sent  ", "yellow"), f"{printable(left.name)}: {left.why}"),
+            Text.assemble("  ", ("not sent  ", "yellow"), f"{left.name}: {left.why}"),
             soft_wrap=True,
         )
     if plan.extra:
-        names = ", ".join(map(printable, plan.extra))
+        names = ", ".join(plan.extra)
         if any(name.endswith(WEIGHTS) for name in plan.extra):
             names += "; weights among them may be loaded beside these or in their place"
         console.print(
@@ -103,4 +100,4 @@ def _print_mismatch(console: Console, done: "Upload") -> None:
     text = f": {url} does not hold what was sent; do not merge or serve it"
     console.print(Text.assemble(("mismatch", "bold red"), text), soft_wrap=True)
     for mismatch in done.mismatches:
-        console.print(f"  {printable(mismatch.name)}: {mismatch.how}", soft_wrap=True)
+        console.print(f"  {mismatch.name}: {mismatch.how}", soft_wrap=True)

@@ -1,11 +1,6 @@
 """The terminal output of `validate`: by checkpoint, errors first, with the fix under each finding."""
 
-import io
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from eaglectl.reports.findings import (
     UncheckedGroup,
@@ -17,9 +12,8 @@ from eaglectl.reports.findings import (
     suppression_rows,
     total,
 )
-from eaglectl.reports.terminal.layout import indented
+from eaglectl.reports.terminal.console import Console, Content, Table, Text, as_plain_text, indented
 from eaglectl.reports.wording import engine_ranges, plural
-from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
 
@@ -52,10 +46,7 @@ def print_reports(console: Console, reports: Sequence[Report], *, is_quiet: bool
 
 def as_text(reports: Sequence[Report]) -> str:
     """Return the terminal output for a file: without colours, 160 columns wide."""
-    stream = io.StringIO()
-    console = Console(file=stream, width=160, no_color=True, highlight=False, emoji=False, markup=False)
-    print_reports(console, reports)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+    return as_plain_text(lambda console: print_reports(console, reports))
 
 
 def _print_report(console: Console, report: Report, common: Sequence[UncheckedGroup]) -> None:
@@ -78,7 +69,7 @@ def _print_failures(console: Console, report: Report) -> None:
 
 
 def _print_title(console: Console, report: Report) -> None:
-    path, verdict = (printable(report.path), "bold"), (report.verdict, STYLES[report.verdict])
+    path, verdict = (report.path, "bold"), (report.verdict, STYLES[report.verdict])
     console.print(Text.assemble(path, "  ", verdict), soft_wrap=True)
     if report.problem:
         _print_text(console, 2, f"could not be read: {report.problem}", "yellow")
@@ -89,7 +80,7 @@ def print_finding(console: Console, finding: Finding, remaining: str = "") -> No
     rule, match = finding.rule, finding.match
     head = Text.assemble((f"{rule.id} {rule.name}", "bold"))
     if match.where:
-        head.append(f"  {printable(match.where)}", style="cyan")
+        head.append(f"  {match.where}", style="cyan")
     if match.engines:
         head.append(f"  {engine_ranges(match.engines)}", style="magenta")
     grid = Table.grid()
@@ -99,7 +90,7 @@ def print_finding(console: Console, finding: Finding, remaining: str = "") -> No
     _print_text(console, FINDING_INDENT, match.message)
     if remaining:
         _print_text(console, FINDING_INDENT, f"left: {remaining}", "dim")
-    fix = Text.assemble(("fix: ", "green"), printable(finding.fix))
+    fix = Text.assemble(("fix: ", "green"), finding.fix)
     console.print(indented(fix, FINDING_INDENT))
 
 
@@ -110,7 +101,7 @@ def print_releases(console: Console, report: Report) -> None:
         grid = Table.grid(padding=(0, 2, 0, 0))
         for releases, outcome, reason in release_rows(report):
             outcome_cell = Text(outcome, style=STYLES[outcome])
-            grid.add_row(printable(releases), outcome_cell, Text(printable(reason), style="dim"))
+            grid.add_row(releases, outcome_cell, Text(reason, style="dim"))
         console.print(indented(grid, 4))
     if report.smallest_changes:
         _print_heading(console, "smallest change that makes all pass")
@@ -133,18 +124,18 @@ def _print_row(console: Console, name: str, text: str) -> None:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=8, no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(Text(printable(name)), Text(printable(text), style="dim"))
+    grid.add_row(Text(name), Text(text, style="dim"))
     console.print(indented(grid, 4))
 
 
 def _print_text(console: Console, columns: int, text: str, style: str = "") -> None:
-    console.print(indented(Text(printable(text), style=style), columns))
+    console.print(indented(Text(text, style=style), columns))
 
 
-def _summary(reports: Sequence[Report]) -> Text:
+def _summary(reports: Sequence[Report]) -> Content:
     verdict = overall_verdict(reports)
     return Text.assemble(
         (verdict, f"bold {STYLES[verdict]}"),
         f"  {total(reports)}",
-        (f"  ({printable(policy_line(reports))})", "dim"),
+        (f"  ({policy_line(reports)})", "dim"),
     )

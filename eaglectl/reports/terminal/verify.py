@@ -2,10 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
-from eaglectl.text import printable
+from eaglectl.reports.terminal.console import Console, Text
 
 if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification
@@ -31,20 +28,18 @@ def print_verification(console: Console, verification: "Verification") -> None:
     lists = ": no list beside the signature"
     if verification.lists:
         lists = f": {good} files as {' and '.join(verification.lists)} say"
-    console.print(Text.assemble((word, style), f"  {printable(verification.folder)}{lists}"), soft_wrap=True)
+    console.print(Text.assemble((word, style), f"  {verification.folder}{lists}"), soft_wrap=True)
     different = [file for file in verification.files if file.judgement != "same"]
     for file in different[:MAX_FILES]:
         console.print(
-            Text.assemble("  ", (file.judgement, "red"), f"  {printable(file.name)} {file.how}"),
+            Text.assemble("  ", (file.judgement, "red"), f"  {file.name} {file.how}"),
             soft_wrap=True,
         )
     if len(different) > MAX_FILES:
         console.print(f"  and {len(different) - MAX_FILES} more; --json names all", soft_wrap=True)
     if verification.signature:
         word, style = SIGNATURES[verification.signature.judgement]
-        console.print(
-            Text.assemble("  ", (word, style), f"  {printable(verification.signature.how)}"), soft_wrap=True
-        )
+        console.print(Text.assemble("  ", (word, style), f"  {verification.signature.how}"), soft_wrap=True)
     if verification.others:
         about = f"  beside them, {len(verification.others)} files that the Hub or its client writes"
         console.print(Text(about, style="dim"), soft_wrap=True)

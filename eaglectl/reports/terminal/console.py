@@ -1,0 +1,102 @@
+"""The console that all terminal output is printed to; it makes every text safe to show.
+
+A text is one line: a line break in it came from a file, and is escaped. What is meant to be several lines is
+printed as several.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.console import Group
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from eaglectl.text import inert, printable
+
+# the most rows of a table that are shown where not all are asked for
+MOST_ROWS = 60
+
+
+class Text(RichText):
+    """Text in one style or several, safe to show; rich itself would drop some control characters unseen."""
+
+    def __init__(self, text: str = "", style: str | Style = "", **options: Any) -> None:
+        super().__init__(printable(text), style, **options)
+
+    def append(self, text: "RichText | str", style: str | Style | None = None) -> "Text":
+        """Add text at the end."""
+        super().append(printable(text) if isinstance(text, str) else text, style)
+        return self
+
+
+# what may be printed; of anything else it is not known how to make it safe
+Content = str | RichText | RichTable | Padding | Group
+
+
+class Table(RichTable):
+    """A table whose cells are safe to show."""
+
+    def add_row(self, *cells: object, style: object = None, end_section: bool = False) -> None:
+        """Add a row of texts."""
+        assert style is None and not end_section
+        super().add_row(*(safe(cell) for cell in cells))
+
+
+class Console:
+    """Prints to a console of rich, and nothing but text that is safe to show."""
+
+    def __init__(self, console: RichConsole) -> None:
+        self._console = console
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person reads it, at the width of their terminal."""
+        return self._console.is_terminal
+
+    def print(self, *contents: Content, style: str = "", sep: str = " ", soft_wrap: bool = False) -> None:
+        """Print contents on a line, tables and blocks each on their own; nothing gives an empty line."""
+        self._console.print(
+            *(safe(content) for content in contents), style=style or None, sep=sep, soft_wrap=soft_wrap
+        )
+
+
+def safe(content: object) -> RichText | Table | Padding | Group:
+    """Return the content with all of its text safe to show. Raises TypeError for what it cannot look into."""
+    match content:
+        case str():
+            return Text(content)
+        case RichText() if content.plain.isprintable():
+            return content  # as Text made it
+        case Table():
+            return content  # its cells were made safe as they were added
+        case Padding():
+            space = (content.top, content.right, content.bottom, content.left)
+            return Padding(safe(content.renderable), space)
+        case Group():
+            return Group(*(safe(part) for part in content.renderables))
+    raise TypeError(f"{type(content).__name__} is not printed: its text cannot be made safe")
+
+
+def indented(content: Content, columns: int = 2, lines_after: int = 0) -> Content:
+    """Return the content moved to the right, with empty lines after it."""
+    return Padding(Group(safe(content)), (0, 0, lines_after, columns))
+
+
+def as_plain_text(paint: Callable[[Console], None], width: int = 160) -> str:
+    """Return what `paint` prints, for a file: without colours."""
+    stream = io.StringIO()
+    console = RichConsole(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    paint(Console(console))
+    return "\n".join(inert(line.rstrip()) for line in stream.getvalue().splitlines())
+
+
+def first_rows(rows: Iterable[Sequence[str]], most: int = MOST_ROWS) -> list[Sequence[str]]:
+    """Return the first rows, and one that counts the rest."""
+    every = list(rows)
+    if len(every) <= most + 1:
+        return every
+    return [*every[:most], (f"and {len(every) - most:,} more",)]
