@@ -70,6 +70,11 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return f"{text[: len(text) - left_out - end]}[... {left_out:,} characters ...]{text[-end:]}"
 
 
+def brief(name: str) -> str:
+    """Return a name for a sentence, its middle left out where it is long."""
+    return shortened(name, LONGEST_WORD)
+
+
 def _shortened_word(word: re.Match[str]) -> str:
     return shortened(word[0], LONGEST_WORD)
 
@@ -77,6 +82,13 @@ def _shortened_word(word: re.Match[str]) -> str:
 def inert(line: str) -> str:
     """Return a line of output in which no CI system finds a command."""
     return COMMAND_LINE.sub(r"\1\\x3a", COMMAND.sub(r"#\\x23", line))
+
+
+def as_markdown(text: str) -> str:
+    """Return text that Markdown shows literally, in a table cell too: no HTML, no link, no mention."""
+    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", shown)
+    return re.sub(r"([@#]|:/|www)(?=[\w/.])", "\\1\u200b", shown)
 
 
 def listed(names: Iterable[str], separator: str = ", ", most: int = MOST) -> str:

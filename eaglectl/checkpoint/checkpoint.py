@@ -10,6 +10,7 @@ from eaglectl.checkpoint.layout import CONFIG, INDEX, PICKLES, RECORD, SINGLE, p
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.topics import JSON, SHARDS, UNSAFE, WEIGHTS
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.text import listed
 
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
@@ -58,7 +59,7 @@ def read_checkpoint(source: Source) -> Checkpoint:
     if weight_map is not None:
         _check_index(weight_map, tensors)
     if not tensors:
-        raise UnreadableError(f"{source.label}: {', '.join(files)} holds no tensors", WEIGHTS, files[0])
+        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
 
 

@@ -24,6 +24,7 @@ from eaglectl.checkpoint.tensor_table import (
 )
 from eaglectl.checkpoint.torch_file import TorchFile, read_torch_file
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +108,7 @@ def selected_tokens(source: Source) -> tuple[int, ...] | None:
             if "selected_token_ids" in saved.value.entries:
                 return _token_ids(source, name, saved, saved.value.entries["selected_token_ids"])
     if files:
-        raise UnreadableError(f"{', '.join(files)} of {source.label}: no d2t and no selected_token_ids in it")
+        raise UnreadableError(f"{listed(files)} of {source.label}: no d2t and no selected_token_ids in it")
     return None
 
 
@@ -151,10 +152,10 @@ def _pickled(source: Source, files: tuple[str, ...]) -> dict[str, "torch.Tensor"
             )
         for view in views:
             if view.name in tensors:
-                raise RefusedError(f"{view.name} is in more than one of {', '.join(files)}; keep one")
+                raise RefusedError(f"{view.name} is in more than one of {listed(files)}; keep one")
             tensors[view.name] = _tensor(source, file, saved, view)
     if not tensors:
-        raise UnreadableError(f"{source.label}: {', '.join(files)} holds no tensors")
+        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors")
     return tensors
 
 

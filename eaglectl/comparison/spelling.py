@@ -7,6 +7,7 @@ from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Side, Spel
 from eaglectl.comparison.pairing import tensors_of
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.formats.catalogue import by_name
+from eaglectl.text import listed
 
 CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
 
@@ -28,9 +29,9 @@ def _words(side: Side) -> dict[str, str]:
     return {
         "producer": by_name(drafter.producer).title,
         "layer ids": _ids(drafter.aux),
-        "files": ", ".join(side.checkpoint.weight_files),
+        "files": listed(side.checkpoint.weight_files),
         "target": drafter.target.name or "not named",
-        "strays": ", ".join(drafter.strays) or "none",
+        "strays": listed(drafter.strays) or "none",
     }
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import eaglectl
+from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.record import history, is_untrained
 from eaglectl.errors import UnreadableError
-from eaglectl.text import printable
+from eaglectl.text import as_markdown, printable
 
 if TYPE_CHECKING:
     from eaglectl.conversion.plan import ConversionPlan
@@ -42,7 +43,7 @@ def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     base = drafter.target.name
     front = [
         "---",
-        *([f"base_model: {base}"] if base and "/" in base else []),
+        *([f"base_model: {base}"] if base and is_repo_name(base) else []),
         "library_name: vllm",
         "tags: [speculative-decoding, eagle3]",
         "---",
@@ -56,7 +57,7 @@ def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     body = [
         f"# EAGLE-{drafter.version} drafter",
         "",
-        f"Converted from {plan.source} ({drafter.producer}) to the {plan.layout} layout by eaglectl"
+        f"Converted from {as_markdown(plan.source)} ({drafter.producer}) to the {plan.layout} layout by eaglectl"
         f" {eaglectl.__version__}; aux layers: {boundaries}.",
     ]
     gate = gate_lines(record)
@@ -95,7 +96,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple[str, str]]:
     try:
         fc_norm, norm_output = (
-            words.get(upgrade[key], str(upgrade[key]))
+            words.get(upgrade[key], as_markdown(str(upgrade[key])))
             for key, words in (("fc_norm", FC_NORM), ("norm_output", NORM_OUTPUT))
         )
         if refit := upgrade.get("refit"):
@@ -128,7 +129,7 @@ def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
             for row in gate["rows"]
         ]
         prompts, least = int(gate["prompts"]), float(gate["tolerance"])
-        engine, device, dtype = (printable(str(gate[key])) for key in ("engine", "device", "dtype"))
+        engine, device, dtype = (as_markdown(str(gate[key])) for key in ("engine", "device", "dtype"))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         raise _broken("what the gate measured") from None
     if not rows:

@@ -10,6 +10,7 @@ from eaglectl.drafter.drafter import Drafter, bias_feature
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Layout
 from eaglectl.formats.names import canonical_name
+from eaglectl.text import listed
 
 COPIED_SUFFIXES = (".md", ".txt", ".jinja", ".model")
 LEGAL_PREFIXES = ("LICENSE", "NOTICE")
@@ -32,7 +33,7 @@ def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
     }
     for name in drop:
         if name not in drafter.unknown and name not in optional:
-            droppable = ", ".join(sorted((*drafter.unknown, *optional))) or "nothing"
+            droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
             raise UsageError(
                 f"--drop {name}: no drafter works without it, or the file has no such tensor; droppable here:"
                 f" {droppable}"

@@ -15,6 +15,7 @@ from eaglectl.errors import EaglectlError, RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name, writable
 from eaglectl.formats.format import Answers, Format, Layout
 from eaglectl.formats.reader import model_class_of, read_drafter
+from eaglectl.text import listed
 
 WHY_NOT: Mapping[Feature, str] = {
     Feature.NORM_BEFORE_RESIDUAL: "no rewriting of weights replaces it (the residual would need a norm)",
@@ -34,9 +35,9 @@ def format_to_write(name: str) -> tuple[Format, Layout]:
 def check_settled(drafter: Drafter) -> None:
     """Raise RefusedError with all of a drafter's problems, UsageError with all of its questions."""
     if problems := drafter.notes_at("problem"):
-        raise RefusedError("; ".join(note.text for note in problems))
+        raise RefusedError(listed((note.text for note in problems), "; "))
     if questions := drafter.notes_at("question"):
-        raise UsageError("; ".join(note.text for note in questions))
+        raise UsageError(listed((note.text for note in questions), "; "))
 
 
 def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:

@@ -21,6 +21,7 @@ from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UsageError
 from eaglectl.progress import OnProgress, Progress
+from eaglectl.text import listed
 
 CAST_BLOCK = 8 << 20  # bytes
 REPORTED_BLOCK = 64 << 20  # bytes that are copied between two reports of progress
@@ -117,7 +118,7 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
     if not linked:
         return ()
     text = (
-        f"--link: {', '.join(linked)} is one file under two names: an edit of it in the output changes the"
+        f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
         " source, and the other way round; leave --link out for a copy"
     )
     return (Note("warning", "link", text),)

@@ -15,6 +15,7 @@ from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.view import View, flat_as_read
 from eaglectl.errors import UsageError
+from eaglectl.text import printable
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -140,7 +141,9 @@ def launch_commands(
 
     `path` may be a Hub repository, and `revision` then one of its.
     """
-    target = shlex.quote(drafter.target.name) if drafter.target.name else "TARGET"
+    name = drafter.target.name or ""
+    # a text that cannot be shown whole cannot be copied from a command either
+    target = shlex.quote(name) if name and printable(name) == name else "TARGET"
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
     if revision is not None:
         speculative["revision"] = revision
@@ -157,8 +160,9 @@ def launch_commands(
     ]
     if revision is not None:
         sglang_parts.append(f"--speculative-draft-model-revision {shlex.quote(revision)}")
+    window = str(drafter.carried.get("sliding_window"))
     if Feature.SLIDING_WINDOW in drafter.features():
-        sglang_parts.append(f"--speculative-draft-sliding-window {drafter.carried['sliding_window']}")
+        sglang_parts.append(f"--speculative-draft-sliding-window {shlex.quote(window)}")
     commands = {
         "vllm": f"vllm serve {target} --speculative-config {shlex.quote(json.dumps(speculative))}",
         "sglang": " ".join(sglang_parts),

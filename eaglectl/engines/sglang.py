@@ -13,6 +13,7 @@ from eaglectl.engines.layers import CapturedLayers, adds_one
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm_conditions import has, missing_map, when
 from eaglectl.formats.format import IdsPlace
+from eaglectl.text import brief
 
 RUNNER = "default"
 FLOATS = ("BF16", "F16", "F32")
@@ -115,7 +116,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "window": view.drafter.carried.get("sliding_window"),
         "aux": dims.aux,
         "stated_aux": case.aux_count,
-        "unknown": ", ".join(view.drafter.unknown[:2]),
+        "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
         "prefixes": " or ".join(case.refused_prefixes),
         "read": _captured(case).words,
     }

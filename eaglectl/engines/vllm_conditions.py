@@ -9,6 +9,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.engine import Case, Condition
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
+from eaglectl.text import brief
 
 RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
 MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config")
@@ -345,7 +346,7 @@ def words(case: Case) -> Mapping[str, Any]:
         "stated_layers": view.value("num_hidden_layers"),
         "head_dim": dims.head_dim,
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
-        "unknown": ", ".join(drafter.unknown[:2]),
+        "unknown": ", ".join(map(brief, drafter.unknown[:2])),
         "prefixes": " or ".join(case.refused_prefixes),
         "runners": " and ".join(case.behaviour.runners),
         "target_type": drafter.target.model_type,

@@ -8,6 +8,7 @@ from eaglectl.drafter.tensors import LAYER, NORM, Absorbed, Dimensions, Segment,
 from eaglectl.errors import RefusedError
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.names import Names, split_fused
+from eaglectl.text import listed
 
 
 def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
@@ -138,7 +139,7 @@ def complete_head(
             )
         return tensors
     if dims.draft_vocab != dims.vocab:
-        found = f" (is it {', '.join(unknown)}, misspelt?)" if unknown else ""
+        found = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
         raise RefusedError(
             f"lm_head.weight is missing{found} and the draft vocabulary has {dims.draft_vocab} of"
             f" {dims.vocab} tokens; engines would truncate the target's head: restore it from the trainer",

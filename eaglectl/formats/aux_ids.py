@@ -17,6 +17,7 @@ from eaglectl.errors import UsageError
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Answers, Format
 from eaglectl.formats.unread import ask_about_ids, unread_ids
+from eaglectl.text import listed
 
 Ids = tuple[int, ...]
 # an ids list, its convention (None: it must be asked), and in words why it is read so
@@ -49,7 +50,7 @@ def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answ
     if stated:
         return _boundaries(keys, format, count, target, _read(keys, format, stated, target, answers))
     if unknown:
-        return AuxLayers(count, None, False, f"ids under a key that is not read ({', '.join(unknown)})")
+        return AuxLayers(count, None, False, f"ids under a key that is not read ({listed(unknown)})")
     return _default(keys, format, count, target)
 
 

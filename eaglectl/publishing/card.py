@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import eaglectl
@@ -14,6 +14,7 @@ from eaglectl.engines.catalogue import launch_commands
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.publishing.model_index import measured_with, sampling, with_results
+from eaglectl.text import as_markdown
 from eaglectl.validation.rules.release import front_matter
 
 BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
@@ -195,7 +196,9 @@ def _facts(facts: CardFacts) -> list[tuple[str, str]]:
 def _serving(facts: CardFacts) -> list[str]:
     if not facts.served:
         return []
-    commands = launch_commands(facts.drafter, facts.repo)
+    # a target that is no repository on the Hub is a path of another machine, or any text at all
+    target = replace(facts.drafter.target, name=facts.base_model)
+    commands = launch_commands(replace(facts.drafter, target=target), facts.repo)
     lines = [
         "## Serving",
         "",
@@ -220,7 +223,7 @@ def _measurement(smoke: Mapping[str, Any]) -> list[str]:
         ", ".join(f"{position['value']:.1%}" for position in smoke["per_position"]),
     ]
     about = (
-        f"Measured with {measured_with(smoke['engine'])}, {smoke['prompts']} prompts,"
+        f"Measured with {as_markdown(measured_with(smoke['engine']))}, {smoke['prompts']} prompts,"
         f" {smoke['drafts']} drafts{sampling(smoke)}.{_lossless(smoke.get('lossless'))}"
     )
     return [about, "", *table(("k", "acceptance length", "accepted at each position"), [row]), ""]

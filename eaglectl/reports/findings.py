@@ -14,6 +14,8 @@ from eaglectl.validation.rule import SEVERITIES, Rule
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
 DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
+# the most findings of one rule that are shown to people
+MOST_FINDINGS = 20
 WORST_FIRST = tuple(reversed(SEVERITIES))
 # a reason why rules could not look, and their ids
 UncheckedGroup = tuple[str, list[str]]
@@ -41,6 +43,23 @@ def fails(finding: Finding, report: Report) -> bool:
     if not report.fail_on:
         return False
     return SEVERITIES.index(finding.severity) >= SEVERITIES.index(report.fail_on)
+
+
+def first_findings(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
+    """Return the first findings of each rule, and a sentence for each rule that has more of them."""
+    counts: Counter[tuple[str, str]] = Counter()
+    first = []
+    for finding in findings:
+        name = (finding.rule.id, finding.rule.name)
+        counts[name] += 1
+        if counts[name] <= MOST_FINDINGS:
+            first.append(finding)
+    more = [
+        f"and {count - MOST_FINDINGS:,} more of {rule} {name}; --json lists all"
+        for (rule, name), count in counts.items()
+        if count > MOST_FINDINGS
+    ]
+    return first, more
 
 
 def rules_of(report: Report) -> list[Rule]:

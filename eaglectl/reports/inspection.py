@@ -23,6 +23,8 @@ OUTCOMES = {
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
 SHOWN_GROUPS = 3
+# the most notes that are shown to people
+MOST_NOTES = 20
 SERVED_TITLE = "Served as stored"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
@@ -184,9 +186,12 @@ def _served_row(verdict: Verdict, releases: str) -> ServedRow:
     return ServedRow(verdict.engine, releases, verdict.outcome, "; ".join(verdict.reasons))
 
 
-def sorted_notes(notes: Sequence[Note]) -> list[Note]:
-    """Return notes, the most urgent first."""
-    return sorted(notes, key=lambda note: LEVELS.index(note.level))
+def urgent_notes(notes: Sequence[Note]) -> list[Note]:
+    """Return notes, the most urgent first; of many, the first and how many more there are."""
+    every = sorted(notes, key=lambda note: LEVELS.index(note.level))
+    rest = len(every) - MOST_NOTES
+    more = [Note("note", "", f"and {rest:,} more; --json lists all")] if rest > 0 else []
+    return [*every[:MOST_NOTES], *more]
 
 
 def next_command(inspection: Inspection) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eaglectl.reports.ci.places import Place, Places
-from eaglectl.reports.findings import digest, fingerprints
+from eaglectl.reports.findings import digest, fingerprints, first_findings
 from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, Unchecked, overall_verdict
@@ -22,10 +22,12 @@ def github(reports: Sequence[Report]) -> str:
 
 def _commands(report: Report) -> Iterator[str]:
     places = Places(report.path)
-    for finding in report.findings:
+    first, more = first_findings(report.findings)
+    for finding in first:
         level, place = GITHUB_LEVELS[finding.severity], places.find(finding.match.where)
         yield _command(level, place, _title(finding), _text(finding))
     whole = places.find("")
+    yield from (_command("notice", whole, "more findings", sentence) for sentence in more)
     if report.problem:
         yield _command("error", whole, "could not look", f"{report.path}: {report.problem}")
     for unchecked in _required(report):
@@ -39,7 +41,8 @@ def _command(level: str, place: Place, title: str, message: str) -> str:
 
 
 def _data(text: str) -> str:
-    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+    """A line break of the text comes from a file, and stays an escape."""
+    return printable(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -1,11 +1,16 @@
 """Markdown for comments and step summaries: within their size limits, text from files made harmless."""
 
-import re
 from collections.abc import Iterator, Sequence
 
-from eaglectl.reports.findings import counted, idle_suppressions, release_rows, unchecked_groups
+from eaglectl.reports.findings import (
+    counted,
+    first_findings,
+    idle_suppressions,
+    release_rows,
+    unchecked_groups,
+)
 from eaglectl.reports.wording import engine_ranges
-from eaglectl.text import printable
+from eaglectl.text import as_markdown
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
 
@@ -27,19 +32,21 @@ def markdown(reports: Sequence[Report], limit: int = LIMIT) -> str:
 
 
 def _section(report: Report) -> Iterator[str]:
-    yield from ("", f"### {safe(report.path)}: {report.verdict}", "", f"{counted(report)}.")
+    yield from ("", f"### {as_markdown(report.path)}: {report.verdict}", "", f"{counted(report)}.")
     if report.problem:
-        yield from ("", f"It could not be read: {safe(report.problem)}")
+        yield from ("", f"It could not be read: {as_markdown(report.problem)}")
     if report.findings:
+        first, more = first_findings(report.findings)
         yield from ("", "| severity | rule | where | finding | fix |", "|---|---|---|---|---|")
-        yield from map(_finding_row, report.findings)
+        yield from map(_finding_row, first)
+        yield from (line for sentence in more for line in ("", f"{as_markdown(sentence)}."))
     if report.releases:
         yield from ("", "| releases | served as trained | why |", "|---|---|---|")
         for releases, outcome, reason in release_rows(report):
-            yield f"| {safe(releases)} | {outcome} | {safe(reason)} |"
+            yield f"| {as_markdown(releases)} | {outcome} | {as_markdown(reason)} |"
     if report.smallest_changes:
         yield from ("", "The smallest change that makes all pass:", "")
-        yield from (f"* {safe(change)}" for change in report.smallest_changes)
+        yield from (f"* {as_markdown(change)}" for change in report.smallest_changes)
     for title, lines in _folded_parts(report):
         yield from ("", f"<details><summary>{title}</summary>", "")
         yield from (f"* {line}" for line in lines)
@@ -49,36 +56,29 @@ def _section(report: Report) -> Iterator[str]:
 def _folded_parts(report: Report) -> Iterator[tuple[str, list[str]]]:
     if report.unchecked and not report.problem:
         groups = unchecked_groups(report)
-        yield "could not look", [f"{', '.join(ids)}: {safe(reason)}" for reason, ids in groups]
+        yield "could not look", [f"{', '.join(ids)}: {as_markdown(reason)}" for reason, ids in groups]
     if report.suppressed:
         yield (
             "suppressed",
             [
-                f"{hidden.finding.rule.id} {safe(hidden.finding.match.message)}: {safe(hidden.by.reason)}"
+                f"{hidden.finding.rule.id} {as_markdown(hidden.finding.match.message)}: {as_markdown(hidden.by.reason)}"
                 for hidden in report.suppressed
             ],
         )
     for title, suppressions in idle_suppressions(report):
-        yield title, [f"{safe(entry.rule)}: {safe(entry.reason)}" for entry in suppressions]
+        yield title, [f"{as_markdown(entry.rule)}: {as_markdown(entry.reason)}" for entry in suppressions]
 
 
 def _finding_row(finding: Finding) -> str:
     rule, match = finding.rule, finding.match
     engines = f" ({engine_ranges(match.engines)})" if match.engines else ""
     # the text of a rule holds nothing from a file, so its `code` may stay code
-    fix = safe(match.fix) if match.fix else rule.fix.replace("|", "\\|")
+    fix = as_markdown(match.fix) if match.fix else rule.fix.replace("|", "\\|")
     cells = (
         finding.severity,
         f"{rule.id} {rule.name}",
-        safe(match.where),
-        f"{safe(match.message)}{engines}",
+        as_markdown(match.where),
+        f"{as_markdown(match.message)}{engines}",
         fix,
     )
     return f"| {' | '.join(cells)} |"
-
-
-def safe(text: str) -> str:
-    """Return text that Markdown shows literally, in a table cell too, without mentions and links."""
-    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    escaped = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", escaped)
-    return re.sub(r"([@#]|:/|www)(?=[\w/.])", "\\1\u200b", escaped)

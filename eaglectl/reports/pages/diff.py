@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING
 
 from eaglectl.reports import differences
 from eaglectl.reports.pages.frame import Page
-from eaglectl.reports.pages.markup import Content, Markup, element, folded, join, mark, pairs, section, table
+from eaglectl.reports.pages.markup import (
+    MOST_ROWS,
+    Content,
+    Markup,
+    element,
+    folded,
+    join,
+    mark,
+    pairs,
+    section,
+    table,
+)
 from eaglectl.reports.wording import plural
 
 if TYPE_CHECKING:
@@ -45,11 +56,10 @@ def _body(comparison: "Comparison") -> Markup:
         ("tensor", *differences.TENSOR_HEAD[1:]),
         map(_tensor, differences.shown_tensors(comparison)),
     )
-    remarks = [
-        element("li", element("code", pair.name), f": {pair.remark}")
-        for pair in comparison.tensors
-        if pair.remark
-    ]
+    remarked = [pair for pair in comparison.tensors if pair.remark]
+    remarks = [element("li", element("code", pair.name), f": {pair.remark}") for pair in remarked[:MOST_ROWS]]
+    if len(remarked) > MOST_ROWS:
+        remarks.append(element("li", f"and {len(remarked) - MOST_ROWS:,} more; --json lists all"))
     return join(
         [
             section("Meaning", facts, about=differences.count_facts(comparison)),

@@ -106,5 +106,5 @@ def _tensor_table(inspection: Inspection) -> Markup:
 
 
 def _notes(inspection: Inspection) -> Markup:
-    notes = shared.sorted_notes(inspection.drafter.notes)
+    notes = shared.urgent_notes(inspection.drafter.notes)
     return remarks((note.level, LEVEL_TONES[note.level], note.text) for note in notes)

@@ -5,6 +5,8 @@ from html import escape
 
 from eaglectl.text import printable
 
+# the most rows of a table
+MOST_ROWS = 200
 VOID = ("meta",)
 
 
@@ -78,7 +80,11 @@ def table(label: str, head: Sequence[str], rows: Iterable[Sequence[Content]], ki
 
     `kind`: "figures" keeps each cell on one line.
     """
-    body = join(_row(row) for row in rows)
+    every = list(rows)
+    shown = every[:MOST_ROWS]
+    if len(every) > len(shown):
+        shown.append((f"and {len(every) - len(shown):,} more; --json lists all",))
+    body = join(_row(row) for row in shown)
     if not body:
         return NOTHING
     inner = element("table", _head(head), element("tbody", body))
@@ -125,7 +131,7 @@ def command(line: str) -> Markup:
     """Return a command to copy, or nothing without one; no line break falls inside the name of an option."""
     if not line:
         return NOTHING
-    return element("pre", element("code", Markup(" ".join(map(_word, line.split(" "))))))
+    return element("pre", element("code", Markup(" ".join(map(_word, printable(line).split(" "))))))
 
 
 def _word(word: str) -> Markup:

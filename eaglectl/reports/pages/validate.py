@@ -7,6 +7,7 @@ from eaglectl.reports.findings import (
     UncheckedGroup,
     common_unchecked,
     counted,
+    first_findings,
     own_unchecked,
     policy_line,
     release_rows,
@@ -100,7 +101,9 @@ def _findings(report: Report, level: int) -> Iterator[Markup]:
         findings = [finding for finding in report.findings if finding.severity == severity]
         if findings:
             yield element(f"h{level}", plural(len(findings), severity))
-            yield element("ul", *map(_finding, findings), class_="findings")
+            first, more = first_findings(findings)
+            yield element("ul", *map(_finding, first), class_="findings")
+            yield from (element("p", sentence, class_="about") for sentence in more)
 
 
 def _finding(finding: Finding) -> Markup:

@@ -18,7 +18,7 @@ from rich.text import Text as RichText
 from eaglectl.text import inert, printable
 
 # the most rows of a table that are shown where not all are asked for
-MOST_ROWS = 60
+MOST_ROWS = 40
 
 
 class Text(RichText):
@@ -99,4 +99,4 @@ def first_rows(rows: Iterable[Sequence[str]], most: int = MOST_ROWS) -> list[Seq
     every = list(rows)
     if len(every) <= most + 1:
         return every
-    return [*every[:most], (f"and {len(every) - most:,} more",)]
+    return [*every[:most], (f"and {len(every) - most:,} more; --json lists all",)]

@@ -13,7 +13,6 @@ from eaglectl.reports.terminal.layout import filled_table, print_heading, print_
 from eaglectl.reports.wording import shortened, size, trained_layers
 from eaglectl.results import Conversion
 
-SHOWN_CHANGES = 60
 # the settings of EAGLE-3.1 by trainer (formats.md, sections 1 and 8)
 TRAINERS = (
     ("TorchSpec", '"fc_norm": {fc_norm}, "norm_output": {norm_output} in the draft model\'s config'),
@@ -45,7 +44,7 @@ def print_plan(console: Console, plan: ConversionPlan) -> None:
     moves = ((step.action, " + ".join(step.stored) or "config", step.name) for step in steps)
     console.print(indented(filled_table(("action", "from", "to"), moves)))
     print_heading(console, f"config.json: {len(plan.changes)} keys change")
-    changes = map(_change, plan.changes[:SHOWN_CHANGES])
+    changes = map(_change, plan.changes)
     console.print(indented(filled_table(("key", "before", "after"), changes)))
     if left_out := (*plan.left_tensors, *plan.left_files):
         print_heading(console, "Left out")

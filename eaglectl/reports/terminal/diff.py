@@ -19,15 +19,18 @@ from eaglectl.reports.differences import (
     shown_tensors,
     value,
 )
-from eaglectl.reports.terminal.console import Console, Text, indented
-from eaglectl.reports.terminal.layout import print_heading, table
+from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
+from eaglectl.reports.terminal.layout import print_heading, print_rest, table
 from eaglectl.reports.wording import plural
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison, KeyPair, NamePair
 
 STYLES = {"equal": "green", "differs": "bold red", "same-headers": "yellow", "could-not-look": "yellow"}
 SHOWN = 12
+# characters of a tensor's name that may be wrapped
+LONG_NAME = 80
 
 
 def print_comparison(console: Console, comparison: "Comparison", *, is_whole: bool = False) -> None:
@@ -39,11 +42,11 @@ def print_comparison(console: Console, comparison: "Comparison", *, is_whole: bo
             soft_wrap=True,
         )
     _print_facts(console, comparison)
-    _print_tensors(console, comparison)
+    _print_tensors(console, comparison, is_whole=is_whole)
     _print_spelling(console, comparison, is_whole=is_whole)
     if comparison.notes:
         print_heading(console, "Notes")
-        for note in comparison.notes:
+        for note in comparison.notes[:MOST_ROWS]:
             console.print(indented(Text(note)))
 
 
@@ -58,18 +61,22 @@ def _print_facts(console: Console, comparison: "Comparison") -> None:
         console.print(indented(rows))
 
 
-def _print_tensors(console: Console, comparison: "Comparison") -> None:
+def _print_tensors(console: Console, comparison: "Comparison", *, is_whole: bool) -> None:
     print_heading(console, "Tensors", count_tensors(comparison))
     rows = table(*TENSOR_HEAD)
-    rows.columns[0].no_wrap = True
-    for pair in shown_tensors(comparison):
+    shown = list(shown_tensors(comparison))
+    rows.columns[0].no_wrap = all(len(pair.name) < LONG_NAME for pair in shown)
+    for pair in shown if is_whole else shown[:MOST_ROWS]:
         name = Text(pair.name, style="red" if pair.differs else "dim")
         rows.add_row(name, how(pair), *figures(pair))
     if rows.row_count:
         console.print(indented(rows))
-    for pair in comparison.tensors:
-        if pair.remark:
-            console.print(indented(Text(f"{pair.name}: {pair.remark}", style="dim")))
+    remarks = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
+    for remark in remarks if is_whole else remarks[:MOST_ROWS]:
+        console.print(indented(Text(remark, style="dim")))
+    if not is_whole:
+        print_rest(console, len(shown) - MOST_ROWS, "tensors")
+        print_rest(console, len(remarks) - MOST_ROWS, "remarks")
 
 
 def _print_spelling(console: Console, comparison: "Comparison", *, is_whole: bool) -> None:
@@ -104,9 +111,8 @@ def _rest(names: "Sequence[NamePair]", keys: "Sequence[KeyPair]") -> str:
     """How many names and keys are not shown; empty where there are none."""
     parts = [f"{plural(len(names), 'tensor')} under other names"] if names else []
     if keys:
-        listed = ", ".join(key.key for key in keys[:SHOWN])
-        more = ", ..." if len(keys) > SHOWN else ""
-        parts.append(f"{plural(len(keys), 'config key')}: {listed}{more}")
+        names_of_keys = listed((key.key for key in keys), most=SHOWN)
+        parts.append(f"{plural(len(keys), 'config key')}: {names_of_keys}")
     return f"{'; '.join(parts)} (eaglectl -v diff lists them)" if parts else ""
 
 

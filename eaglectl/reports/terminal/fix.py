@@ -1,6 +1,8 @@
 """The terminal output of `validate --fix`."""
 
-from eaglectl.reports.findings import counted, fails
+from collections.abc import Sequence
+
+from eaglectl.reports.findings import counted, fails, first_findings
 from eaglectl.reports.terminal.console import Console, Text
 from eaglectl.reports.terminal.validate import STYLES, print_finding, print_releases
 from eaglectl.results import FixResult
@@ -15,8 +17,11 @@ def print_fix(console: Console, result: FixResult, *, is_quiet: bool = False) ->
         _print_fixed(console, result)
     if left:
         console.print(Text("left", style="bold yellow"))
-    for remaining in left:
-        print_finding(console, remaining.finding, remaining.why)
+    reasons = {id(remaining.finding): remaining.why for remaining in left}
+    first, more = first_findings(remaining.finding for remaining in left)
+    for finding in first:
+        print_finding(console, finding, reasons[id(finding)])
+    _print_more(console, more)
     if not is_quiet:
         print_releases(console, result.report)
         console.print()
@@ -25,10 +30,17 @@ def print_fix(console: Console, result: FixResult, *, is_quiet: bool = False) ->
 
 def _print_fixed(console: Console, result: FixResult) -> None:
     console.print(Text("fixed", style="bold green"))
-    for finding in result.fixed:
+    first, more = first_findings(result.fixed)
+    for finding in first:
         rule = f"  {finding.rule.id} {finding.rule.name}  "
         line = Text.assemble((rule, "bold"), finding.match.message)
         console.print(line, soft_wrap=not console.is_terminal)
+    _print_more(console, more)
+
+
+def _print_more(console: Console, sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        console.print(Text(f"  {sentence}", style="dim"))
 
 
 def _print_end(console: Console, result: FixResult) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from eaglectl.drafter.drafter import Note
-from eaglectl.reports.inspection import sorted_notes
-from eaglectl.reports.terminal.console import MOST_ROWS, Console, Content, Table, Text, first_rows, indented
+from eaglectl.reports.inspection import urgent_notes
+from eaglectl.reports.terminal.console import Console, Content, Table, Text, first_rows, indented
 
 LEVEL_STYLES = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
 # columns whose cells are kept on one line
@@ -26,15 +26,14 @@ def print_notes(console: Console, notes: Sequence[Note]) -> None:
     if not notes:
         return
     print_heading(console, "Notes")
-    for note in sorted_notes(notes)[:MOST_ROWS]:
+    for note in urgent_notes(notes):
         console.print(indented(labelled(Text(note.level, LEVEL_STYLES[note.level]), note.text)))
-    print_rest(console, len(notes) - MOST_ROWS)
 
 
 def print_rest(console: Console, count: int, noun: str = "") -> None:
-    """Print how many more there are than are shown."""
+    """Print how many more there are than are shown; the JSON document has them all."""
     if count > 0:
-        console.print(Text(f"  and {count:,} more{noun and f' {noun}'}", style="dim"))
+        console.print(Text(f"  and {count:,} more{noun and f' {noun}'}; --json lists all", style="dim"))
 
 
 def table(*head: str) -> Table:

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from eaglectl.reports.terminal.console import Console, Text, indented
-from eaglectl.reports.terminal.layout import table
+from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
+from eaglectl.reports.terminal.layout import print_rest, table
 from eaglectl.reports.wording import size
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
@@ -18,7 +19,7 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
     """Print the destination, and every file with its size and change."""
     console.print(Text.assemble((plan.repo, "bold"), f"  {_where(plan)}"), soft_wrap=True)
     rows = table("file", "bytes", "size", "there", "sha256")
-    for file in plan.files:
+    for file in plan.files[:MOST_ROWS]:
         word = plan.change(file)
         made = Text(" (made by eaglectl)", style="dim") if file.is_written else Text("")
         rows.add_row(
@@ -29,13 +30,15 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
             file.sha256[:12],
         )
     console.print(indented(rows))
-    for left in plan.left_out:
+    print_rest(console, len(plan.files) - MOST_ROWS, "files")
+    for left in plan.left_out[:MOST_ROWS]:
         console.print(
             Text.assemble("  ", ("not sent  ", "yellow"), f"{left.name}: {left.why}"),
             soft_wrap=True,
         )
+    print_rest(console, len(plan.left_out) - MOST_ROWS, "that are not sent")
     if plan.extra:
-        names = ", ".join(plan.extra)
+        names = listed(plan.extra)
         if any(name.endswith(WEIGHTS) for name in plan.extra):
             names += "; weights among them may be loaded beside these or in their place"
         console.print(
@@ -99,5 +102,6 @@ def _print_mismatch(console: Console, done: "Upload") -> None:
     url = done.sent.url if done.sent else ""
     text = f": {url} does not hold what was sent; do not merge or serve it"
     console.print(Text.assemble(("mismatch", "bold red"), text), soft_wrap=True)
-    for mismatch in done.mismatches:
+    for mismatch in done.mismatches[:MOST_ROWS]:
         console.print(f"  {mismatch.name}: {mismatch.how}", soft_wrap=True)
+    print_rest(console, len(done.mismatches) - MOST_ROWS)

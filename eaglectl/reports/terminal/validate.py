@@ -6,6 +6,7 @@ from eaglectl.reports.findings import (
     UncheckedGroup,
     common_unchecked,
     fails,
+    first_findings,
     own_unchecked,
     policy_line,
     release_rows,
@@ -51,8 +52,7 @@ def as_text(reports: Sequence[Report]) -> str:
 
 def _print_report(console: Console, report: Report, common: Sequence[UncheckedGroup]) -> None:
     _print_title(console, report)
-    for finding in report.findings:
-        print_finding(console, finding)
+    _print_findings(console, report.findings)
     print_releases(console, report)
     _print_unchecked(console, "could not look", own_unchecked(report, common))
     for title, rows in suppression_rows(report):
@@ -63,9 +63,15 @@ def _print_report(console: Console, report: Report, common: Sequence[UncheckedGr
 
 def _print_failures(console: Console, report: Report) -> None:
     _print_title(console, report)
-    for finding in report.findings:
-        if fails(finding, report):
-            print_finding(console, finding)
+    _print_findings(console, [finding for finding in report.findings if fails(finding, report)])
+
+
+def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    first, more = first_findings(findings)
+    for finding in first:
+        print_finding(console, finding)
+    for sentence in more:
+        _print_text(console, 2, sentence, "dim")
 
 
 def _print_title(console: Console, report: Report) -> None:

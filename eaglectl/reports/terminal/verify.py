@@ -36,7 +36,7 @@ def print_verification(console: Console, verification: "Verification") -> None:
             soft_wrap=True,
         )
     if len(different) > MAX_FILES:
-        console.print(f"  and {len(different) - MAX_FILES} more; --json names all", soft_wrap=True)
+        console.print(f"  and {len(different) - MAX_FILES:,} more; --json lists all", soft_wrap=True)
     if verification.signature:
         word, style = SIGNATURES[verification.signature.judgement]
         console.print(Text.assemble("  ", (word, style), f"  {verification.signature.how}"), soft_wrap=True)

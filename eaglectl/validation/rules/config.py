@@ -9,6 +9,7 @@ from eaglectl.engines.vllm import data
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.producers.speculators import flatten
 from eaglectl.formats.reader import model_class_of
+from eaglectl.text import listed
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.weights import DTYPE
 from eaglectl.validation.subject import Subject, key_place
@@ -71,7 +72,7 @@ def architecture(subject: Subject) -> Iterator[Match]:
         yield Match(f"architectures is the text {stated!r}; a list of names is needed", place)
         return
     if not served:
-        text = f"architectures is {', '.join(names)}" if names else "config names no architecture"
+        text = f"architectures is {listed(names)}" if names else "config names no architecture"
         yield Match(f"{text}; no engine serves a drafter of that name", place)
         return
     built = _model_class(served[0])
