@@ -57,8 +57,8 @@ def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     body = [
         f"# EAGLE-{drafter.version} drafter",
         "",
-        f"Converted from {as_markdown(plan.source)} ({drafter.producer}) to the {plan.layout} layout by eaglectl"
-        f" {eaglectl.__version__}; aux layers: {boundaries}.",
+        f"Converted from {as_markdown(plan.source)} ({drafter.producer}) to the {plan.layout} layout by"
+        f" eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
     ]
     gate = gate_lines(record)
     about = [*upgrade_lines(record), *(["## Acceptance", "", DEFINITION, "", *gate] if gate else [])]

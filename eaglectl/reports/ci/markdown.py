@@ -12,7 +12,7 @@ from eaglectl.reports.findings import (
 from eaglectl.reports.wording import engine_ranges
 from eaglectl.text import as_markdown
 from eaglectl.validation.finding import Finding
-from eaglectl.validation.judge import Report, overall_verdict
+from eaglectl.validation.judge import Report, Suppressed, overall_verdict
 
 # a GitHub comment holds 65,536 characters, GitLab's a million
 LIMIT = 60_000
@@ -60,13 +60,15 @@ def _folded_parts(report: Report) -> Iterator[tuple[str, list[str]]]:
     if report.suppressed:
         yield (
             "suppressed",
-            [
-                f"{hidden.finding.rule.id} {as_markdown(hidden.finding.match.message)}: {as_markdown(hidden.by.reason)}"
-                for hidden in report.suppressed
-            ],
+            list(map(_suppressed, report.suppressed)),
         )
     for title, suppressions in idle_suppressions(report):
         yield title, [f"{as_markdown(entry.rule)}: {as_markdown(entry.reason)}" for entry in suppressions]
+
+
+def _suppressed(hidden: Suppressed) -> str:
+    text = as_markdown(f"{hidden.finding.match.message}: {hidden.by.reason}")
+    return f"{hidden.finding.rule.id} {text}"
 
 
 def _finding_row(finding: Finding) -> str:
