@@ -88,7 +88,7 @@ def as_markdown(text: str) -> str:
     """Return text that Markdown shows literally, in a table cell too: no HTML, no link, no mention."""
     shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     shown = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", shown)
-    return re.sub(r"([@#]|:/|www)(?=[\w/.])", "\\1\u200b", shown)
+    return re.sub(r"([@#]|:/|www)(?=[\w/.])", r"\1&#8203;", shown)
 
 
 def listed(names: Iterable[str], separator: str = ", ", most: int = MOST) -> str:

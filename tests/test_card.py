@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglectl import api
+from eaglectl.checkpoint.hub_names import REPO
 from eaglectl.publishing.card import BEGIN, END
 from tests.builders import call, drafter_config, drafter_folder, drafter_tensors, write_safetensors
 
@@ -380,3 +383,62 @@ def smoke_file(folder: Path) -> Path:
         )
     )
     return path
+
+
+NO_REPOSITORIES = [
+    "a/b\nlicense: mit\ninjected: yes",
+    "a/b\n---\n# Mine\n<script>alert(1)</script>",
+    "a/b](http://evil) <img src=x onerror=alert(1)>",
+    "a/b\n```\n# out of the fence",
+    "<!-- eaglectl: end -->/x",
+    "a/b # comment",
+    "a/b: {c: d}",
+    "'; rm -rf ~ #/x",
+    "three/parts/of-a-path",
+    "a/b\u202e\u200b",
+    "a/" + "b" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("name", NO_REPOSITORIES, ids=range(len(NO_REPOSITORIES)))
+def test_a_verifiers_name_that_is_no_repository_is_in_no_card(name: str, tmp_path: Path) -> None:
+    config = drafter_config(speculators_config={"verifier": {"name_or_path": name}})
+    folder = drafter_folder(tmp_path, config=config)
+    text = card(folder)
+    assert matter(text) == {
+        "library_name": "vllm",
+        "pipeline_tag": "text-generation",
+        "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"],
+    }
+    assert "with its target model:" in text and "vllm serve TARGET " in text
+    assert call("convert", folder, "-o", tmp_path / "out").code == 0
+    converted = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert matter(converted) == {"library_name": "vllm", "tags": ["speculative-decoding", "eagle3"]}
+    for page in (text, converted):
+        assert not re.search(r"injected|script|evil|<img|fence|rm -rf|three/parts|\u202e|b{99}", page)
+        assert len(page) < 5000
+    # what was written can be written again
+    assert card(folder, text.encode()) == text
+
+
+@given(st.from_regex(REPO, fullmatch=True))
+def test_a_repositorys_name_is_plain_text_in_yaml(name: str) -> None:
+    assert yaml.safe_load(f"base_model: {name}") == {"base_model": name}
+
+
+def test_a_record_puts_no_markup_into_the_card(tmp_path: Path) -> None:
+    evil = "x\n# Mine <b>y</b> [l](http://evil) | `c`"
+    row = {
+        "k": 3,
+        "acceptance_length_before": 2.0,
+        "acceptance_length": 2.1,
+        "ratio": 1.05,
+        "interval": [1.0, 1.1],
+    }
+    gate = {"rows": [row], "prompts": 9, "tolerance": 0.97, "engine": evil, "device": evil, "dtype": evil}
+    upgrade = {"fc_norm": evil, "norm_output": evil, "calibration": None}
+    folder = drafter_folder(tmp_path)
+    (folder / "eaglectl.json").write_text(json.dumps({"upgrade": upgrade, "gate": gate}))
+    text = card(folder)
+    assert text.count("x\\\\n# Mine &lt;b&gt;y&lt;/b&gt; \\[l\\](http:/&#8203;/evil) \\| \\`c\\`") == 5
+    assert "<b>" not in text and "\n# Mine" not in text

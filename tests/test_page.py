@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.acceptance.job import EngineRun
@@ -22,6 +22,7 @@ from eaglectl.api import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
+from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.diff import print_comparison
 from eaglectl.reports.terminal.inspect import print_inspection, print_inspections
 from eaglectl.reports.terminal.smoke import print_smoke
@@ -65,7 +66,8 @@ texts = st.sampled_from(NASTY) | st.text(min_size=1, max_size=40)
 def screen(paint: Callable[[Console], None]) -> set[str]:
     """The words on a terminal that is wide enough for every line."""
     stream = io.StringIO()
-    paint(Console(file=stream, width=5000, no_color=True, highlight=False, emoji=False, markup=False))
+    rich = RichConsole(file=stream, width=5000, no_color=True, highlight=False, emoji=False, markup=False)
+    paint(Console(rich))
     return {word for word in stream.getvalue().replace("`", "").split() if word != "=="}
 
 

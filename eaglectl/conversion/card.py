@@ -1,5 +1,6 @@
 """The model card of a conversion, and the parts of it that `upload` takes into its own."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ NORM_OUTPUT = {
     "as trained": "on, as it was trained",
     "off": "off",
 }
+# ends a cell of a table, where it is not escaped
+BAR = re.compile(r"(?<!\\)\|")
 # steps after which a drafter is another one than the one that the gate measured
 OTHER = ("pruning", "downgrade", "upgrade")
 
@@ -89,7 +92,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     return [
         *lines,
-        *(f"| {' | '.join(printable(cell).replace('|', '&#124;') for cell in row)} |" for row in rows),
+        *(f"| {' | '.join(printable(BAR.sub('&#124;', cell)) for cell in row)} |" for row in rows),
     ]
 
 

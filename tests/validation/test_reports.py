@@ -14,18 +14,20 @@ import pytest
 import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.reports.ci.annotations import github, gitlab
 from eaglectl.reports.ci.junit import junit
-from eaglectl.reports.ci.markdown import markdown, safe
+from eaglectl.reports.ci.markdown import markdown
 from eaglectl.reports.ci.outputs import FORMATS, render
 from eaglectl.reports.ci.places import Places, key_offset
 from eaglectl.reports.ci.sarif import sarif
 from eaglectl.reports.findings import fingerprints
 from eaglectl.reports.json.validate import validate_document
+from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.validate import as_text, print_reports
+from eaglectl.text import as_markdown
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.validation.policy import Suppression
@@ -184,7 +186,8 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
 
 
 def test_json_holds_no_text_that_strict_readers_refuse() -> None:
-    assert "\\ud800" in validate_document([hostile()])["findings"][0]["message"]
+    assert "\ud800" in validate_document([hostile()])["findings"][0]["message"]
+    assert "\\ud800" in json.loads(render("json", [hostile()]))["findings"][0]["message"]
     assert render("json", [hostile()]).isascii() and not re.search(
         r"(?<!\\)\\ud800", render("json", [hostile()])
     )
@@ -414,7 +417,7 @@ def test_markdown_keeps_its_table_whatever_the_names() -> None:
 
 
 def test_markdown_leaves_plain_words_plain() -> None:
-    assert safe("fc.weight is [4, 8]: 50% of 3/4 (a-b)") == "fc.weight is \\[4, 8\\]: 50% of 3/4 (a-b)"
+    assert as_markdown("fc.weight is [4, 8]: 50% of 3/4 (a-b)") == "fc.weight is \\[4, 8\\]: 50% of 3/4 (a-b)"
 
 
 def test_markdown_says_what_it_cut_off() -> None:
@@ -430,7 +433,8 @@ def test_every_format_survives_hostile_names_and_can_be_written(name: str) -> No
 
 def screen(width: int, *reports: Report, is_quiet: bool = False) -> list[str]:
     stream = io.StringIO()
-    console = Console(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    rich = RichConsole(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    console = Console(rich)
     print_reports(console, reports, is_quiet=is_quiet)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
