@@ -21,6 +21,7 @@ from eaglectl.progress import Progress
 from eaglectl.reports.json.document import as_json
 from eaglectl.terminal import OutputSettings, ProgressBar, say
 from eaglectl.text import INVISIBLE, LONGEST, as_markdown, inert, listed, printable
+from tests import test_upload
 from tests.builders import (
     Outcome,
     call,
@@ -31,6 +32,7 @@ from tests.builders import (
     sharded_folder,
     write_safetensors,
 )
+from tests.hub import LoopbackHub
 from tests.pages import read_page
 
 # a forged line, a command for GitHub, one for Azure, hidden and reversed text, HTML, Markdown, front matter
@@ -42,6 +44,9 @@ EVIL = (
 FILE = "w\nPASS-forged\n::error::forged\x1b[2K\u202e\u200b ##[error]f <forged>|`c`"
 # what JSON can hold and UTF-8 cannot
 HALF = "\ud800"
+
+
+hub = test_upload.hub
 
 
 @pytest.fixture(autouse=True)
@@ -526,3 +531,50 @@ def test_another_way_to_print_is_seen(code: str, tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(code)
     assert [function for function in calls(path) if PRINTS.fullmatch(function)]
+
+
+# words of servers
+
+
+def test_names_on_the_hub_reach_no_output_raw(
+    hub: LoopbackHub, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    hub.add_repo(
+        "org/drafter", {f"{FILE}.safetensors": b"x", f"{FILE}/{FILE}.txt": b"y", "config.json": b"{}"}
+    )
+    for arguments in (["--dry-run"], ["--dry-run", "--json"], []):
+        outcome = call("upload", good, "org/drafter", *arguments)
+        check_output(outcome, arguments)
+        assert "forged" in outcome.out
+    outcome = call("inspect", "org/drafter")
+    check_output(outcome, [])
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_servers_words_reach_no_output_raw(is_json: bool, good: Path, tmp_path: Path) -> None:
+    test_servers = pytest.importorskip("tests.test_servers")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(
+        json.dumps({"prompt": EVIL, "set": EVIL}) + "\n" + json.dumps({"prompt": "x", "set": "b"})
+    )
+    info = {**test_servers.INFO, "version": EVIL, "speculative_draft_model_path": EVIL}
+    pages = {**test_servers.SGLANG, "/v1/models": {"data": [{"id": EVIL}]}, "/server_info": info}
+    arguments = ["smoke", str(good), "--target", str(good), "--prompts", str(prompts), "--page", "page.html"]
+    arguments += ["--json"] if is_json else []
+    with test_servers.server(pages, []) as url:
+        outcome = call(*arguments, "--engine", url)
+    check_output(outcome, arguments)
+    check_files(Path.cwd())
+
+
+def test_a_wheels_words_reach_no_output_raw(tmp_path: Path) -> None:
+    wheel = tmp_path / FILE
+    models = wheel / "vllm/model_executor/models"
+    models.mkdir(parents=True)
+    for name in ("llama_eagle3.py", "registry.py", f"{FILE}.py"):
+        (models / name).write_text(f"x = {EVIL!r}\nclass Model:\n    def __init__(self):\n        {EVIL!r}\n")
+    (wheel / "vllm-9.9.9.dist-info").mkdir()
+    (wheel / "vllm-9.9.9.dist-info/METADATA").write_text(f"Name: vllm\nVersion: {EVIL}\n")
+    check_output(call("engines", "scan", wheel), [])
+    check_output(call("engines", "scan", wheel, "--json"), ["--json"])
