@@ -1,4 +1,4 @@
-"""Write docs/rules.md, fixtures/published/README.md and what README.md's commands print: `make docs`."""
+"""Write rules.md, round-trips.md, fixtures/published/README.md and what README.md's commands print: `make docs`."""
 
 import contextlib
 import io
@@ -18,6 +18,7 @@ from eaglectl.validation.rule import Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
 import published
+import round_trips
 from pains import PAINS
 
 PAGE = Path(__file__).with_name("rules.md")
@@ -110,5 +111,6 @@ def _block(block: re.Match[str], folder: Path) -> str:
 if __name__ == "__main__":
     PAGE.write_text(page())
     published.PAGE.write_text(published.page())
+    round_trips.PAGE.write_text(round_trips.page())
     os.chdir(ROOT)
     README.write_text(readme(README.read_text()))

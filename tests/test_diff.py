@@ -303,6 +303,22 @@ def test_ids_of_unknown_meaning_are_asked_for_and_answered() -> None:
     assert diff(b, b)["verdict"] == "equal"  # whatever they mean
 
 
+def test_layers_that_were_only_assumed_are_answered(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    target = tmp_path / "target/config.json"
+    target.write_text('{"num_hidden_layers": 8, "hidden_size": 16, "vocab_size": 64}')
+    unstated = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
+    a = drafter_folder(tmp_path, "a", config=unstated)
+    stated = {"eagle_aux_hidden_state_layer_ids": [2, 4, 6], "eagle_config": ABSENT}
+    b = drafter_folder(tmp_path, "b", config=stated)
+    assert differing(diff(a, b, "--target", target)) == {"boundaries"}
+    document = diff(a, b, "--target", target, "--aux-layers", "2,4,6")
+    assert document["verdict"] == "equal" and document["notes"] == []
+    document = diff(a, b, "--target", target, "--aux-layers", "1,3,5", "--aux-convention", "output")
+    assert document["verdict"] == "equal"
+    assert differing(diff(a, b, "--target", target, "--aux-layers", "2,4,7")) == {"boundaries"}
+
+
 def test_ids_that_agree_in_no_convention_differ() -> None:
     layers = diff(PRODUCERS / "lightseekorg/mla-eagle3.1", PRODUCERS / "sglang/mla-absorbed")
     assert "boundaries" in differing(layers)  # 2, 4, 6 against 1, 3, 4 or 2, 4, 5

@@ -41,7 +41,7 @@ OPEN: Mapping[str, IsOpen] = {
 
 
 NOT_NEEDED = {
-    "--aux-layers": "the layers of both are known",
+    "--aux-layers": "the files of both state their layers",
     "--aux-convention": "neither file has ids of unknown meaning",
 }
 
@@ -72,11 +72,13 @@ def _side(text: str, checkpoint: Checkpoint, drafter: Drafter) -> Side:
 
 def needed_answers(side: Side, answers: Answers) -> Answers:
     """The answers to what the files of a side leave open, but for d2t, which is read later."""
-    is_open = side.drafter.aux.boundaries is None
-    has_ids = side.drafter.aux.ids is not None or answers.aux_layers is not None
+    aux = side.drafter.aux
+    is_open, is_assumed = aux.boundaries is None, aux.ids is None
+    is_answered = is_open or (is_assumed and answers.aux_layers is not None)
+    has_ids = not is_assumed or answers.aux_layers is not None
     semantics = {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)}
-    convention = answers.aux_convention if is_open and has_ids else None
-    return Answers(answers.aux_layers if is_open else None, convention, semantics)
+    convention = answers.aux_convention if is_answered and has_ids else None
+    return Answers(answers.aux_layers if is_answered else None, convention, semantics)
 
 
 def unneeded_answers(a: Side, b: Side, answers: Answers, target: Target) -> Iterator[str]:

@@ -140,6 +140,16 @@ class ConversionPlan:
     record: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def identity(self) -> Mapping[str, Any]:
+        """What eaglectl.json states of the drafter, by which files that leave it open are read."""
+        boundaries = self.drafter.aux.boundaries
+        return {
+            "eagle": self.drafter.version,
+            "layout": self.layout,
+            "boundaries": None if boundaries is None else list(boundaries),
+        }
+
+    @property
     def nbytes(self) -> int:
         """Bytes of tensor data in the output."""
         return sum(step.nbytes for step in self.steps)

@@ -1,10 +1,11 @@
 """Checks of a plan: nothing is open or broken, the layout expresses the drafter, and reads back the same."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
-from eaglectl.checkpoint.layout import SINGLE
+from eaglectl.checkpoint.layout import RECORD, SINGLE
 from eaglectl.checkpoint.source import Source
 from eaglectl.conversion.plan import ConversionPlan, Step
 from eaglectl.conversion.request import DEFAULT_LAYOUT
@@ -49,6 +50,11 @@ def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
             f"{feature}: {WHY_NOT[feature]}" if feature in WHY_NOT else feature for feature in missing
         )
         raise RefusedError(f"{format.title} cannot express this drafter ({why}){_alternative(format.name)}")
+    if format.is_parallel and Feature.PARALLEL not in drafter.features():
+        raise RefusedError(
+            f"{format.title} is for parallel drafters, and this one has no mask_hidden"
+            f"{_alternative(format.name)}"
+        )
     model_class = model_class_of(drafter.tensors, drafter.dims)
     if model_class not in layout.architectures:
         raise RefusedError(
@@ -94,27 +100,29 @@ def check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
 
 
 def check_reads_back(plan: ConversionPlan, source: Source) -> None:
-    """Raise RefusedError where the output would be read as another drafter than the one it was made from.
+    """Raise RefusedError where the output would be read as another drafter, or with a question.
 
-    A fact that the layout leaves open is not a difference.
+    Without eaglectl.json, a fact that the layout leaves open is not a difference.
     """
-    title = by_name(plan.layout).title
+    title, other = by_name(plan.layout).title, _alternative(plan.layout)
     tensors = {
         step.name: StoredTensor(step.name, step.dtype, step.shape, SINGLE, 0, step.nbytes)
         for step in plan.steps
     }
-    written = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {})
-    try:
-        after = read_drafter(written, Answers(), plan.drafter.target)
-    except EaglectlError as error:
-        raise RefusedError(
-            f"written as {title}'s, this drafter could not be read back ({error}){_alternative(plan.layout)}"
-        ) from None
-    if differences := "; ".join(_differences(plan.drafter, after)):
-        raise RefusedError(
-            f"written as {title}'s, this drafter reads back as another:"
-            f" {differences}{_alternative(plan.layout)}"
-        )
+    alone = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {})
+    for written in (alone, replace(alone, sidecars={RECORD: plan.identity})):
+        try:
+            after = read_drafter(written, Answers(), plan.drafter.target)
+        except EaglectlError as error:
+            text = f"written as {title}'s, this drafter could not be read back ({error}){other}"
+            raise RefusedError(text) from None
+        if differences := "; ".join(_differences(plan.drafter, after)):
+            raise RefusedError(
+                f"written as {title}'s, this drafter reads back as another: {differences}{other}"
+            )
+    if questions := after.notes_at("question"):
+        doubts = "; ".join(note.text.partition("; pass --")[0] for note in questions)
+        raise RefusedError(f"written as {title}'s, its files leave open what was trained: {doubts}{other}")
 
 
 def _alternative(layout: str) -> str:
@@ -122,6 +130,8 @@ def _alternative(layout: str) -> str:
 
 
 def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
+    if before.kind != after.kind:
+        yield f"{after.kind} for {before.kind}"
     trained, read = before.aux.boundaries, after.aux.boundaries
     if trained is not None and read is not None and trained != read:
         yield f"its {after.producer} marks make the layers {list(read)}, and {list(trained)} were trained on"

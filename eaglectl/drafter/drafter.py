@@ -70,6 +70,21 @@ class Norms:
     norm_output: bool | None
     norm_before_residual: bool
 
+    @property
+    def version(self) -> str:
+        """The EAGLE version: "3", "3.1", "3.1-joint", or "3 or 3.1" where norm_output is unknown.
+
+        3.1 has fc_norm and norm_output, as the paper; 3.1-joint norm_before_fc and norm_output.
+        """
+        match self:
+            case Norms(norm_output=None):
+                return "3 or 3.1"
+            case Norms(fc_norm=True, norm_output=True):
+                return "3.1"
+            case Norms(norm_before_fc=True, norm_output=True):
+                return "3.1-joint"
+        return "3"
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:
@@ -146,18 +161,8 @@ class Drafter:
 
     @property
     def version(self) -> str:
-        """The EAGLE version: "3", "3.1", "3.1-joint", or "3 or 3.1" where norm_output is unknown.
-
-        3.1 has fc_norm and norm_output, as the paper; 3.1-joint norm_before_fc and norm_output.
-        """
-        match self.norms:
-            case Norms(norm_output=None):
-                return "3 or 3.1"
-            case Norms(fc_norm=True, norm_output=True):
-                return "3.1"
-            case Norms(norm_before_fc=True, norm_output=True):
-                return "3.1-joint"
-        return "3"
+        """The EAGLE version (see Norms)."""
+        return self.norms.version
 
     @property
     def has_reduced_vocabulary(self) -> bool:

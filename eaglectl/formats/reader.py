@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
+from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
@@ -18,7 +18,7 @@ from eaglectl.formats.names import read_names
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.rope import read_rope
 from eaglectl.formats.sizes import read_dimensions
-from eaglectl.formats.switches import read_norms, read_quantisation, read_settings
+from eaglectl.formats.switches import norms_by_record, read_norms, read_quantisation, read_settings
 from eaglectl.formats.unread import ask_about_unread
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
@@ -81,7 +81,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     check_shapes(tensors, dims, is_quantised=quantisation is not None)
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
-    aux = by_record(keys, aux, checkpoint.sidecars.get("eaglectl.json", {}).get("boundaries"), target)
+    record = checkpoint.sidecars.get(RECORD, {})
+    aux = by_record(keys, aux, record.get("boundaries"), target)
     answer = answers.semantics.get("rope_interleave")
     rope = read_rope(
         keys, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors, answer=answer
@@ -90,6 +91,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
         rope = replace(rope, theta=10000.0)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
     keys.notes.extend(format.doubts(summary, answers))
+    norms = norms_by_record(keys, norms, format, record)
     _compare_target(keys, dims, target)
     tensors = complete_head(keys, tensors, dims, names.unknown)
     note_names(

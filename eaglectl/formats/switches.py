@@ -1,6 +1,7 @@
 """Switches and settings: what the config says, what the tensors say, and what a missing key means."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
@@ -56,6 +57,21 @@ def read_norms(
     else:
         norm_output = bool(stated)
     return Norms(fc_norm, before_fc, norm_output, _residual(keys, format, answers))
+
+
+def norms_by_record(keys: Keys, norms: Norms, format: Format, record: Mapping[str, Any]) -> Norms:
+    """The switches with the norm_output that makes them the EAGLE version of eaglectl.json.
+
+    Only where the files leave it open, and the record is of this layout.
+    """
+    if norms.norm_output is not None or record.get("layout") != format.name:
+        return norms
+    choices = [replace(norms, norm_output=value) for value in (False, True)]
+    fitting = [choice for choice in choices if choice.version == record.get("eagle")]
+    if len(fitting) != 1:
+        return norms
+    keys.notes[:] = [note for note in keys.notes if note.topic != "norm-output-unknown"]
+    return fitting[0]
 
 
 def _residual(keys: Keys, format: Format, answers: Answers) -> bool:

@@ -106,6 +106,7 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
 
 
 def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
+    """The switches that are on, or all; beside fc_norm, a file without norm_output leaves that open."""
     norms = drafter.norms
     flags = {
         "norm_before_residual": norms.norm_before_residual,
@@ -113,7 +114,9 @@ def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
         "norm_output": norms.norm_output,
         "norm_before_fc": norms.norm_before_fc,
     }
-    return flags if layout.states_flags else {key: value for key, value in flags.items() if value}
+    if layout.states_flags:
+        return flags
+    return {key: value for key, value in flags.items() if value or (key == "norm_output" and norms.fc_norm)}
 
 
 def _aux(drafter: Drafter, layout: Layout, ids: Mapping[str, Sequence[int]]) -> dict[str, Any]:

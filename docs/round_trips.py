@@ -1,0 +1,81 @@
+"""docs/round-trips.md: every fixture of the tests written in every layout, and compared with what it was."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_name("round-trips.md")
+sys.path.insert(0, str(PAGE.parent.parent))
+
+from eaglectl import api
+from eaglectl.conversion.request import DEFAULT_LAYOUT
+from eaglectl.errors import EaglectlError
+from eaglectl.formats.catalogue import by_name, writable
+from tests.cases import CASES, Case
+from tests.conftest import FIXTURES
+
+SAME = "same"
+# the targets that are not the one of fixtures/target, as far as they differ
+TARGETS: Mapping[str, Mapping[str, int]] = {
+    "eagle/wide-target": {"hidden_size": 48},
+    "modelopt-megatron/deep-unsorted-ids": {"num_hidden_layers": 16},
+}
+HEAD = """# Round trips
+
+Written by `make docs`: every fixture in `fixtures/producers/`, in every layout of `convert --for`.
+
+**same**: it was written, the files read back without a question, and `eaglectl diff` finds the same drafter.
+A number: it was refused, for the reason under that number. What `convert` repairs on the way, and pickles,
+are compared with the same drafter in the default layout.
+"""
+
+
+def outcomes(case: Case) -> Mapping[str, str]:
+    """For each layout "same", or why the fixture is not written in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        target = folder / "target"
+        target.mkdir()
+        config = json.loads((FIXTURES / "target" / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps({**config, **TARGETS.get(case.path, {})}))
+        source = case.folder
+        if case.is_pickled or case.mends:
+            source = folder / "source"
+            _write(case, case.folder, source, DEFAULT_LAYOUT, target)
+        return {layout: _outcome(case, source, folder / layout, layout, target) for layout in writable()}
+
+
+def _outcome(case: Case, source: Path, out: Path, layout: str, target: Path) -> str:
+    try:
+        _write(case, case.folder, out, layout, target)
+    except EaglectlError as error:
+        reason = str(error).removesuffix(f"; write it --for {DEFAULT_LAYOUT}")
+        return reason.replace(by_name(layout).title, "the layout")
+    if questions := api.inspect(str(out), target=str(target)).drafter.notes_at("question"):
+        return f"WRITTEN WITH A QUESTION: {questions[0].text}"
+    verdict = api.diff(str(source), str(out), api.DiffOptions(str(target), False, case.answered())).verdict
+    return SAME if verdict == "equal" else f"WRITTEN, AND diff SAYS {verdict}"
+
+
+def _write(case: Case, source: Path, out: Path, layout: str, target: Path) -> None:
+    options: dict[str, Any] = {"target": str(target), "target_name": "org/name", "answers": case.answered()}
+    api.convert(str(source), out, api.ConvertOptions(layout, **options))
+
+
+def page() -> str:
+    """The whole page."""
+    reasons: dict[str, int] = {}
+    layouts = writable()
+    rows = [f"| fixture | {' | '.join(layouts)} |", "|---|" + "---|" * len(layouts)]
+    for case in CASES:
+        found = outcomes(case)
+        cells = [
+            SAME if found[layout] == SAME else str(reasons.setdefault(found[layout], len(reasons) + 1))
+            for layout in layouts
+        ]
+        rows.append(f"| {case.path} | {' | '.join(cells)} |")
+    listed = [f"{number}. {reason}" for reason, number in reasons.items()]
+    return "\n".join([HEAD, *rows, "", "## Why a layout is refused", "", *listed, ""])
