@@ -50,6 +50,7 @@ TARGET_CONFIG = {
     "num_hidden_layers": 8,
 }  # sizes are left open: the drafters differ in theirs
 TARGET = read_target(TARGET_CONFIG, "org/target")
+BASE = 10000.0  # the rope base that every trainer rotates with
 ANSWERS = Answers(semantics={"rope": "stored"})
 LAYERS, DEFAULT = (2, 4, 6), (2, 4, 5)  # of 8
 # files written so have the marks of another format, which reads them to the same effect
@@ -90,7 +91,7 @@ def samples(format: Format) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Configs and tensors of drafters that a layout has a class for: with an embedding, without, and MLA."""
     layout = format.layout
     assert layout
-    config = drafter_config(eagle_config=ABSENT)
+    config = drafter_config(eagle_config=ABSENT, rope_theta=BASE)
     if "llama" in layout.architectures:
         mask = {"mask_hidden": floats("mask_hidden", 1, 3 * HIDDEN)} if format.is_parallel else {}
         config |= {"mask_token_id": 5} if format.is_parallel else {}
@@ -100,6 +101,7 @@ def samples(format: Format) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         fixture = FIXTURES / "producers/vllm/mla"
         config = json.loads((fixture / "config.json").read_text())
         config.pop("eagle_config", None)
+        config["rope_theta"] = BASE
         yield config, stored_tensors(fixture)
 
 

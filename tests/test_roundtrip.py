@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def converted(source: Path, out: Path, case: Case, layout: str = "vllm", **optio
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 def test_native_to_vllm_and_back_gives_the_same_tensors(case: Case, tmp_path: Path) -> None:
+    if "rope" in case.answers:  # a layout takes no rope base that its trainer ignores
+        case = replace(case, answers={**case.answers, "rope": "10000"})
     vllm = converted(case.folder, tmp_path / "vllm", case)
     back = case.back or case.producer
     assert back in writable()
