@@ -32,6 +32,11 @@ class EngineJob:
     trust_remote_code: bool = False
     on_progress: OnProgress | None = None
 
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether a prompt is a text, and not token ids."""
+        return any(not prompt.token_ids for prompt in self.prompts)
+
     def report_progress(self, done: int) -> None:
         """Call `on_progress` with the number of prompts that are done."""
         if self.on_progress:

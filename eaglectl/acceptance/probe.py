@@ -86,6 +86,11 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> tuple[
 
 def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
     """The prompts as given, in another template, after a system prompt, and in long context, to depth 7."""
+    if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
+        raise UsageError(
+            f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
+            " token ids; give --prompts as text, or --probe sensitivity"
+        )
     stage = _Stage(replace(job, k=DEPTH))
     conditions = []
     for name, texts in _texts_by_condition(job, stage).items():
@@ -139,7 +144,6 @@ class _Stage:
         self.target = targets.load_target(
             job.target, self.boundaries, dtype=self.dtype, device=device, trust_remote_code=trust
         )
-        self.tokenizer = targets.load_tokenizer(job.target, trust_remote_code=trust)
         self.texts = tokenise(job, self.target.context_length)
         self.drafter = self._load(job.drafter)
 
@@ -213,13 +217,15 @@ class _DriftRecorder:
 def _texts_by_condition(job: EngineJob, stage: _Stage) -> Mapping[str, list[list[int]]]:
     """Tokenised prompts that fit the context, by condition. Raises UsageError where none fits."""
     from eaglectl.acceptance.tokens import token_ids
+    from eaglectl.reference.target import load_tokenizer
 
+    tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
     context: int = stage.target.context_length or MAX_CONTEXT
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
-    filler = token_ids(stage.tokenizer, Prompt(FILLER))
+    filler = token_ids(tokenizer, Prompt(FILLER))
 
     def formatted(form: str) -> list[list[int]]:
-        return [token_ids(stage.tokenizer, Prompt(form.format(text=prompt.text))) for prompt in job.prompts]
+        return [token_ids(tokenizer, Prompt(form.format(text=prompt.text))) for prompt in job.prompts]
 
     def lengthened(ids: list[int]) -> list[int]:
         missing = longest - len(ids)

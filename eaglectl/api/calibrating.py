@@ -285,6 +285,7 @@ def _start_engine(
         tensor_parallel_size=options.tensor_parallel_size,
         timeout=options.timeout,
         trust_remote_code=options.trust_remote_code,
+        needs_tokenizer=job.needs_tokenizer,
     )
     # the drafter runs on the CPU: vLLM has taken the GPUs
     with start_vllm(vllm_options) as engine:

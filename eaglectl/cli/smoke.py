@@ -38,7 +38,9 @@ def smoke_command(
     prompts: Annotated[
         Path | None,
         typer.Option(
-            "--prompts", help="A file of prompts: JSON lines or plain lines; built-in ones otherwise."
+            "--prompts",
+            help="A file of prompts: plain lines, or JSON lines with prompt or prompt_token_ids; built-in"
+            " ones otherwise.",
         ),
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="New tokens for each prompt.")] = 64,

@@ -30,7 +30,7 @@ def complete(
     Raises UnreadableError where the answer does not say how many, or says more than were requested.
     """
     path = "/v1/completions"
-    content: dict[str, Any] = {"prompt": prompt.text}
+    content: dict[str, Any] = {"prompt": list(prompt.token_ids) or prompt.text}
     if prompt.is_chat and has_chat_template(job.target):
         path, content = "/v1/chat/completions", {"messages": [{"role": "user", "content": prompt.text}]}
     request = {

@@ -5,6 +5,7 @@ from eaglectl.acceptance.server.http import open_server
 from eaglectl.acceptance.server.openai import first_model
 from eaglectl.acceptance.server.sglang import run_sglang_server, sglang_info
 from eaglectl.acceptance.server.vllm import run_vllm_server
+from eaglectl.acceptance.tokens import check_token_ids
 
 
 def run_server(job: EngineJob, url: str) -> EngineRun:
@@ -13,6 +14,7 @@ def run_server(job: EngineJob, url: str) -> EngineRun:
     Raises UsageError for no URL, UnreadableError where it does not answer, answers nonsense or runs no
     speculative decoding, RefusedError where its counts would not be those of this drafter.
     """
+    check_token_ids(job)
     server = open_server(url, job.timeout)
     model = first_model(server)
     info = sglang_info(server)

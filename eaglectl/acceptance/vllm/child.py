@@ -180,6 +180,7 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "max_model_len": length,
         "max_num_seqs": 4,
         "seed": request["seed"],
+        "skip_tokenizer_init": not request.get("needs_tokenizer", True),
     }
     if torch.cuda.is_available() and request["device"] != "cpu":
         return arguments | {"dtype": "auto"}

@@ -144,6 +144,7 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "trust_remote_code": job.trust_remote_code,
         "is_mla": job.drafter.dims.attention == "MLA",
         "is_mla_target": "kv_lora_rank" in read_target_config(job.target),
+        "needs_tokenizer": job.needs_tokenizer or not texts,
         "prompts": texts,
         "context": read_context_length(job.target),
     }

@@ -40,7 +40,7 @@ ROOT_CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")
 class VllmOptions:
     """What vLLM loads: a target for `batch` sequences of at most `length` tokens at once, on so many GPUs.
 
-    `timeout` is in seconds, for loading and for each batch.
+    `timeout` is in seconds, for loading and for each batch. `needs_tokenizer`: the target has one to load.
     """
 
     target: Path
@@ -52,6 +52,7 @@ class VllmOptions:
     tensor_parallel_size: int = 1
     timeout: float = 1800.0
     trust_remote_code: bool = False
+    needs_tokenizer: bool = True
 
 
 class Child:
@@ -211,6 +212,7 @@ def _load_request(options: VllmOptions) -> dict[str, Any]:
         "tensor_parallel_size": options.tensor_parallel_size,
         "seed": 0,
         "trust_remote_code": options.trust_remote_code,
+        "needs_tokenizer": options.needs_tokenizer,
         "is_mla_target": "kv_lora_rank" in text_config,
         "cache_bytes": 2 * length * layers * options.dims.target_hidden * FLOAT32_BYTES,
     }
