@@ -21,7 +21,7 @@ class Inspection:
     """What `inspect` returns.
 
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
-    command that launches each engine, and under "source" the source as given.
+    command that launches each engine, `convert` the one that converts the source.
     """
 
     source: str
@@ -31,6 +31,7 @@ class Inspection:
     verdicts: "tuple[Verdict, ...]"
     requested: "tuple[Verdict, ...]"
     commands: Mapping[str, str]
+    convert: str
 
 
 @dataclass(frozen=True, slots=True)

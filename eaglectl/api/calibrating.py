@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from eaglectl.api.converting import ConvertOptions, convert, readable_folder
 from eaglectl.api.inputs import check_timeout, open_target
+from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, Progress
@@ -63,7 +65,7 @@ class CalibrateOptions:
 
 def calibrate(
     source: str,
-    target: str,
+    target: str | None = None,
     out: str | Path | None = None,
     options: CalibrateOptions | None = None,
     *,
@@ -71,6 +73,7 @@ def calibrate(
 ) -> "Statistics":
     """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
 
+    Without `target`, it is the one that the checkpoint names.
     They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
     the device or the target's weights, RefusedError and UsageError as `convert` does.
     """
@@ -80,6 +83,7 @@ def calibrate(
 
     options = options or CalibrateOptions()
     _check(options)
+    target = str(runnable_target(source, target, options.answers, "calibrate").place)
     if out is not None:
         for given in (source, target, options.prompts):
             if given is not None:
@@ -251,7 +255,7 @@ def _collect(
     if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
         raise RefusedError(
             "the states of drafter and target are not finite; see"
-            f" `eaglectl validate {source}` for NaN or infinite weights"
+            f" `{command('validate', source)}` for NaN or infinite weights"
         )
     return sizes, collect_moments(engine, model, sizes.rms, batches, on_sequence)
 

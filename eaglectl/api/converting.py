@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglectl.api.inputs import open_target, special_tokens
+from eaglectl.api.targets import TargetChoice, asking_for, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opening import open_folder
@@ -89,9 +90,12 @@ def convert(
     start = time.perf_counter()
     original, options = open_folder(source), options or ConvertOptions()
     check_options(original, out, options)
-    target, options = open_inputs(options)
+    given = None if options.target is None else open_inputs(options)
     with opened(original, out) as files:
-        plan = plan_conversion(files, target, options)
+        choice = TargetChoice() if given else target_of(files, options.answers)
+        target, options = given or open_inputs(options, choice)
+        with asking_for(choice):
+            plan = plan_conversion(files, target, options)
         place = Path(out) if out is not None else default_place(original, plan.drafter.version)
         check_options(original, place, options)
         if on_plan:
@@ -119,9 +123,24 @@ def check_options(original: FolderSource, out: str | Path | None, options: Conve
         check_apart(Path(out), path)
 
 
-def open_inputs(options: ConvertOptions) -> tuple[Target, ConvertOptions]:
-    """The target's config, and the options completed with the target's special tokens and lm_head."""
+def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
+    """The target that the checkpoint names and that fits it; its config may be fetched where it is needed."""
+    drafter = read_drafter(files.checkpoint, answers, Target())
+    may_fetch = drafter.aux.boundaries is None
+    choice = choose_target(files.original, None, needs_weights=needs_weights, may_fetch=may_fetch)
+    return fitting_target(choice, files.checkpoint, answers)
+
+
+def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> tuple[Target, ConvertOptions]:
+    """The target's config, and the options completed with the target's special tokens and lm_head.
+
+    `choice` is a target that was found, where none was given.
+    """
+    if choice is not None:
+        options = replace(options, target=choice.place)
     target = open_target(options.target, options.target_name)
+    if choice is not None:
+        target = replace(target, origin=choice.how)
     if options.pruning and options.pruning.kept is None:
         kept = special_tokens(options.target)
         options = replace(options, pruning=replace(options.pruning, kept=kept))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from eaglectl.api.converting import ConvertOptions, OnPlan, convert
@@ -154,7 +155,7 @@ class _Rewriter:
 
 def _moved(report: Report, work: Path, out: Path) -> Report:
     """The report on an unfinished folder, under the name that the folder will have."""
-    changes = tuple(change.replace(str(work), str(out)) for change in report.smallest_changes)
+    changes = tuple(change.replace(quote(str(work)), quote(str(out))) for change in report.smallest_changes)
     return replace(report, source=out.name, path=str(out), smallest_changes=changes)
 
 

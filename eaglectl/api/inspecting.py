@@ -1,13 +1,16 @@
 """What a checkpoint is."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from eaglectl.api.inputs import open_target
+from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import hub_name, open_source
+from eaglectl.drafter.drafter import Note
 from eaglectl.engines.catalogue import EngineRequest, aux_readings, launch_commands, parse_engine, verdicts
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.results import Inspection
@@ -22,8 +25,11 @@ def inspect(
     UsageError.
     """
     wanted = [parse_engine(text) for text in engines]
+    answers = answers or Answers()
     checkpoint = read_checkpoint(open_source(source))
-    drafter = read_drafter(checkpoint, answers or Answers(), open_target(target))
+    choice = fitting_target(choose_target(checkpoint.source, target), checkpoint, answers)
+    drafter = read_drafter(checkpoint, answers, choice.known())
+    drafter = replace(drafter, notes=tuple(_explained(note, choice) for note in drafter.notes))
     names, config = tuple(checkpoint.tensors), checkpoint.config
     flat = by_name(drafter.producer).flat(config)
 
@@ -43,5 +49,11 @@ def inspect(
         tuple(readings.values()),
         every,
         asked,
-        {"source": source, **launch_commands(drafter, place, revision=revision)},
+        launch_commands(drafter, place, revision=revision),
+        command("convert", source, target=choice.text, answers=answers),
     )
+
+
+def _explained(note: Note, choice: TargetChoice) -> Note:
+    """A question that asks for --target, with what was looked for."""
+    return replace(note, text=with_places_looked_at(note.text, choice)) if note.level == "question" else note

@@ -15,6 +15,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.formats.commands import command
 from eaglectl.publishing.card import CardFacts, make_card
 from eaglectl.publishing.files import LeftOut, UploadFile, written_file
 from eaglectl.publishing.plan import Destination, RepositoryState, UploadPlan
@@ -47,7 +48,7 @@ def check_report(report: Report, folder: str) -> None:
     shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors[:3])
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     raise RefusedError(
-        f"{folder} must not be published: {shown}{more}; `eaglectl validate {folder}` says how to mend it",
+        f"{folder} must not be published: {shown}{more}; `{command('validate', folder)}` says how to mend it",
         where=errors[0].match.where if errors else "",
     )
 
@@ -56,7 +57,7 @@ def _not_judged(report: Report, folder: str) -> UnreadableError:
     reasons = [rule.reason for rule in report.unchecked if rule.is_required]
     reason = (reasons or [report.problem or "an engine's release could not be judged"])[0]
     return UnreadableError(
-        f"{folder} could not be judged, and nothing was sent: {reason}; `eaglectl validate {folder}` says"
+        f"{folder} could not be judged, and nothing was sent: {reason}; `{command('validate', folder)}` says"
         " more"
     )
 

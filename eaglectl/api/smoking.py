@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from eaglectl.api.converting import ConvertOptions, convert
 from eaglectl.api.inputs import check_timeout, open_target
+from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -57,9 +58,13 @@ class SmokeOptions:
 
 
 def smoke(
-    source: str, target: str, options: SmokeOptions | None = None, *, on_progress: OnProgress | None = None
+    source: str,
+    target: str | None = None,
+    options: SmokeOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> "SmokeReport":
-    """Run a drafter against its target and measure acceptance.
+    """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
 
     vLLM gets the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
     UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
@@ -71,7 +76,8 @@ def smoke(
     options = options or SmokeOptions()
     _check(options)
     prompts = prompts_or_builtin(options.prompts)
-    source, folder = on_disk(source), Path(on_disk(target))
+    choice = runnable_target(source, target, options.answers, "smoke")
+    source, folder = on_disk(source), Path(on_disk(str(choice.place)))
     against = options.against and on_disk(options.against)
     if not folder.is_dir():
         raise UnreadableError(
@@ -84,6 +90,8 @@ def smoke(
             " vllm"
         )
     report = _report(source, folder, prompts, options, on_progress)
+    if choice.how:
+        report = replace(report, notes=(f"target: {choice.how}", *report.notes))
     if against is not None:
         other = _report(against, folder, prompts, options, on_progress)
         report = replace(report, against=compare_drafters(report, other))
@@ -94,14 +102,15 @@ def smoke(
 
 
 def load_only(
-    source: str, target: str, *, timeout: float = 600.0, trust_remote_code: bool = False
+    source: str, target: str | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
 ) -> "LoadResult":
     """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.vllm.run import load_only as load
 
     check_timeout(timeout)
-    source, target = on_disk(source), on_disk(target)
+    choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
+    source, target = on_disk(source), on_disk(str(choice.place))
     drafter = _stored_drafter(open_folder(source), Path(target), Answers())
     trust = trust_remote_code
     return load(EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust))

@@ -16,16 +16,19 @@ from eaglectl.api.converting import (
     open_inputs,
     opened,
     plan_conversion,
+    target_of,
     write_conversion,
 )
 from eaglectl.api.meanings import compare_meanings
 from eaglectl.api.measuring import MAX_TOKENS, PairMeasurement
+from eaglectl.api.targets import TargetChoice, asking_for
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.writer import check_apart, check_free
 from eaglectl.conversion.request import DEFAULT_LAYOUT, FC_NORM_MODES, UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.commands import command
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion
@@ -94,14 +97,20 @@ def upgrade(
     conversion = replace(conversion or ConvertOptions(), version="3.1")
     _check(options)
     original = open_folder(on_disk(source))
+    named = conversion.target
     needs_target = not options.is_start and (options.has_gate or options.statistics is None)
     if conversion.target is not None and needs_target:
         conversion = replace(conversion, target=on_disk(conversion.target))
     check_options(original, out, conversion)
-    target, conversion = open_inputs(conversion)
+    given = None if conversion.target is None else open_inputs(conversion)
+    choice = TargetChoice(named)
     with opened(original, out) as files:
+        if given is None:
+            choice = target_of(files, conversion.answers, needs_weights=needs_target)
+        target, conversion = given or open_inputs(conversion, choice)
         place = None if out is None else Path(out)
-        return _Upgrade(files, target, options, conversion, on_progress).run(place)
+        with asking_for(choice):
+            return _Upgrade(files, target, options, conversion, on_progress, choice.text).run(place)
 
 
 def _check(options: UpgradeOptions) -> None:
@@ -137,6 +146,7 @@ class _Upgrade:
     options: UpgradeOptions
     conversion: ConvertOptions
     on_progress: OnProgress | None
+    target_text: str | None = None
 
     def run(self, out: Path | None) -> Conversion:
         """Calibrate, plan, measure and write."""
@@ -273,10 +283,17 @@ class _Upgrade:
         before = replace(after, version=None, recipe=None)
         gate = pair.measure(before, after, options.tolerance, self.on_progress)
         if not gate.is_baseline_alive:
+            probe = command(
+                "smoke",
+                self.files.original_path,
+                "--probe",
+                "sensitivity",
+                target=self.target_text,
+                answers=conversion.answers,
+            )
             raise RefusedError(
                 f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at"
-                " k=3, which is hardly drafting: find out why before converting it, with `eaglectl smoke"
-                f" {self.files.original_path} --target {conversion.target} --probe sensitivity`"
+                f" k=3, which is hardly drafting: find out why before converting it, with `{probe}`"
             )
         return gate
 

@@ -1,12 +1,15 @@
 """Validating checkpoints by rules."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eaglectl.api.inputs import known_target, open_target, target_source
-from eaglectl.checkpoint.checkpoint import read_config
+from eaglectl.api.inputs import open_target, target_source
+from eaglectl.api.targets import choose_target, fitting_target
+from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.opening import open_source
+from eaglectl.checkpoint.source import Source
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
@@ -59,9 +62,10 @@ def validate(
     options = options or ValidateOptions()
     policy = options.read_policy()
     rules = select_rules(policy, options.select, options.ignore)
+    opened = open_source(source)
     subject = Subject(
-        open_source(source),
-        _given_target(options.target),
+        opened,
+        _given_target(opened, options),
         tuple(parse_engine(text) for text in options.engines or policy.engines),
         options.answers,
         policy,
@@ -79,12 +83,17 @@ def check_options(options: ValidateOptions) -> None:
     select_rules(options.read_policy(), options.select, options.ignore)
 
 
-def _given_target(target: str | None) -> GivenTarget:
-    if target is None:
-        return GivenTarget(open_target(None))
-    source = target_source(target)
-    known = known_target(target, source)
+def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
+    """The target that was given, or that the checkpoint names and that fits it."""
+    choice = choose_target(source, options.target)
+    if options.target is None:
+        with suppress(EaglectlError):  # what cannot be read is for the rules to report
+            choice = fitting_target(choice, read_checkpoint(source), options.answers)
+    if choice.place is None:
+        return GivenTarget(choice.known())
+    files = target_source(choice.place)
+    known = choice.known()
     try:
-        return GivenTarget(known, source, read_config(source))
+        return GivenTarget(known, files, read_config(files), choice.text)
     except EaglectlError:
-        return GivenTarget(known, source)
+        return GivenTarget(known, files, None, choice.text)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from shlex import quote
 from typing import Any, TypeGuard
 
 from eaglectl.checkpoint.header import Header, StoredTensor, header_length, parse_header, parse_json
@@ -114,7 +115,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
 def _pickled(source: Source, pickles: tuple[str, ...]) -> UnreadableError:
     return UnreadableError(
         f"{source.label}: the weights are pickles ({', '.join(pickles[:3])}), which are only opened to be"
-        f" converted; run `eaglectl convert {source.label} -o OUT`, then use OUT",
+        f" converted; run `eaglectl convert {quote(source.label)} -o OUT`, then use OUT",
         UNSAFE,
         pickles[0],
     )

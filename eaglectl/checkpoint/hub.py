@@ -130,6 +130,15 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     return HubSource(request, listing.commit, listing.sizes, headers, digests=listing.digests)
 
 
+def open_cached(text: str) -> FolderSource:
+    """Open what the Hub client's cache holds of the repository, without the network, weights or not.
+
+    Raises UnreadableError.
+    """
+    repo, revision = split_name(text)
+    return _cached(HubRequest(text, repo, revision or "main", ""), is_config_enough=True)
+
+
 def is_offline() -> bool:
     """Whether the network must not be used: by HF_HUB_OFFLINE or --offline."""
     return bool(_client().constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in (

@@ -1,6 +1,5 @@
 """`eaglectl calibrate`."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
     Json,
+    RunTarget,
     Semantics,
     Source,
     TrustRemoteCode,
@@ -23,8 +23,8 @@ from eaglectl.terminal import OutputSettings, ProgressBar, say
 def calibrate_command(
     context: typer.Context,
     source: Source,
-    target: Annotated[str, typer.Option("--target", help="The target model's folder; it is run.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write the statistics to.")],
+    target: RunTarget = None,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", help="Prompts like production's; built-in ones otherwise.")
     ] = None,
@@ -55,6 +55,8 @@ def calibrate_command(
 ) -> None:
     """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
     from eaglectl import api
+    from eaglectl.api.targets import runnable_target
+    from eaglectl.formats.commands import command
 
     settings: OutputSettings = context.obj
     if device not in ("auto", "cuda", "cpu"):
@@ -62,6 +64,7 @@ def calibrate_command(
     if answer_tokens < 1:
         raise UsageError("--answer-tokens needs to be at least 1")
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    choice = runnable_target(source, target, answers, "calibrate")
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         options = api.CalibrateOptions(
             prompts=prompts,
@@ -74,7 +77,7 @@ def calibrate_command(
             trust_remote_code=trust_remote_code,
             force=force,
         )
-        statistics = api.calibrate(source, target, out, options, on_progress=bar)
+        statistics = api.calibrate(source, choice.place, out, options, on_progress=bar)
     if prompts is None and not settings.quiet:
         settings.warn("calibrated on the built-in prompts; prompts like those in production are better")
     if json_:
@@ -83,13 +86,11 @@ def calibrate_command(
         print_json(calibrate_document(statistics, out, trust_remote_code=trust_remote_code))
         return
     print_trust(trust_remote_code)
+    if choice.how:
+        say(f"target: {choice.how}")
     say(f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers")
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
         say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
     say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
-    say(
-        "next: "
-        + shlex.join(
-            ["eaglectl", "convert", source, "--to", "3.1", "--target", target, "--calibration", str(out)]
-        )
-    )
+    statistics_options = ("--to", "3.1", "--calibration", str(out))
+    say(f"next: {command('convert', source, *statistics_options, target=choice.text, answers=answers)}")

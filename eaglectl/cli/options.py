@@ -18,7 +18,16 @@ Target = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="The target model: its folder, config.json or Hub repository. Only the config is read.",
+        help="The target model: its folder, config.json or Hub repository. Only the config is read. Left out,"
+        " the one that the checkpoint names, if it is here.",
+    ),
+]
+RunTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="The target model's folder; it is run. Left out, the one that the checkpoint names, if it is"
+        " here.",
     ),
 ]
 Engines = Annotated[

@@ -10,6 +10,7 @@ from eaglectl.cli.options import (
     AuxLayers,
     Json,
     Page,
+    RunTarget,
     Semantics,
     Source,
     TrustRemoteCode,
@@ -24,7 +25,7 @@ from eaglectl.text import listed
 def smoke_command(
     context: typer.Context,
     source: Source,
-    target: Annotated[str, typer.Option("--target", help="The target model's folder; it is run.")],
+    target: RunTarget = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -127,7 +128,9 @@ def smoke_command(
         raise typer.Exit(1)
 
 
-def _load_only(source: str, target: str, timeout: float, *, trust_remote_code: bool, is_json: bool) -> None:
+def _load_only(
+    source: str, target: str | None, timeout: float, *, trust_remote_code: bool, is_json: bool
+) -> None:
     from eaglectl import api
 
     result = api.load_only(source, target, timeout=timeout, trust_remote_code=trust_remote_code)

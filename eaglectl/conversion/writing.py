@@ -9,6 +9,7 @@ from typing import Any
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
+from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import INDEX, SINGLE
 from eaglectl.checkpoint.pinned import PinnedSource, Stamp, changed
 from eaglectl.checkpoint.source import Source
@@ -129,7 +130,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
 
     A sha256 of null means that the file was linked and not read.
     """
-    drafter = plan.drafter
+    drafter, name = plan.drafter, plan.drafter.target.name
     return {
         "schema": "eaglectl/provenance/1",
         "eaglectl": eaglectl.__version__,
@@ -141,6 +142,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
         },
         "previous": checkpoint.sidecars.get("eaglectl.json"),
         **plan.identity,
+        "target": name if name and is_repo_name(name) else None,  # a path serves nobody else
         "tensors": [_step_record(step) for step in plan.steps if step.action != "kept"],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],
         **plan.record,

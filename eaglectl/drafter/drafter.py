@@ -128,7 +128,10 @@ def _mscale(factor: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is known of the target model; every field may be unknown. `repo` is its Hub repository."""
+    """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
+
+    `origin` states how it was found, where it was not given.
+    """
 
     name: str | None = None
     model_type: str | None = None
@@ -136,6 +139,7 @@ class Target:
     hidden: int | None = None
     vocab: int | None = None
     repo: str | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

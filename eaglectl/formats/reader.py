@@ -92,6 +92,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
     keys.notes.extend(format.doubts(summary, answers))
     norms = norms_by_record(keys, norms, format, record)
+    if target.origin:
+        keys.add_note("note", "target", target.origin)
     _compare_target(keys, dims, target)
     tensors = complete_head(keys, tensors, dims, names.unknown)
     note_names(
@@ -218,4 +220,4 @@ def _known_target(keys: Keys, format: Format, target: Target) -> Target:
         depth = copied if type(copied) is int and copied > 4 else None
     if stated is not MISSING:
         keys.taken.discard("target_model_type")
-    return Target(name, model_type, depth, target.hidden, target.vocab, target.repo)
+    return replace(target, name=name, model_type=model_type, depth=depth)

@@ -1,7 +1,6 @@
 """An inspection as rows of text: what the terminal and the page of `inspect` share."""
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -198,7 +197,7 @@ def next_command(inspection: Inspection) -> str:
     """Return the command to run if the newest vLLM does not run the checkpoint as trained; else ""."""
     if _latest(inspection)["vllm"].outcome == "as trained":
         return ""
-    command = f"eaglectl convert {shlex.quote(inspection.commands['source'])}"
+    command = inspection.convert
     if inspection.drafter.notes_at("question"):
         command += " (answer the questions above with its options)"
     return command

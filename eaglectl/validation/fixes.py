@@ -1,7 +1,7 @@
 """The smallest change with which every requested engine release serves a checkpoint as it was trained."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eaglectl.engines.catalogue import ENGINES
@@ -9,12 +9,27 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
+from eaglectl.formats.commands import command
 from eaglectl.validation.rule import CannotLook
 from eaglectl.validation.rules.serving import edits, spelled
 from eaglectl.validation.subject import Subject
 
 UNKNOWN = "unknown"
 Defects = Mapping[str, Sequence[AppliedFact]]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The source as given, and what was given with it."""
+
+    source: str
+    subject: Subject
+
+    def command(self, layout: str, *, needs_target: bool) -> str:
+        """The `convert` that writes this layout; TARGET stands for a target that is needed and not known."""
+        target = self.subject.target.text or ("TARGET" if needs_target else None)
+        answers = self.subject.answers
+        return command("convert", self.source, "--for", layout, target=target, answers=answers)
 
 
 def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tuple[str, ...]:
@@ -31,7 +46,7 @@ def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tup
             for (engine, release), holding in facts.items()
             if engine == name
         }
-        steps = list(_steps(ENGINES[name], subject.view(name), defects, source))
+        steps = list(_steps(ENGINES[name], subject.view(name), defects, Conversion(source, subject)))
         if steps:
             changes.append(f"{ENGINES[name].title}: {'; '.join(steps)}")
     return tuple(changes)
@@ -41,11 +56,11 @@ def _is_defect(applied_fact: AppliedFact) -> bool:
     return applied_fact.fact.outcome != UNKNOWN
 
 
-def _steps(engine: Engine, checkpoint: View, defects: Defects, source: str) -> Iterator[str]:
+def _steps(engine: Engine, checkpoint: View, defects: Defects, conversion: Conversion) -> Iterator[str]:
     first = _first_release(engine, checkpoint)
     hopeless = _hopeless(engine, defects, first)
     rest = {release: facts for release, facts in defects.items() if release not in hopeless}
-    yield from _change(engine, checkpoint, rest, source)
+    yield from _change(engine, checkpoint, rest, conversion)
     if not hopeless:
         return
     reasons = ", ".join(dict.fromkeys(fact.text for fact in hopeless.values()))
@@ -74,7 +89,7 @@ def _hopeless(engine: Engine, defects: Defects, first: str | None) -> Mapping[st
     return hidden | hopeless
 
 
-def _change(engine: Engine, checkpoint: View, defects: Defects, source: str) -> Iterator[str]:
+def _change(engine: Engine, checkpoint: View, defects: Defects, conversion: Conversion) -> Iterator[str]:
     """What to change in the checkpoint for those releases that can serve it."""
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
     if not facts:
@@ -85,8 +100,7 @@ def _change(engine: Engine, checkpoint: View, defects: Defects, source: str) -> 
         return
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
-        target = " --target TARGET" if _needs_target(facts.values(), checkpoint) else ""
-        yield f"eaglectl convert {source} --for {engine.name}{target}"
+        yield conversion.command(engine.name, needs_target=_needs_target(facts.values(), checkpoint))
 
 
 def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:

@@ -40,7 +40,8 @@ class Report:
     `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
     effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
     could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
-    oldest first; `smallest_changes` are the changes with which all of them pass.
+    oldest first; `smallest_changes` are the changes with which all of them pass. `target` states how a target
+    that was not given was found.
     """
 
     source: str
@@ -59,6 +60,7 @@ class Report:
     releases: tuple[ReleaseVerdict, ...] = ()
     smallest_changes: tuple[str, ...] = ()
     expired: tuple[Suppression, ...] = ()
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def judge(
         problem=str(subject.read_error) if is_unread else "",
         expired=expired,
         releases=releases,
+        target=subject.target.known.origin,
         smallest_changes=smallest_changes(subject, result.rule_ids, path),
     )
 

@@ -32,12 +32,13 @@ NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_c
 @dataclass(frozen=True)
 class GivenTarget:
     """The target: its dimensions as far as they are known, its config, and its files where they were
-    given.
+    given. `text` is what --target names it by.
     """
 
     known: Target
     source: Source | None = None
     config: Mapping[str, Any] | None = None
+    text: str | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

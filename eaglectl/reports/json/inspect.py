@@ -30,7 +30,6 @@ def _entry(result: Inspection | FailedSource) -> dict[str, Any]:
 
 def _inspection(inspection: Inspection) -> dict[str, Any]:
     checkpoint, drafter = inspection.checkpoint, inspection.drafter
-    commands = inspection.commands
     return {
         "source": inspection.source,
         "drafter": drafter_part(drafter),
@@ -41,7 +40,7 @@ def _inspection(inspection: Inspection) -> dict[str, Any]:
         },
         "aux_readings": [_captured_layers(layers, inspection) for layers in inspection.captured_layers],
         "engines": [_verdict(verdict) for verdict in inspection.requested or inspection.verdicts],
-        "commands": {engine: command for engine, command in commands.items() if engine != "source"},
+        "commands": dict(inspection.commands),
         "tensors": [
             {
                 "name": tensor.name,

@@ -38,6 +38,7 @@ def _report(report: Report) -> dict[str, Any]:
     return {
         "source": report.path,
         "engines": list(report.engines),
+        "target": report.target,
         "verdict": report.verdict,
         "problem": report.problem,
         "policy": report.policy,

@@ -69,6 +69,8 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
     )
     console.print(Text.assemble(("wrote ", "green"), (str(conversion.out), "bold"), summary), soft_wrap=True)
     console.print(f"aux layers: boundaries {trained_layers(drafter.aux)}", soft_wrap=True)
+    if drafter.target.origin and not has_plan and not is_quiet:
+        console.print(f"target: {drafter.target.origin}", soft_wrap=True)
     if not has_plan and not is_quiet:
         print_notes(console, [note for note in plan.notes if note.level == "warning"])
 

@@ -66,7 +66,7 @@ def _outcome_table(inspection: Inspection) -> Table:
 def _print_commands(console: Console, inspection: Inspection) -> None:
     if command := shared.next_command(inspection):
         print_heading(console, "Next")
-        console.print(indented(Text(command, no_wrap=True, overflow="ignore")), soft_wrap=True)
+        console.print(Text(f"  {command}"), soft_wrap=True)
     if commands := shared.serve_commands(inspection):
         print_heading(console, "Serve")
         for engine, command in commands:

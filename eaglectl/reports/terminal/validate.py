@@ -79,6 +79,8 @@ def _print_title(console: Console, report: Report) -> None:
     console.print(Text.assemble(path, "  ", verdict), soft_wrap=True)
     if report.problem:
         _print_text(console, 2, f"could not be read: {report.problem}", "yellow")
+    if report.target:
+        console.print(Text(f"  target: {report.target}", style="dim"), soft_wrap=True)
 
 
 def print_finding(console: Console, finding: Finding, remaining: str = "") -> None:
@@ -112,7 +114,7 @@ def print_releases(console: Console, report: Report) -> None:
     if report.smallest_changes:
         _print_heading(console, "smallest change that makes all pass")
     for change in report.smallest_changes:
-        _print_text(console, 4, change)
+        console.print(Text(f"    {change}"), soft_wrap=True)
 
 
 def _print_unchecked(console: Console, title: str, groups: Sequence[UncheckedGroup]) -> None:

@@ -1,0 +1,219 @@
+"""The target of a checkpoint, where the user names none: what the checkpoint itself names, if it is here."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eaglectl.api.inputs import known_target, target_source
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.checkpoint.files import MIB
+from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.hub import is_offline, open_cached, open_hub
+from eaglectl.checkpoint.hub_listing import has_weights
+from eaglectl.checkpoint.hub_names import is_repo_name
+from eaglectl.checkpoint.layout import CARD, CONFIG, RECORD
+from eaglectl.checkpoint.opening import open_folder
+from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.drafter.drafter import Target
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+
+# config keys that name the target
+KEYS = ("speculators_config.verifier.name_or_path", "target_model_name_or_path")
+# config keys that no target has
+OF_DRAFTERS = ("draft_vocab_size", "speculators_model_type", "eagle_config")
+MAX_CARD = 4 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChoice:
+    """The target that a command takes.
+
+    `text` is what --target would be given, `place` what is opened: the same, or a folder of the Hub client's
+    cache. `how` states where a target that was not given comes from; `missing` why there is none.
+    """
+
+    text: str | None = None
+    place: str | None = None
+    how: str = ""
+    missing: str = ""
+
+    def known(self, name: str | None = None) -> Target:
+        """What the target's config.json states, with how it was found."""
+        if self.place is None or self.text is None:
+            return Target(name, origin=self.how)
+        target = known_target(self.text, target_source(self.place), name)
+        return replace(target, origin=self.how)
+
+
+def choose_target(
+    source: Source, given: str | None, *, needs_weights: bool = False, may_fetch: bool = False
+) -> TargetChoice:
+    """The target that was given, else the first one that the checkpoint names and that is here.
+
+    A folder with a config.json, or a repository in the Hub client's cache; `needs_weights`: with its
+    weights. `may_fetch`: a repository's config.json may come from the Hub. Weights are never downloaded.
+    """
+    if given is not None:
+        return TargetChoice(given, given)
+    missing = []
+    for text, where in named_targets(source):
+        place = _local(text, needs_weights=needs_weights) or _cached(text, needs_weights=needs_weights)
+        if isinstance(place, str):
+            at = "" if place == text else f" ({place})"
+            return TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
+        if may_fetch and not needs_weights and is_repo_name(text) and _is_fetched(text):
+            return TargetChoice(text, text, f"{text} on the Hub, which {where} names; --target takes another")
+        missing.append(f"{where} names {text}, and {_why(text, needs_weights=needs_weights)}")
+    looked = f"{', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
+    return TargetChoice(missing="; ".join(missing) or f"none is named: looked at {looked}")
+
+
+def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answers) -> TargetChoice:
+    """The choice, without a target that the checkpoint names and that does not fit it."""
+    if choice.place is None or not choice.how:
+        return choice
+    try:
+        notes = read_drafter(checkpoint, answers, choice.known()).notes
+    except EaglectlError:
+        return choice  # what is wrong is reported by who reads it next
+    reasons = [note.text for note in notes if note.topic.startswith("target-")]
+    config = read_config(target_source(choice.place))
+    if any(key in config for key in OF_DRAFTERS) or "eagle" in str(config.get("architectures")).lower():
+        reasons = ["it is a drafter itself"]
+    if not reasons:
+        return choice
+    named = choice.how.partition("; ")[0]
+    return TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
+
+
+def named_targets(source: Source) -> Iterator[tuple[str, str]]:
+    """The names of a target in a checkpoint's files, each with where it stands."""
+    names: dict[str, str] = {}
+    for text, where in _stated(source):
+        if isinstance(text, str) and text.strip() and text.isprintable():
+            names.setdefault(text, where)
+    yield from names.items()
+
+
+def _stated(source: Source) -> Iterator[tuple[Any, str]]:
+    try:
+        keys = Keys(read_config(source))
+    except EaglectlError:
+        return
+    for key in KEYS:
+        if (value := keys.at(key)) is not MISSING:
+            yield value, f"{key} in {CONFIG}"
+    yield _record(source).get("target"), RECORD
+    bases = _front_matter(source).get("base_model", [])
+    if len(bases) == 1:
+        yield bases[0], f"base_model in {CARD}"
+
+
+def _record(source: Source) -> Mapping[str, Any]:
+    text = _small_file(source, RECORD)
+    try:
+        value = parse_json(RECORD, text) if text else {}
+    except EaglectlError:
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _front_matter(source: Source) -> Mapping[str, list[str]]:
+    from eaglectl.validation.rules.release import front_matter
+
+    return front_matter(_small_file(source, CARD).decode("utf-8", "replace"))
+
+
+def _small_file(source: Source, name: str) -> bytes:
+    try:
+        if name not in source.names() or source.size(name) > MAX_CARD:
+            return b""
+        return source.read(name)
+    except EaglectlError:
+        return b""
+
+
+def _local(text: str, *, needs_weights: bool) -> str | None:
+    """The folder, if `text` names one with a config.json; a relative path may not lead upwards."""
+    path = Path(text)
+    if ".." in path.parts or not os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
+        return None
+    return text if not needs_weights or _has_weights(FolderSource(path)) else None
+
+
+def _cached(text: str, *, needs_weights: bool) -> str | None:
+    """The snapshot in the Hub client's cache, if `text` names a repository that is there."""
+    if not is_repo_name(text) or os.path.lexists(text):
+        return None
+    try:
+        snapshot = open_cached(text)
+    except EaglectlError:
+        return None
+    if CONFIG not in snapshot.names() or (needs_weights and not _has_weights(snapshot)):
+        return None
+    return str(snapshot.root)
+
+
+def _has_weights(source: FolderSource) -> bool:
+    try:
+        return has_weights(source)
+    except EaglectlError:
+        return False
+
+
+def _is_fetched(text: str) -> bool:
+    if is_offline():
+        return False
+    try:
+        read_config(open_hub(text, is_config_enough=True))
+    except EaglectlError:
+        return False
+    return True
+
+
+def _why(text: str, *, needs_weights: bool) -> str:
+    what = "its weights are" if needs_weights else "it is"
+    if not is_repo_name(text):
+        return "that is no folder with a config.json here"
+    return f"{what} neither in a folder of that name nor in the Hub client's cache"
+
+
+def runnable_target(
+    source: str, given: str | None, answers: Answers, verb: str, *, needs_weights: bool = True
+) -> TargetChoice:
+    """The target that a command runs: the one given, else the one that the checkpoint names.
+
+    Raises UsageError where there is none.
+    """
+    if given is not None:
+        return TargetChoice(given, given)
+    original = open_folder(source)
+    choice = choose_target(original, None, needs_weights=needs_weights)
+    with suppress(UnreadableError):  # pickles are read when they are converted
+        choice = fitting_target(choice, read_checkpoint(original), answers)
+    if choice.place is None:
+        raise UsageError(f"{verb} runs the target; pass --target with its folder ({choice.missing})")
+    return choice
+
+
+def with_places_looked_at(text: str, choice: TargetChoice) -> str:
+    """A question or an error that asks for --target, with what was looked for."""
+    return f"{text} ({choice.missing})" if choice.missing and "--target" in text else text
+
+
+@contextmanager
+def asking_for(choice: TargetChoice) -> Iterator[None]:
+    """Usage errors that ask for --target state what was looked for."""
+    try:
+        yield
+    except UsageError as error:
+        text = with_places_looked_at(str(error), choice)
+        if text == str(error):
+            raise
+        raise UsageError(text, error.topic, error.where) from None

@@ -1,0 +1,307 @@
+"""A target that is left out is the one that the checkpoint names, if it is here; printed commands run."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl import api
+from eaglectl.errors import UsageError
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from tests.builders import ABSENT, Outcome, call, drafter_folder
+from tests.cases import CASES
+from tests.conftest import FIXTURES
+from tests.tiny import TARGET as TINY_TARGET
+from tests.tiny import TINY
+
+CONFIG = {"num_hidden_layers": 8, "hidden_size": 16, "vocab_size": 64, "model_type": "llama"}
+UNSTATED = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
+# nested ids of a file without marks, whose meaning the target's depth settles
+ASKED = {
+    "eagle_aux_hidden_state_layer_ids": ABSENT,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]},
+    "num_aux_hidden_states": ABSENT,
+    "norm_before_fc": ABSENT,
+}
+
+
+def target_folder(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    return folder
+
+
+def name_in_card(drafter: Path, text: str) -> None:
+    (drafter / "README.md").write_text(f"---\nlicense: mit\nbase_model: {text}\n---\n")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty Hub cache, and no network."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr("huggingface_hub._snapshot_download.HF_HUB_CACHE", str(folder), raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def cached(cache: Path, repo: str, source: Path) -> Path:
+    commit = "0" * 40
+    folder = cache / f"models--{repo.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text(commit)
+    shutil.copytree(source, folder / "snapshots" / commit)
+    return folder / "snapshots" / commit
+
+
+def flat(text: str) -> str:
+    """Text without the breaks of a terminal's lines."""
+    return " ".join(text.split())
+
+
+def in_record(drafter: Path) -> None:
+    (drafter / "eaglectl.json").write_text(json.dumps({"schema": "x", "target": "org/target"}))
+
+
+def in_config(drafter: Path) -> None:
+    config = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(json.dumps({**config, "target_model_name_or_path": "org/target"}))
+
+
+def in_card(drafter: Path) -> None:
+    name_in_card(drafter, "org/target")
+
+
+NAMED = {
+    "target_model_name_or_path in config.json": in_config,
+    "eaglectl.json": in_record,
+    "base_model in README.md": in_card,
+}
+
+
+@pytest.mark.parametrize("where", NAMED)
+def test_a_cached_target_is_taken_and_told(where: str, cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=UNSTATED)
+    NAMED[where](drafter)
+    cached(cache, "org/target", target_folder(tmp_path / "files"))
+    sentence = f"which {where} names"
+    shown = call("inspect", drafter)
+    assert shown.code == 0 and sentence in flat(shown.out) and "boundaries 2, 4, 5" in shown.out
+    assert sentence in call("convert", drafter, "-o", tmp_path / "out").out
+    assert json.loads((tmp_path / "out/config.json").read_text())["eagle_aux_hidden_state_layer_ids"] == [
+        2,
+        4,
+        5,
+    ]
+    assert sentence in call("validate", drafter).out
+    assert sentence in call("validate", drafter, "--json").document["target"]
+    assert eaglectl.inspect(str(drafter)).drafter.target.repo == "org/target"
+
+
+def test_a_target_that_is_given_wins(cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=UNSTATED)
+    in_card(drafter)
+    cached(cache, "org/target", target_folder(tmp_path / "files"))
+    other = target_folder(tmp_path / "other", num_hidden_layers=12)
+    shown = call("inspect", drafter, "--target", other).out
+    assert "boundaries 2, 6, 9" in shown and "which base_model" not in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"hidden_size": 24}, "the target is 24 wide and this drafter's aux states are 16"),
+        ({"vocab_size": 99}, "the target has 99 tokens and this drafter was made for 64"),
+        ({"draft_vocab_size": 24}, "it is a drafter itself"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "it is a drafter itself"),
+    ],
+)
+def test_one_that_does_not_fit_is_told_and_not_taken(
+    changes: dict[str, Any], why: str, cache: Path, tmp_path: Path
+) -> None:
+    drafter = drafter_folder(tmp_path, config=UNSTATED)
+    in_card(drafter)
+    cached(cache, "org/target", target_folder(tmp_path / "files", **changes))
+    found = eaglectl.inspect(str(drafter)).drafter
+    assert found.target.depth is None and found.aux.boundaries is None
+    assert any(note.text.startswith("not taken: org/target") and why in note.text for note in found.notes)
+    assert not found.notes_at("problem")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/nowhere/at/all", "../outside", "~/model", "org/target", "-x", "a\nb", ".", "drafter", "org/empty"],
+)
+def test_what_is_not_here_is_not_taken(name: str, cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=ASKED)
+    config = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(json.dumps({**config, "target_model_name_or_path": name}))
+    target_folder(tmp_path.parent / "outside" if name.startswith("..") else tmp_path / "somewhere")
+    (tmp_path / "org/empty").mkdir(parents=True)
+    found = eaglectl.inspect(str(drafter)).drafter
+    assert found.target.depth is None
+    if name.startswith(".."):
+        shutil.rmtree(tmp_path.parent / "outside")
+
+
+def test_a_question_names_what_was_looked_for(cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=ASKED, tensors={"embed_tokens.weight": None})
+    plain = call("convert", drafter, "-o", tmp_path / "out")
+    assert plain.code == 2
+    assert "(none is named: looked at speculators_config.verifier.name_or_path" in plain.err
+    in_card(drafter)
+    named = call("convert", drafter, "-o", tmp_path / "out")
+    words = (
+        "base_model in README.md names org/target, and it is neither in a folder of that name nor in the Hub"
+    )
+    assert named.code == 2 and words in named.err
+    assert words in flat(call("inspect", drafter).out)
+
+
+def test_a_local_path_is_taken_and_named(cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=UNSTATED)
+    target = target_folder(tmp_path / "a target")
+    config = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(json.dumps({**config, "target_model_name_or_path": str(target)}))
+    shown = call("inspect", drafter)
+    assert f"{target}, which target_model_name_or_path in config.json names" in flat(shown.out)
+    out = tmp_path / "out"
+    assert call("convert", drafter, "-o", out).code == 0
+    assert str(tmp_path) not in (out / "eaglectl.json").read_text().replace(json.dumps(str(target))[1:-1], "")
+
+
+def test_what_runs_the_target_asks_for_one(cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path)
+    in_card(drafter)
+    for verb, more in (("smoke", ()), ("calibrate", ("-o", tmp_path / "stats"))):
+        outcome = call(verb, drafter, *more)
+        assert outcome.code == 2 and f"{verb} runs the target; pass --target with its folder" in outcome.err
+        assert "names org/target, and its weights are neither" in outcome.err
+    cached(cache, "org/target", target_folder(tmp_path / "files"))  # a config alone does not run
+    assert call("smoke", drafter).code == 2
+    upgrade = call("convert", drafter, "--to", "3.1", "-o", tmp_path / "out")
+    assert upgrade.code == 2 and "names org/target, and its weights are neither" in upgrade.err
+
+
+@pytest.fixture
+def named_pair(cache: Path, tmp_path: Path) -> Path:
+    """The trained drafter with a card that names its target, which the cache holds."""
+    pytest.importorskip("transformers")
+    drafter = tmp_path / "my drafter"
+    shutil.copytree(TINY / "eagle3", drafter)
+    name_in_card(drafter, "org/tiny")
+    cached(cache, "org/tiny", TINY_TARGET)
+    return drafter
+
+
+def test_the_target_is_run_from_the_cache(named_pair: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one two three\n")
+    options = ("--engine", "reference", "--prompts", prompts, "--max-tokens", "4", "--json")
+    report = call("smoke", named_pair, *options).document
+    assert report["prompts"] == 1 and any(
+        "which base_model in README.md names" in note for note in report["notes"]
+    )
+
+
+@pytest.mark.slow
+def test_eagle3_to_31_as_users_type_it(named_pair: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = call(
+        "convert",
+        named_pair,
+        "--to",
+        "3.1",
+        "--prompts",
+        TINY / "gate.jsonl",
+        "-o",
+        out,
+        "--tolerance",
+        "0.5",
+    )
+    assert done.code == 0 and "org/tiny" in done.out and "which base_model in README.md names" in done.out
+    assert json.loads((out / "eaglectl.json").read_text())["target"] == "org/tiny"
+
+
+def printed(outcome: Outcome) -> list[str]:
+    """The commands that a run printed, each on one line."""
+    return re.findall(r"^ *(?:\w+: )?(eaglectl convert [^`]*)$", outcome.out + outcome.err, re.M)
+
+
+def test_printed_commands_are_whole_and_run(cache: Path, tmp_path: Path) -> None:
+    place = tmp_path / ("a place with spaces and a very long name " * 5).strip()
+    drafter, target = (
+        drafter_folder(place, "it's a drafter", config=ASKED),
+        target_folder(place / "the target"),
+    )
+    answers = ("--aux-convention", "output", "--source-semantics", "norm_before_residual=false")
+    sources = [
+        call("inspect", drafter, "--target", target, *answers),
+        call("inspect", drafter, *answers),
+        call(
+            "validate",
+            drafter,
+            "--target",
+            target,
+            "--engine",
+            "sglang",
+            "--engine",
+            "vllm==0.32.0",
+            *answers,
+        ),
+    ]
+    commands = [text for source in sources for text in printed(source)]
+    assert len(commands) >= 3
+    for number, text in enumerate(commands):
+        words = shlex.split(text)
+        assert words[:2] == ["eaglectl", "convert"] and str(drafter) in words and "--aux-convention" in words
+        assert ("--target" in words) == (str(target) in words)
+        outcome = call(*words[1:], "-o", tmp_path / f"out{number}")
+        assert outcome.code == 0, outcome
+
+
+def test_calibrate_prints_the_whole_conversion(cache: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    prompts, stats = tmp_path / "prompts.txt", tmp_path / "my stats"
+    prompts.write_text("one two three four five six\nseven eight nine ten eleven\n")
+    options = (
+        "--prompts",
+        prompts,
+        "--answer-tokens",
+        "8",
+        "--source-semantics",
+        "norm_before_residual=false",
+    )
+    done = call("calibrate", TINY / "eagle3", "--target", TINY_TARGET, "-o", stats, *options)
+    (text,) = printed(done)
+    words = shlex.split(text)
+    assert words[words.index("--target") + 1] == str(TINY_TARGET)
+    assert words[-2:] == ["--source-semantics", "norm_before_residual=false"]
+    outcome = call(*words[1:], "--no-gate", "-o", tmp_path / "out")
+    assert outcome.code == 0, outcome
+
+
+def test_a_command_is_quoted() -> None:
+    answers = Answers((2, 4, 5), "output", {"harmless": "a b"})
+    assert command("convert", "it's", "--for", "sglang", target="a b", answers=answers) == (
+        "eaglectl convert 'it'\"'\"'s' --for sglang --target 'a b' --aux-layers 2,4,5 --aux-convention output"
+        " --source-semantics 'harmless=a b'"
+    )
+    assert command("smoke", "-x") == "eaglectl smoke ./-x"
+
+
+def test_fixtures_that_name_targets_of_nobody_are_read_as_before(cache: Path) -> None:
+    named = [case for case in CASES if case.producer == "speculators"]
+    for case in named:
+        assert eaglectl.inspect(str(case.folder)).drafter.target.origin == ""
+    with pytest.raises(UsageError, match=r"name_or_path in config\.json names example/tiny-llama"):
+        api.smoke(str(FIXTURES / "producers/speculators/plain"))
