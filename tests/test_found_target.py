@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, Outcome, call, drafter_folder
 from tests.cases import CASES
 from tests.conftest import FIXTURES
+from tests.hub import LoopbackHub, client_hub
 from tests.tiny import TARGET as TINY_TARGET
 from tests.tiny import TINY
 
@@ -234,7 +236,7 @@ def test_eagle3_to_31_as_users_type_it(named_pair: Path, tmp_path: Path) -> None
 
 def printed(outcome: Outcome) -> list[str]:
     """The commands that a run printed, each on one line."""
-    return re.findall(r"^ *(?:\w+: )?(eaglectl convert [^`]*)$", outcome.out + outcome.err, re.M)
+    return re.findall(r"^ *(?:\w+: )?(eaglectl convert [^`\n]*)$", outcome.out + outcome.err, re.M)
 
 
 def test_printed_commands_are_whole_and_run(cache: Path, tmp_path: Path) -> None:
@@ -305,3 +307,41 @@ def test_fixtures_that_name_targets_of_nobody_are_read_as_before(cache: Path) ->
         assert eaglectl.inspect(str(case.folder)).drafter.target.origin == ""
     with pytest.raises(UsageError, match=r"name_or_path in config\.json names example/tiny-llama"):
         api.smoke(str(FIXTURES / "producers/speculators/plain"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """A loopback Hub with a target of a config and weights, and an empty cache."""
+    pytest.importorskip("huggingface_hub")
+    with client_hub(monkeypatch, tmp_path, tries=1) as running:
+        monkeypatch.chdir(tmp_path)
+        folder = target_folder(tmp_path / "files")
+        (folder / "model.safetensors").write_bytes(b"never read")
+        running.add_repo("org/target", folder)
+        yield running
+
+
+def paths(hub: LoopbackHub) -> list[str]:
+    return [request.path for request in hub.requests]
+
+
+def test_convert_fetches_a_config_that_it_needs_and_no_weights(hub: LoopbackHub, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=UNSTATED)
+    in_card(drafter)
+    done = call("convert", drafter, "-o", tmp_path / "out")
+    assert done.code == 0 and "org/target on the Hub, which base_model in README.md names" in done.out
+    assert json.loads((tmp_path / "out/config.json").read_text())["eagle_config"]
+    assert any("config.json" in path for path in paths(hub))
+    assert not any("safetensors" in path for path in paths(hub))
+
+
+def test_nothing_is_fetched_offline_nor_where_it_is_not_needed(hub: LoopbackHub, tmp_path: Path) -> None:
+    plain, stated = drafter_folder(tmp_path, "plain", config=UNSTATED), drafter_folder(tmp_path, "stated")
+    for drafter in (plain, stated):
+        in_card(drafter)
+    assert call("--offline", "convert", plain, "-o", tmp_path / "offline").code == 0
+    assert call("convert", stated, "-o", tmp_path / "stated-out").code == 0
+    assert call("inspect", plain).code == 0
+    assert call("validate", plain).code in (0, 1)
+    assert call("smoke", plain).code == 2
+    assert paths(hub) == []

@@ -1,6 +1,7 @@
 """The target of a checkpoint, where the user names none: what the checkpoint itself names, if it is here."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from eaglectl.formats.reader import read_drafter
 KEYS = ("speculators_config.verifier.name_or_path", "target_model_name_or_path")
 # config keys that no target has
 OF_DRAFTERS = ("draft_vocab_size", "speculators_model_type", "eagle_config")
+ASKS = re.compile(r"\b(pass|or) --target(?![\w-])")
 MAX_CARD = 4 * MIB
 
 
@@ -204,7 +206,7 @@ def runnable_target(
 
 def with_places_looked_at(text: str, choice: TargetChoice) -> str:
     """A question or an error that asks for --target, with what was looked for."""
-    return f"{text} ({choice.missing})" if choice.missing and "--target" in text else text
+    return f"{text} ({choice.missing})" if choice.missing and ASKS.search(text) else text
 
 
 @contextmanager
