@@ -146,7 +146,11 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
         "tensors": [_step_record(step) for step in plan.steps if step.action != "kept"],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],
         **plan.record,
-        "notes": [{"level": note.level, "about": note.about, "text": note.text} for note in plan.notes],
+        "notes": [
+            {"level": note.level, "about": note.about, "text": note.text}
+            for note in plan.notes
+            if note.text != drafter.target.origin  # it names places of this machine
+        ],
     }
 
 
