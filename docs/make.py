@@ -1,4 +1,4 @@
-"""Write rules.md, round-trips.md, fixtures/published/README.md and what README.md's commands print: `make docs`."""
+"""Write the generated pages, and into README.md what its commands print: `make docs`."""
 
 import contextlib
 import io

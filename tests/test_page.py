@@ -22,6 +22,7 @@ from eaglectl.api import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
+from eaglectl.formats.commands import command
 from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.diff import print_comparison
 from eaglectl.reports.terminal.inspect import print_inspection, print_inspections
@@ -156,7 +157,10 @@ def inspection(text: str = "x") -> Any:
     )
     checkpoint = dataclasses.replace(real.checkpoint, tensors={text: tensor, name: tensor})
     commands = dict.fromkeys(real.commands, text)
-    return dataclasses.replace(real, source=text, drafter=drafter, checkpoint=checkpoint, commands=commands)
+    convert = command("convert", text)
+    return dataclasses.replace(
+        real, source=text, drafter=drafter, checkpoint=checkpoint, commands=commands, convert=convert
+    )
 
 
 def comparison(text: str = "x") -> Any:
