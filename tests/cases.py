@@ -26,6 +26,7 @@ class Case:
     draft_vocab: int = 96
     answers: dict[str, str] = field(default_factory=dict)
     aux_convention: str | None = None
+    aux_layers: tuple[int, ...] | None = None
     is_pickled: bool = False
     back: str | None = None
     mends: tuple[str, ...] = ()  # the topics of problems that convert puts right unasked
@@ -35,7 +36,7 @@ class Case:
         return FIXTURES / "producers" / self.path
 
     def answered(self) -> Answers:
-        return Answers(aux_convention=self.aux_convention, semantics=self.answers)  # type: ignore[arg-type]
+        return Answers(self.aux_layers, self.aux_convention, self.answers)  # type: ignore[arg-type]
 
 
 STORED = {"rope": "stored"}
@@ -80,7 +81,15 @@ CASES: tuple[Case, ...] = (
         draft_vocab=256,
         answers=STORED,
     ),
-    Case("lightseekorg/mla-eagle3.1", "lightseekorg", "3.1", "MLA", boundaries=(2, 4, 6), draft_vocab=256),
+    Case(
+        "lightseekorg/mla-eagle3.1",
+        "lightseekorg",
+        "3.1",
+        "MLA",
+        boundaries=(2, 4, 6),
+        draft_vocab=256,
+        answers=STORED,
+    ),
     Case("angelslim/gqa", "angelslim", answers=STORED),
     Case("angelslim/cosyvoice", "angelslim", draft_vocab=256, answers=STORED),
     Case("automodel/gqa", "automodel", boundaries=DEFAULT),
@@ -94,15 +103,15 @@ CASES: tuple[Case, ...] = (
         mends=("training-unservable",),
     ),
     Case("automodel/sidecar", "automodel", boundaries=DEFAULT, is_pickled=True),
-    Case("modelopt/hf", "modelopt", boundaries=DEFAULT),
+    Case("modelopt/hf", "modelopt", boundaries=DEFAULT, answers=STORED),
     Case("modelopt/hf-full-vocab", "modelopt", boundaries=DEFAULT, draft_vocab=256),
-    Case("modelopt/hf-ids", "modelopt", boundaries=(3, 5, 7)),
-    Case("modelopt/hf-ids-unsorted", "modelopt", boundaries=(1, 3, 7)),
-    Case("modelopt/hf-four-aux", "modelopt", aux=4, boundaries=(2, 4, 5, 7)),
-    Case("modelopt/hf-two-layers", "modelopt", layers=2, boundaries=DEFAULT),
+    Case("modelopt/hf-ids", "modelopt", boundaries=(3, 5, 7), answers=STORED),
+    Case("modelopt/hf-ids-unsorted", "modelopt", boundaries=(1, 3, 7), answers=STORED),
+    Case("modelopt/hf-four-aux", "modelopt", aux=4, boundaries=(2, 4, 5, 7), answers=STORED),
+    Case("modelopt/hf-two-layers", "modelopt", layers=2, boundaries=DEFAULT, answers=STORED),
     Case("modelopt/hf-mla", "modelopt", attention="MLA", boundaries=DEFAULT),
-    Case("modelopt/hf-fp8", "modelopt", boundaries=DEFAULT),
-    Case("modelopt/hf-fp8-kv", "modelopt", boundaries=DEFAULT),
+    Case("modelopt/hf-fp8", "modelopt", boundaries=DEFAULT, answers=STORED),
+    Case("modelopt/hf-fp8-kv", "modelopt", boundaries=DEFAULT, answers=STORED),
     Case("modelopt-megatron/deep", "modelopt-megatron", layers=2, boundaries=DEFAULT, draft_vocab=256),
     Case(
         "modelopt-megatron/deep-unsorted-ids",

@@ -1,10 +1,18 @@
 """Aux layers: boundaries inside, ids at the edges."""
 
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import eaglectl
+from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.boundaries import (
+    AuxLayers,
     convention_by_pattern,
     default_boundaries,
     may_be_default,
@@ -15,6 +23,11 @@ from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.catalogue import aux_readings
 from eaglectl.engines.sglang import sglang_ids
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.config_keys import TARGET_DEPTH
+from eaglectl.formats.format import Answers
+from tests.builders import ABSENT, drafter_folder
+from tests.conftest import FIXTURES
 
 depths = st.integers(7, 128)
 kinds = st.sampled_from(
@@ -157,3 +170,150 @@ def test_sglang_adds_one_and_takes_defaults_by_target(
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=4))
 def test_an_output_id_is_one_boundary_lower(ids: list[int]) -> None:
     assert to_boundaries(ids, "output") == tuple(i + 1 for i in to_boundaries(ids, "boundary"))
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+FLAGS = dict.fromkeys(
+    ("norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", "num_aux_hidden_states"), ABSENT
+)
+OF_MODELOPT = {"use_last_layernorm": True, "next_layer_regular": True}
+
+
+def read(
+    parent: Path, top: object, nested: object, depth: int | None = None, **config: Any
+) -> tuple[AuxLayers, list[str]]:
+    """The aux layers of a drafter with these lists, and the topics of what is said of them."""
+    inner = {**config.pop("eagle_config", {}), **({IDS: nested} if nested else {})}
+    stated = {**FLAGS, IDS: top or ABSENT, "eagle_config": inner or ABSENT, **config}
+    target = None
+    if depth:
+        (parent / "target").mkdir()
+        (parent / "target/config.json").write_text(json.dumps({"num_hidden_layers": depth}))
+        target = str(parent / "target")
+    drafter = eaglectl.inspect(str(drafter_folder(parent, config=stated)), target=target).drafter
+    about = [note for note in drafter.notes if note.about == "aux layers" and note.level != "note"]
+    return drafter.aux, [note.topic for note in about]
+
+
+@pytest.mark.parametrize("key", TARGET_DEPTH)
+@pytest.mark.parametrize("is_nested", [False, True], ids=["top", "nested"])
+def test_the_targets_depth_is_read_from_the_drafters_own_config(
+    key: str, is_nested: bool, tmp_path: Path
+) -> None:
+    nested = {**OF_MODELOPT, key: 36} if is_nested else OF_MODELOPT
+    config = {} if is_nested else {key: 36}
+    aux, said = read(tmp_path, [24, 30, 36], [24, 30, 36], eagle_config=nested, **config)
+    assert (aux.boundaries, aux.convention, said) == ((24, 30, 36), "boundary", [])
+
+
+def test_equal_lists_at_both_levels_are_asked_about_where_nothing_states_the_depth(tmp_path: Path) -> None:
+    aux, said = read(tmp_path, [24, 30, 36], [24, 30, 36], eagle_config=OF_MODELOPT)
+    assert (aux.boundaries, said) == (None, ["aux-convention"])
+    with pytest.raises(UsageError, match=r"boundaries or outputs of layers \(boundaries \[25, 31, 37\]\)"):
+        eaglectl.convert(str(tmp_path / "drafter"), tmp_path / "out")
+
+
+def test_no_boundary_past_the_stated_depth_is_written(tmp_path: Path) -> None:
+    read(tmp_path, [24, 30, 36], [24, 30, 36], eagle_config=OF_MODELOPT, target_layer_count=36)
+    source, out = str(tmp_path / "drafter"), tmp_path / "out"
+    with pytest.raises(RefusedError, match="boundary 37 is past the target's 36 layers"):
+        eaglectl.convert(source, out, ConvertOptions(answers=Answers(aux_convention="output")))
+    with pytest.raises(UsageError, match="boundary 37 is past the target's 36 layers"):
+        eaglectl.convert(source, out, ConvertOptions(answers=Answers(aux_layers=(25, 31, 37))))
+    eaglectl.convert(source, out)
+    assert json.loads((out / "config.json").read_text())[IDS] == [24, 30, 36]
+
+
+@pytest.mark.parametrize(
+    ("config", "depth"),
+    [
+        ({"num_target_layers": 3}, None),  # it counts the layers that are captured
+        ({"num_target_layers": 3, "target_num_hidden_layers": 12}, 12),
+        ({"target_layer_count": "36"}, None),
+        ({"target_layer_count": True}, None),
+        ({"target_layer_count": -36}, None),
+        ({"target_layer_count": 36, "num_target_layers": 48}, None),
+        ({"target_layer_count": None}, None),
+    ],
+)
+def test_what_is_no_depth_is_not_believed(config: dict[str, Any], depth: int | None, tmp_path: Path) -> None:
+    inspection = eaglectl.inspect(str(drafter_folder(tmp_path, config=config)))
+    assert inspection.drafter.target.depth == depth
+
+
+@pytest.mark.parametrize(
+    ("top", "nested", "depth", "boundaries", "said"),
+    [
+        ([2, 4, 5], None, 8, (2, 4, 5), []),
+        ([1, 3, 4], None, 8, (2, 4, 5), ["aux-copied"]),
+        ([2, 23, 44], None, 48, (3, 24, 45), ["aux-copied"]),  # thoughtworks' recipe, copied
+        ([1, 18, 32], None, 36, None, ["aux-convention"]),  # LumenRL's
+        ([3, 23, 47], None, 48, None, ["aux-convention"]),
+        (None, [2, 30, 58], 62, (3, 31, 59), []),  # thoughtworks
+        (None, [3, 23, 47], 48, (4, 24, 48), []),  # Qwen3-Coder-Next: the last output is boundary n
+        (None, [24, 30, 36], 36, (24, 30, 36), []),
+        ([2, 16, 29], [2, 16, 29], 32, (2, 16, 29), []),
+        ([2, 16, 30], [2, 16, 30], 32, None, ["aux-convention"]),
+    ],
+)
+@pytest.mark.parametrize("producer", ["modelopt", "torchspec"])
+def test_ids_are_read_by_the_producer_only_where_it_writes_them(
+    producer: str,
+    top: object,
+    nested: object,
+    depth: int,
+    boundaries: tuple[int, ...] | None,
+    said: list[str],
+    tmp_path: Path,
+) -> None:
+    marks: dict[str, Any] = {"eagle_config": OF_MODELOPT} if producer == "modelopt" else {}
+    if producer == "torchspec":
+        marks = {"_torchspec_version": "0.0.1"}
+    aux, found = read(tmp_path, top, nested, depth, **marks)
+    assert (aux.boundaries, found) == (boundaries, said)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "kimi_k2"])
+def test_boundaries_at_both_levels_are_settled_where_the_producer_writes_boundaries(
+    model_type: str, tmp_path: Path
+) -> None:
+    aux, said = read(tmp_path, [3, 16, 30], [3, 16, 30], _torchspec_version="0.0.1", model_type=model_type)
+    expected = ((3, 16, 30), []) if model_type == "kimi_k2" else (None, ["aux-convention"])
+    assert (aux.boundaries, said) == expected
+
+
+def test_a_head_of_modelopt_without_ids_is_unknown_not_as_trained(tmp_path: Path) -> None:
+    aux, said = read(tmp_path, None, None, 80, eagle_config=OF_MODELOPT)
+    assert (aux.boundaries, aux.is_default, said) == (None, False, ["aux-ids-doubted"])
+    folder, target = str(tmp_path / "drafter"), str(tmp_path / "target")
+    engines = ["vllm>=0.20", "sglang"]
+    inspection = eaglectl.inspect(folder, target=target, engines=engines)
+    assert "as trained" not in {verdict.outcome for verdict in inspection.requested}
+    report = eaglectl.validate(folder, eaglectl.ValidateOptions(target=target, engines=engines))
+    assert "pass" not in {verdict.outcome for verdict in report.releases}
+    answers = Answers(aux_layers=(2, 40, 77))
+    assert eaglectl.inspect(folder, target=target, answers=answers).drafter.notes_at("question") == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "boundaries"), [("Eagle3DraftModel", (1, 4, 6)), ("Eagle3Speculator", None)]
+)
+@pytest.mark.parametrize("depth", [None, 8])
+def test_what_speculators_own_trainer_signs_is_not_asked_about(
+    architecture: str, boundaries: tuple[int, ...] | None, depth: int | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(FIXTURES / "producers/speculators/plain", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": [architecture], IDS: [1, 4, 6]}
+    (folder / "config.json").write_text(json.dumps(config))
+    target = str(FIXTURES / "target") if depth else None
+    assert eaglectl.inspect(str(folder), target=target).drafter.aux.boundaries == boundaries
+
+
+def test_a_p_eagle_drafter_of_speco_is_asked_for_its_layers() -> None:
+    folder = str(FIXTURES / "producers/speco/peagle")
+    drafter = eaglectl.inspect(folder, target=str(FIXTURES / "target")).drafter
+    assert (drafter.producer, drafter.kind, drafter.aux.boundaries) == ("speco", "peagle", None)
+    (question,) = drafter.notes_at("question")
+    assert "--aux-layers" in question.text and "verl-SpeCo" in question.text

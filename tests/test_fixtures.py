@@ -93,7 +93,7 @@ def test_every_fixture_folder_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["torchspec/mla", "angelslim/gqa", "specforge/eagle3.1", "sglang/mla-absorbed", "specforge/gqa-ids"],
+    ["torchspec/mla", "speco/peagle", "specforge/eagle3.1", "sglang/mla-absorbed", "specforge/gqa-ids"],
 )
 def test_what_the_file_cannot_say_is_asked_and_not_guessed(path: str) -> None:
     with pytest.raises(UsageError, match="pass --"):

@@ -228,7 +228,17 @@ def check_ids_are_written(format: Format, parent: Path) -> None:
 
 # a format whose marks are a part of another's is tried first
 ORDER = (
-    *("speculators", "peagle", "vllm", "torchspec-vllm", "torchspec", "automodel", "sglang", "sglang-mla"),
+    *(
+        "speculators",
+        "peagle",
+        "vllm",
+        "torchspec-vllm",
+        "torchspec",
+        "speco",
+        "automodel",
+        "sglang",
+        "sglang-mla",
+    ),
     *("modelopt", "modelopt-megatron", "angelslim", "nebius", "specforge", "eagle", "lightseekorg", "native"),
 )
 CHECKS: Sequence[Callable[[Format, Path], None]] = (

@@ -21,7 +21,8 @@ def schema(name: str) -> jsonschema.Draft202012Validator:
 
 def arguments(case: Case) -> list[str]:
     given = [text for key, value in case.answers.items() for text in ("--source-semantics", f"{key}={value}")]
-    return given + (["--aux-convention", case.aux_convention] if case.aux_convention else [])
+    given += ["--aux-convention", case.aux_convention] if case.aux_convention else []
+    return given + (["--aux-layers", ",".join(map(str, case.aux_layers))] if case.aux_layers else [])
 
 
 def printed(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:

@@ -119,6 +119,11 @@ def _candidates(drafter: Drafter, depth: int) -> Iterator[_Candidate]:
         yield _Candidate(
             "rope base 10000", "--source-semantics rope=10000", replace(drafter, rope=rope), boundaries
         )
+    if drafter.rope.scaling is not None and "mrope_section" not in drafter.rope.scaling:
+        rope = replace(drafter.rope, scaling=None)
+        yield _Candidate(
+            "rope without scaling", "--source-semantics rope=plain", replace(drafter, rope=rope), boundaries
+        )
     if drafter.has_reduced_vocabulary:
         yield _Candidate(
             "d2t as absolute ids",

@@ -33,7 +33,7 @@ OPEN: Mapping[str, IsOpen] = {
     "norm_output": _is_output_open,
     **dict.fromkeys(known_answers(), _is_output_open),
     "norm_before_residual": lambda side: Keys(side.flat).take("norm_before_residual") is MISSING,
-    "rope": _has_note("rope-base-doubt"),
+    "rope": _has_note("rope-base-doubt", "rope-untrained"),
     "rope_interleave": _has_note("rope-pairing"),
     "mask_token_id": _has_note("mask-token"),
     "harmless": _has_note("unread-key", "partial-rotary"),

@@ -147,6 +147,7 @@ class ConversionPlan:
             "eagle": self.drafter.version,
             "layout": self.layout,
             "boundaries": None if boundaries is None else list(boundaries),
+            "doubts": [{"producer": note.producer, "topic": note.topic} for note in self.drafter.doubts],
         }
 
     @property

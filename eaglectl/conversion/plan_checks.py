@@ -60,6 +60,11 @@ def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
         raise RefusedError(
             f"{format.title} has no class for this drafter's attention{_alternative(format.name)}"
         )
+    limits, kind = layout.rope, (drafter.rope.scaling or {}).get("rope_type")
+    if limits and kind is not None and kind not in limits.scalings:
+        raise RefusedError(
+            f"{format.title} has no rope scaling {kind}: its code stops there{_alternative(format.name)}"
+        )
     name = drafter.target.name
     if layout.is_nested_config and (name is None or name.startswith((".", "/", "~"))):
         raise UsageError("a speculators config names the target by its Hub name; pass --target-name org/name")

@@ -78,7 +78,7 @@ def make_plan(
         left_tensors=tuple(tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,
         copied_files=copied,
-        notes=(*notes, *id_notes, *_layout_notes(drafter, layout)),
+        notes=(*notes, *id_notes, *_layout_notes(drafter, format, layout)),
         record=record,
     )
     check_reads_back(plan, checkpoint.source)
@@ -140,7 +140,14 @@ def _key_changes(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any
             yield KeyChange(prefix + key, old, new)
 
 
-def _layout_notes(drafter: Drafter, layout: Layout) -> Iterator[Note]:
+def _layout_notes(drafter: Drafter, format: Format, layout: Layout) -> Iterator[Note]:
+    base, is_sectioned = drafter.rope.theta, "mrope_section" in (drafter.rope.scaling or {})
+    if layout.rope and base != layout.rope.base and not is_sectioned:
+        text = (
+            f"{format.title}'s own code rotates with base {layout.rope.base:g} whatever is stated, and this"
+            f" drafter has {base:g}: engines rotate as written, and training would go on with another"
+        )
+        yield Note("warning", "rope_theta", text)
     if layout.is_nested_config and "embed_tokens.weight" not in drafter.tensors:
         yield Note(
             "note",

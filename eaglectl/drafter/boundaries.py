@@ -52,14 +52,15 @@ def to_boundaries(ids: Sequence[int], convention: Convention) -> tuple[int, ...]
 def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention | None:
     """The convention that fits the numbers alone, for a target of `depth` layers; None where both may.
 
-    n itself cannot be an output id; each producer's default set is known in both spellings.
+    n itself cannot be an output id; each producer's default set is known in both spellings, and one recipe
+    beside it (thoughtworks') as outputs, [2, n//2-1, n-4].
     """
     if depth is None:
         return None
     low, middle, high = default_boundaries(depth)
     if max(ids) == depth or tuple(ids) == (low, middle, high):
         return "boundary"
-    if tuple(ids) == (low - 1, middle - 1, high - 1):
+    if tuple(ids) in ((low - 1, middle - 1, high - 1), (low, middle - 1, high - 1)):
         return "output"
     return None
 

@@ -52,13 +52,17 @@ class Note:
     """Something a reader of the checkpoint should know.
 
     A question needs an answer that only the user has before a conversion; a problem forbids one. `topic`
-    names the rule of `eaglectl validate` that it is a case of; a note needs none.
+    names the rule of `eaglectl validate` that it is a case of; a note needs none. `producer`: whose files
+    have this doubt, which stays with the drafter through conversions. `is_open`: no engine is known to
+    serve the drafter as trained while it stands.
     """
 
     level: Level
     about: str
     text: str
     topic: str = ""
+    producer: str = ""
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,16 @@ class Drafter:
         }
         biases = {feature for name in names if (feature := bias_feature(name))}
         return frozenset(feature for feature, is_present in present.items() if is_present) | biases
+
+    @property
+    def unsettled(self) -> tuple[Note, ...]:
+        """The notes that leave open what was trained: questions, and doubts that stop no conversion."""
+        return tuple(note for note in self.notes if note.level == "question" or note.is_open)
+
+    @property
+    def doubts(self) -> tuple[Note, ...]:
+        """The doubts of producers that stay with the drafter through conversions."""
+        return tuple(note for note in self.notes if note.producer)
 
     def notes_at(self, level: Level) -> tuple[Note, ...]:
         """The notes of one level."""

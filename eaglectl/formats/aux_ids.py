@@ -137,7 +137,7 @@ def _read(keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target,
     """The list that is believed, its convention, and why."""
     key, ids = next(iter(stated.items()))
     if key in COMMON_PLACES:
-        if reading := _two_lists(keys, format, stated):
+        if reading := _two_lists(keys, format, stated, answers):
             return reading
     elif others := [other for other in stated.values() if other not in (ids, *_neighbours(ids))]:
         keys.add_note(
@@ -151,11 +151,15 @@ def _read(keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target,
     return _convention(keys, format, key, ids, target, answers)
 
 
-def _two_lists(keys: Keys, format: Format, stated: Mapping[str, Ids]) -> Reading | None:
+def _two_lists(keys: Keys, format: Format, stated: Mapping[str, Ids], answers: Answers) -> Reading | None:
     """What lists at the top and in eagle_config mean together; None where one alone decides."""
     top, nested = stated.get(TOP_IDS), stated.get(NESTED_IDS)
-    if not top or not nested or top == nested:
+    if not top or not nested:
         return None
+    if top == nested:  # one list, which can only have one convention
+        is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
+        how = f"ids at both levels; {format.title} writes boundaries"
+        return (top, "boundary", how) if is_boundary else None
     if nested == tuple(j - 1 for j in top):
         return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
     text = (
@@ -177,31 +181,63 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     if answers.aux_convention:
         return ids, answers.aux_convention, f"{where}, read as --aux-convention {answers.aux_convention}"
     declared = _declared(format, key)
-    pattern = convention_by_pattern(ids, target.depth)
-    if pattern and declared in (None, pattern):
-        how = f"{where}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
-        return ids, pattern, how
-    if max(ids) == target.depth:
-        return ids, "boundary", f"{where}; {max(ids)} is the target's depth, which no output id can be"
+    if reading := _by_numbers(keys, key, ids, declared, target):
+        return reading
     if key == VLLM_IDS:
         return ids, "boundary", f"{where}, vLLM's own key"
-    is_believed = format.is_signed or target.depth is not None or key not in COMMON_PLACES
-    is_plausible = is_believed and pattern is None and not _is_copied(ids, declared)
-    if declared and (is_plausible or _is_certain(format, key)):
+    is_known = format.is_signed or target.depth is not None or key not in COMMON_PLACES
+    is_plausible = (
+        is_known and convention_by_pattern(ids, target.depth) is None and not _is_copied(ids, declared)
+    )
+    if declared and (is_plausible or _is_certain(keys, format, key)):
         return ids, declared, f"{where}; {format.title} writes {_words(declared)}"
     _ask_convention(keys, where, ids, target)
     return ids, None, f"{where}, in an unknown convention"
 
 
+def _by_numbers(
+    keys: Keys, key: str, ids: Ids, declared: Convention | None, target: Target
+) -> Reading | None:
+    """The reading that the target's depth leaves, unless the producer declares the other."""
+    where = COMMON_PLACES.get(key, f"ids in {key}")
+    pattern = convention_by_pattern(ids, target.depth)
+    if pattern and declared in (None, pattern):
+        if key == TOP_IDS and (declared, pattern) == (None, "output"):
+            _warn_of_copy(keys, ids)
+        how = f"{where}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
+        return ids, pattern, how
+    if max(ids) == target.depth:
+        return ids, "boundary", f"{where}; {max(ids)} is the target's depth, which no output id can be"
+    return None
+
+
 def _declared(format: Format, key: str) -> Convention | None:
-    """What the producer's declaration makes of ids at this place."""
+    """What the producer's declaration makes of ids at this place.
+
+    None at the top level where the producer writes none: others put them there, for an engine.
+    """
     place = format.ids_at(key)
+    if place is None and key == TOP_IDS:
+        return None
     return (place and place.convention) or format.aux_convention
 
 
-def _is_certain(format: Format, key: str) -> bool:
+def _is_certain(keys: Keys, format: Format, key: str) -> bool:
     place = format.ids_at(key)
-    return place is not None and place.is_certain
+    architectures = keys.config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    return place is not None and (place.is_certain or first in place.certain_in)
+
+
+def _warn_of_copy(keys: Keys, ids: Ids) -> None:
+    keys.add_note(
+        "warning",
+        "aux layers",
+        f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of layers"
+        f" (boundaries {[j + 1 for j in ids]}), and vLLM reads boundaries {list(ids)} there: a copied list."
+        " It is read as outputs; pass --aux-convention boundary if it was trained on what vLLM reads",
+        "aux-copied",
+    )
 
 
 def _is_copied(ids: Ids, declared: Convention | None) -> bool:
@@ -210,7 +246,8 @@ def _is_copied(ids: Ids, declared: Convention | None) -> bool:
 
 
 def _ask_convention(keys: Keys, where: str, ids: Ids, target: Target) -> None:
-    why, option = f"{list(ids)} may be boundaries or outputs of layers", ""
+    raised = [j + 1 for j in ids]
+    why, option = f"{list(ids)} may be boundaries or outputs of layers (boundaries {raised})", ""
     if not target.depth:
         why += ", and the target's depth, which may settle it, is not known"
         option = ", or --target"
@@ -221,6 +258,15 @@ def _ask_convention(keys: Keys, where: str, ids: Ids, target: Target) -> None:
 def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
     """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
     default = format.training_default
+    if default is None:
+        keys.add_note(
+            "question",
+            "aux layers",
+            f"config names no layers, and which ones {format.title} trained on without saying so is not"
+            f" known; pass --aux-layers with the {count} boundaries that were trained on",
+            "aux-ids-doubted",
+        )
+        return AuxLayers(count, None, False, "not stated")
     boundaries = default.at(target.depth) if target.depth else None
     if question := _unsettled(default, boundaries, count, target):
         keys.add_note("question", "aux layers", f"config names no layers, and {question[0]}", question[1])

@@ -35,6 +35,11 @@ def by_name(name: str) -> Format:
     raise KeyError(name)
 
 
+def known_formats() -> frozenset[str]:
+    """The names of all formats."""
+    return frozenset(format.name for format in FORMATS)
+
+
 def writable() -> tuple[str, ...]:
     """The names of the formats that are written, the surest marks first."""
     return tuple(format.name for format in FORMATS if format.layout)

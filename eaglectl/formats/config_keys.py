@@ -37,6 +37,17 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "use_aux_hidden_state": ("eagle_config.use_aux_hidden_state", "use_aux_hidden_state"),
 }
 
+# where drafters state the number of layers of their target, at the top level or in eagle_config
+TARGET_DEPTH = (
+    "target_layer_count",
+    "num_target_layers",
+    "target_num_hidden_layers",
+    "target_num_layers",
+    "num_target_hidden_layers",
+    "target_model_num_hidden_layers",
+    "target_model_num_layers",
+)
+
 # what a key that is absent means, because the class the config belongs to says so when it saves only
 # differences
 # (transformers 5.19, LlamaConfig / Qwen3Config / DeepseekV2Config)

@@ -53,14 +53,16 @@ class CheckpointSummary:
 class IdsPlace:
     """A config key that holds layer ids ("key" or "object.key"), and what an id means there.
 
-    "sglang": by SGLang's rule for the target. `is_certain`: the numbers are never doubted. `is_required`: a
-    file without these ids is of no use to the layout's readers.
+    "sglang": by SGLang's rule for the target. `is_certain`: the numbers are never doubted; `certain_in`: not
+    in files of these architectures. `is_required`: a file without these ids is of no use to the layout's
+    readers.
     """
 
     key: str
     meaning: IdMeaning
     is_certain: bool = False
     is_required: bool = False
+    certain_in: tuple[str, ...] = ()
 
     @property
     def convention(self) -> Convention | None:
@@ -85,6 +87,14 @@ class ConfigSchema:
     has_decoder: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class RopeLimits:
+    """The ropes that a layout's own code runs: one base whatever is stated, and some scalings."""
+
+    base: float
+    scalings: tuple[str, ...]
+
+
 Nest = Callable[[Drafter, dict[str, Any], dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
@@ -96,7 +106,8 @@ class Layout:
     `extra_ids`: ids that are added for engines which read another
     key. `states_flags`: all four norm switches are written, not only those that are on. `nest` arranges the
     decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
-    for. `engines`: those that convert judges the output by. `is_default`: written where no layout is named.
+    for. `engines`: those that convert judges the output by. `rope`: the ropes that its own code runs; None:
+    all. `is_default`: written where no layout is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -115,6 +126,7 @@ class Layout:
     extra: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
     engines: tuple[str, ...] = ()
+    rope: RopeLimits | None = None
     is_default: bool = False
 
     @property
@@ -138,17 +150,19 @@ class Format:
         mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
         with the drafter's keys added, so that num_hidden_layers is the target's depth.
     Layer ids
-        `ids`: where they stand and what they mean there. `aux_convention`: what they mean at a common place
-        that `ids` does not list. `orders_ids`: its fc takes the states in ascending order whatever order
-        ids are listed in. `training_default`: the boundaries trained on where a recipe names none.
-        `states_layers`: it writes the ids wherever a recipe sets them, so that a file without them was
-        trained on the default.
+        `ids`: where they stand and what they mean there. `aux_convention`: what they mean in eagle_config
+        where `ids` does not say it; ids at the top level that `ids` does not list were put there by others.
+        `orders_ids`: its fc takes the states in ascending order whatever order ids are listed in.
+        `training_default`: the boundaries that a file without ids was trained on; None where that is not
+        known. `states_layers`: it writes the ids wherever a recipe sets them, so that a file without them
+        was trained on the default.
     Network
         `residual_default`: norm_before_residual where the key is absent. `has_mla_factors`: its MLA
         attention multiplies by what yarn's mscale gives, as engines do. `is_parallel`: its files are
         P-EAGLE drafters. `has_unordered_rows`: lm_head's rows are not in the order of t2d. `norm_output`
         reads that switch where it is not what it seems. `answers`: its own --source-semantics, with their
-        values. `doubts` yields what is known to be wrong with its files.
+        values. `doubts` yields what is known to be wrong with its files; its warnings stay with the drafter
+        through conversions (eaglectl.json names them).
     """
 
     name: str
@@ -164,7 +178,7 @@ class Format:
     ids: tuple[IdsPlace, ...] = ()
     aux_convention: Convention | None = None
     orders_ids: bool = False
-    training_default: DefaultLayers = TRAINING_DEFAULT
+    training_default: DefaultLayers | None = TRAINING_DEFAULT
     states_layers: bool = True
     residual_default: bool = False
     has_mla_factors: bool = True
@@ -181,8 +195,9 @@ class Format:
         return self.flatten(config) if self.flatten else config
 
     def ids_at(self, key: str) -> IdsPlace | None:
-        """The declared place of layer ids with this key."""
-        return next((place for place in self.ids if place.key == key), None)
+        """The declared place of layer ids with this key, which its layout may write for other engines."""
+        places = (*self.ids, *(self.layout.extra_ids if self.layout else ()))
+        return next((place for place in places if place.key == key), None)
 
     @property
     def written_ids(self) -> tuple[IdsPlace, ...]:
@@ -200,7 +215,8 @@ def rope_doubt(
 ) -> Iterable[Note]:
     """The doubt about a trainer that rotates with base 10000 whatever its config states.
 
-    A question, or a warning where it may not be the trainer (`is_sure`); nothing where `is_exempt`.
+    A question, or a warning where the file may have been trained otherwise (not `is_sure`); nothing where
+    `is_exempt`.
     """
     theta = summary.config.get("rope_theta", summary.nested("rope_parameters").get("rope_theta"))
     if is_exempt or theta in (None, 10000):
@@ -215,7 +231,11 @@ def rope_doubt(
         level = "question"
         text = f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored"
     else:
-        text = f"{about}; this head may be affected: compare acceptance at both bases before a release"
+        text = (
+            f"{about}; with the wrong base every position after the first few is encoded differently."
+            " `eaglectl smoke --probe sensitivity` tries both; --source-semantics rope=10000 or rope=stored"
+            " then settles it"
+        )
     yield Note(level, "rope_theta", text, "rope-base-doubt")
 
 

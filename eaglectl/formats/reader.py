@@ -1,18 +1,18 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
-from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.drafter.drafter import Drafter, Note, Rope, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
 from eaglectl.formats.aux_ids import by_record, read_aux_layers
-from eaglectl.formats.catalogue import detect, known_answers, tensor_names
-from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.catalogue import by_name, detect, known_answers, known_formats, tensor_names
+from eaglectl.formats.config_keys import MISSING, TARGET_DEPTH, Keys
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
 from eaglectl.formats.names import read_names
 from eaglectl.formats.other_drafters import refuse_other_families
@@ -26,7 +26,7 @@ from eaglectl.formats.unread import ask_about_unread
 SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "norm_output": ("true", "false"),
     "norm_before_residual": ("true", "false"),
-    "rope": ("10000", "stored"),
+    "rope": ("10000", "plain", "stored"),
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
@@ -68,13 +68,13 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
                 f"config.json:{key}",
             )
     keys = Keys(format.flat(checkpoint.config), format.keys)
-    target = _known_target(keys, format, target)
     names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
     for canonical, first, second in names.clashes:
         raise RefusedError(
             f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"
         )
     dims = read_dimensions(names, keys, target)
+    target = _known_target(keys, format, target, dims.aux)
     tensors = assemble(names, dims)
     check_layers(names)
     quantisation = read_quantisation(checkpoint, keys)
@@ -87,10 +87,10 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     rope = read_rope(
         keys, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors, answer=answer
     )
-    if answers.semantics.get("rope") == "10000":
-        rope = replace(rope, theta=10000.0)
+    rope = _answered_rope(rope, answers)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
-    keys.notes.extend(format.doubts(summary, answers))
+    keys.notes.extend(_doubts(format, summary, answers))
+    keys.notes.extend(_recorded_doubts(record, replace(summary, config=keys.config), answers))
     norms = norms_by_record(keys, norms, format, record)
     if target.origin:
         keys.add_note("note", "target", target.origin)
@@ -165,6 +165,35 @@ def check_answers(answers: Answers) -> None:
         raise UsageError(f"--source-semantics {key}={value} is not known; these are: {listed}")
 
 
+def _answered_rope(rope: Rope, answers: Answers) -> Rope:
+    match answers.semantics.get("rope"):
+        case "10000":
+            return replace(rope, theta=10000.0)
+        case "plain":
+            return replace(rope, scaling=None)
+    return rope
+
+
+def _doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
+    """The producer's doubts; a warning that no answer has settled names the producer."""
+    unanswered = set(format.doubts(summary, Answers()))
+    for note in format.doubts(summary, answers):
+        stays = note.level == "warning" and note in unanswered
+        yield replace(note, producer=format.name) if stays else note
+
+
+def _recorded_doubts(
+    record: Mapping[str, Any], summary: CheckpointSummary, answers: Answers
+) -> Iterator[Note]:
+    """The doubts that eaglectl.json names, of the producers whose files the drafter was converted from."""
+    entries = record.get("doubts")
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case {"producer": str(name), "topic": str(topic)} if name in known_formats():
+                found = _doubts(by_name(name), summary, answers)
+                yield from (note for note in found if note.topic == topic and note.level == "warning")
+
+
 def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
     if target.hidden is not None and target.hidden != dims.target_hidden:
         keys.add_note(
@@ -205,7 +234,38 @@ def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> 
     return {}
 
 
-def _known_target(keys: Keys, format: Format, target: Target) -> Target:
+def _stated_depth(keys: Keys, aux: int) -> int | None:
+    """The target's depth as the drafter's config states it; None where keys differ, or none states it."""
+    places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
+    # a key of that name may count the layers that are captured instead
+    stated = {
+        place: value for place in places if type(value := keys.at(place)) is int and value > max(aux, 4)
+    }
+    if len(set(stated.values())) > 1:
+        listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
+        keys.add_note(
+            "warning",
+            next(iter(stated)).rpartition(".")[2],
+            f"config states the target's depth as {listed}; none is believed, pass --target",
+            "target-depth",
+        )
+        return None
+    return next(iter(stated.values()), None)
+
+
+def _compare_depth(keys: Keys, stated: int | None, given: int | None) -> None:
+    if stated is not None and given is not None and stated != given:
+        place = next(key for key in TARGET_DEPTH if stated in (keys.at(key), keys.at(f"eagle_config.{key}")))
+        keys.add_note(
+            "warning",
+            place,
+            f"config says that the target has {stated} layers ({place}), and the target has {given}; check"
+            " that the drafter belongs to this target",
+            "target-depth",
+        )
+
+
+def _known_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
     """The target as given, completed by what the drafter's own config says of it."""
     verifier = keys.at("speculators_config.verifier.name_or_path")
     named = verifier if isinstance(verifier, str) else None
@@ -213,7 +273,9 @@ def _known_target(keys: Keys, format: Format, target: Target) -> Target:
     name = target.name or (target.repo or named if is_path else named or target.repo)
     stated = keys.take("target_model_type")
     model_type = target.model_type or (stated if isinstance(stated, str) else None)
-    depth = target.depth
+    stated_depth = _stated_depth(keys, aux)
+    _compare_depth(keys, stated_depth, target.depth)
+    depth = target.depth or stated_depth
     if format.copies_target and depth is None:
         keys.taken.add("num_hidden_layers")
         copied = keys.at("num_hidden_layers")

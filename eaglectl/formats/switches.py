@@ -158,6 +158,8 @@ def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass)
 def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] | None:
     """The quantisation config when the file really holds quantised weights, else None."""
     stated = keys.take_mapping("quantization_config") or checkpoint.sidecars.get("hf_quant_config.json")
+    if stated is not None and is_unquantised(stated):
+        stated = None
     has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
     if has_parts and stated is None:
         keys.add_note(
@@ -179,3 +181,13 @@ def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] |
         return None
     keys.taken.discard("quantization_config")  # carried over as it is
     return stated
+
+
+def is_unquantised(config: Mapping[str, Any]) -> bool:
+    """Whether a quantisation config says that nothing is quantised: ModelOpt's quant_algo is null.
+
+    vLLM 0.33 and SGLang 0.5.23 read it so.
+    """
+    inner = config.get("quantization")
+    table = inner if isinstance(inner, Mapping) else config
+    return "quant_algo" in table and table["quant_algo"] is None and not config.get("quant_method")

@@ -201,6 +201,7 @@ def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, A
         "eagle": drafter.version,
         "layout": drafter.producer,
         "boundaries": None if boundaries is None else list(boundaries),
+        "doubts": [{"producer": note.producer, "topic": note.topic} for note in drafter.doubts],
         "tensors": [],
         "left": [],
         "notes": [],

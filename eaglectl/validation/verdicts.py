@@ -164,4 +164,4 @@ def _changes_serving(rule: Rule, subject: Subject) -> bool:
 
 
 def _questions(subject: Subject) -> list[str]:
-    return [note.text for note in subject.drafter.notes if note.level == "question"]
+    return [note.text for note in subject.drafter.unsettled]

@@ -1,5 +1,6 @@
 """Rules on aux layers: every bad case is a good drafter, a patch, and exactly the findings it must give."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,15 @@ BAD = (
         MODELOPT,
         {"embed_tokens.weight": None},
         given={"select": ["EGL4"]},
-        says="may train on other layers",
+        says="which ones NVIDIA ModelOpt trained on without saying so is not known",
+    ),
+    Patch(
+        "ids of outputs where vLLM reads boundaries",
+        ("EGL412",),
+        {**FLAGS, TOP: [1, 3, 4], "eagle_config": ABSENT},
+        given={"select": ["EGL412"]},
+        target_config=TARGET,
+        says="(boundaries [2, 4, 5]), and vLLM reads boundaries [1, 3, 4] there",
     ),
     Patch("a layer twice", ("EGL411",), ids([2, 4, 4], 1, 3, 3), says="not ascending and distinct"),
 )
@@ -170,6 +179,10 @@ def test_the_record_of_a_conversion_tells_what_its_ids_mean(tmp_path: Path) -> N
     eaglectl.convert(
         source, out, ConvertOptions(layout="speculators", target=target, target_name="example/tiny")
     )
+    assert not eaglectl.validate(str(out), eaglectl.ValidateOptions(select=["EGL4"])).findings
+    config = json.loads((out / "config.json").read_text())
+    # the class that speculators' converter writes, which copies ids as they are
+    (out / "config.json").write_text(json.dumps({**config, "architectures": ["Eagle3Speculator"]}))
     assert not eaglectl.validate(str(out), eaglectl.ValidateOptions(select=["EGL4"])).findings
     (out / "eaglectl.json").unlink()
     assert [

@@ -2,6 +2,7 @@
 must give.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,17 @@ def compressed(*left_out: str, targets: tuple[str, ...] = ("Linear",), **changes
     }
 
 
+# ModelOpt's exporter writes this beside drafters that it did not quantise
+UNQUANTISED = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "exclude_modules": []}}
 GOOD = (
+    Patch(
+        "a side file that says that nothing is quantised",
+        (),
+        files={"hf_quant_config.json": json.dumps(UNQUANTISED).encode()},
+        **FAMILY,
+    ),
+    Patch("a config that says so", (), {"quantization_config": UNQUANTISED}, **FAMILY),
+    Patch("a config of ModelOpt that says so", (), {"quantization_config": {"quant_algo": None}}, **FAMILY),
     Patch("ModelOpt", (), config=modelopt(*LEFT), tensors=scaled(*MODULES), **FAMILY),
     Patch(
         "ModelOpt with globs and its own prefix",
@@ -76,6 +87,14 @@ GOOD = (
     ),
 )
 BAD = (
+    Patch(
+        "scales beside a config that says that nothing is quantised",
+        ("EGL801",),
+        modelopt(*LEFT, algorithm=None),
+        tensors=scaled(*MODULES),
+        says="scales and no quantization_config",
+        **FAMILY,
+    ),
     Patch(
         "the target's quantisation config",
         ("EGL801",),

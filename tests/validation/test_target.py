@@ -107,6 +107,20 @@ BAD = (
         {"embed_tokens.weight": None},
         target_config=TARGET,
     ),
+    Patch(
+        "a target of another depth",
+        ("EGL709",),
+        {"target_layer_count": 12},
+        target_config=TARGET,
+        says="the target has 12 layers (target_layer_count), and the target has 8",
+    ),
+    Patch(
+        "two depths of one target",
+        ("EGL709",),
+        {"target_layer_count": 8, "num_target_layers": 12},
+        given=FAMILY,
+        says="target_layer_count: 8, num_target_layers: 12; none is believed",
+    ),
 )
 GOOD = (
     Patch("no target", (), given=FAMILY, blind=("EGL701", "EGL702", "EGL706", "EGL707", "EGL708")),

@@ -5,27 +5,44 @@ from collections.abc import Iterable
 from eaglectl.drafter.drafter import Feature, Note
 from eaglectl.formats.format import (
     ALWAYS,
+    TOP_IDS,
     Answers,
     CheckpointSummary,
     ConfigSchema,
     Format,
     IdsPlace,
     Layout,
+    RopeLimits,
     rope_doubt,
+)
+
+# it trains none of these; vLLM's own class has the same name as AngelSlim's
+_OF_VLLM = (
+    TOP_IDS,
+    "num_aux_hidden_states",
+    "norm_before_residual",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_output",
 )
 
 
 def _recognise(summary: CheckpointSummary) -> str | None:
     if "modal_type" in summary.config:
         return "config has modal_type"
-    if summary.architecture.endswith("Eagle3LlamaForCausalLM") and summary.has("midlayer."):
-        return f"architecture {summary.architecture} with midlayer names"
+    is_of_vllm = any(summary.config.get(key) for key in _OF_VLLM) or summary.has("input_norm.", "fc_norm.")
+    has_maps = {"d2t", "t2d"} <= {name.rpartition(".")[2] for name in summary.names}
+    if summary.architecture.endswith("Eagle3LlamaForCausalLM") and has_maps and not is_of_vllm:
+        return (
+            f"architecture {summary.architecture} with midlayer names" if summary.has("midlayer.") else None
+        )
     return None
 
 
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     has_mrope = "mrope_section" in {**summary.nested("rope_scaling"), **summary.nested("rope_parameters")}
-    return rope_doubt(summary, answers, "AngelSlim", is_sure=True, is_exempt=has_mrope)
+    # no question: its published heads are served with the stored base (Qwen3-8B: 2.93, vllm#22333)
+    return rope_doubt(summary, answers, "AngelSlim's present trainer", is_sure=False, is_exempt=has_mrope)
 
 
 ANGELSLIM = Format(
@@ -49,5 +66,6 @@ ANGELSLIM = Format(
         layer="midlayer",
         has_identity_map=True,
         extra={"modal_type": "LLM"},
+        rope=RopeLimits(base=10000.0, scalings=("linear", "dynamic", "default", "mrope")),
     ),
 )

@@ -15,7 +15,9 @@ from eaglectl.formats.format import (
     Layout,
 )
 
-_MARKS = ("use_last_layernorm", "next_layer_regular", "parallel_draft_step", "use_mtp_layernorm")
+_OWN_MARKS = ("next_layer_regular", "parallel_draft_step", "parallel_draft_heads_num_layers")
+# TorchSpec's MLA drafters have these too, and an embedding, which ModelOpt leaves out
+_MARKS = (*_OWN_MARKS, "use_last_layernorm", "use_mtp_layernorm")
 _IDS = (IdsPlace(NESTED_IDS, "output"),)
 _SCHEMA_KEYS = (
     *TRAINER_KEYS,
@@ -37,14 +39,14 @@ _EXPRESSES = ALWAYS | {
 
 
 def _mark(summary: CheckpointSummary) -> str | None:
-    found = [key for key in _MARKS if key in summary.nested("eagle_config")]
+    """A mark of its own; where somebody has added an embedding, one that nobody else writes."""
+    known = _OWN_MARKS if "embed_tokens.weight" in summary.names else _MARKS
+    found = [key for key in known if key in summary.nested("eagle_config")]
     return f"eagle_config has {found[0]}" if found else None
 
 
 def _hf(summary: CheckpointSummary) -> str | None:
-    if summary.has("midlayer.") or "embed_tokens.weight" in summary.names:
-        return None
-    return _mark(summary)
+    return None if summary.has("midlayer.") else _mark(summary)
 
 
 def _megatron(summary: CheckpointSummary) -> str | None:
@@ -54,7 +56,7 @@ def _megatron(summary: CheckpointSummary) -> str | None:
             if summary.has("midlayer.0.")
             else "architecture LlamaForCausalLMEagle3Deep"
         )
-    return _mark(summary) if summary.has("midlayer.") and "embed_tokens.weight" not in summary.names else None
+    return _mark(summary) if summary.has("midlayer.") else None
 
 
 def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
@@ -68,6 +70,32 @@ def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]
         )
 
 
+def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    """Its Llama trainer rotates plainly and its exporter writes yarn (run: 6e-7 plain, 0.2 as written)."""
+    scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
+    if scaling.get("rope_type", scaling.get("type")) != "yarn" or summary.has("kv_a_proj_with_mqa"):
+        return
+    about = (
+        "ModelOpt's exporter writes a yarn scaling, and its trainer rotates without any; engines rotate by"
+        " what is written"
+    )
+    outcome = {"stored": "the scaling is kept, as asked", "plain": "no scaling is written, as asked"}
+    if answer := outcome.get(answers.semantics.get("rope", "")):
+        yield Note("warning", "rope_scaling", f"{about}; {answer}", "rope-untrained")
+        return
+    text = (
+        f"{about}. `eaglectl smoke --probe sensitivity` measures both; --source-semantics rope=plain or"
+        " rope=stored then settles it"
+    )
+    yield Note("warning", "rope_scaling", text, "rope-untrained", is_open=True)
+
+
+def _hf_doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    """Where its trainer computes otherwise than engines do."""
+    yield from _double_norm(summary, answers)
+    yield from _untrained_rope(summary, answers)
+
+
 MODELOPT = Format(
     "modelopt",
     "NVIDIA ModelOpt",
@@ -75,9 +103,9 @@ MODELOPT = Format(
     priority=60,
     ids=_IDS,
     aux_convention="output",
-    states_layers=False,
+    training_default=None,  # vllm#50170: a published head without ids drafts nothing on the default layers
     orders_ids=True,
-    doubts=_double_norm,
+    doubts=_hf_doubts,
     schema=ConfigSchema(keys=MLA_KEYS, eagle_config=_SCHEMA_KEYS, required=(*SHAPE_KEYS, "eagle_config")),
     layout=Layout(
         {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"},
@@ -94,7 +122,7 @@ MEGATRON = Format(
     priority=61,
     ids=_IDS,
     aux_convention="output",
-    states_layers=False,
+    training_default=None,
     schema=ConfigSchema(eagle_config=_SCHEMA_KEYS),
     orders_ids=True,
     layout=Layout(

@@ -218,7 +218,8 @@ SPECULATORS = Format(
     "speculators",
     _is_eagle3,
     priority=10,
-    ids=(IdsPlace(TOP_IDS, "boundary"),),
+    # its converter, which copies ids from others' files, writes Eagle3Speculator
+    ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("Eagle3DraftModel",)),),
     aux_convention="boundary",
     residual_default=True,
     retires=_RETIRES,
@@ -241,7 +242,7 @@ PEAGLE = Format(
     _is_peagle,
     priority=11,
     is_parallel=True,
-    ids=(IdsPlace(TOP_IDS, "boundary"),),
+    ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("PEagleDraftModel",)),),
     aux_convention="boundary",
     retires=_RETIRES,
     flatten=flatten,

@@ -162,7 +162,7 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL410", "aux-ids-doubted", "warning")
 def aux_ids_doubted(subject: Subject) -> Iterator[Match]:
-    """The layers are stated by a producer whose recipes change them.
+    """The layers are stated where a producer's recipes change them.
 
     Engines take the default layers where there are no ids. A published head of such a producer, without
     ids, had an acceptance of 1 % with them (vllm#50170).
@@ -181,6 +181,19 @@ def aux_repeated(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert`, which adds up the columns of fc that belong to one layer.
     """
     yield from _reported(subject, "aux-repeated")
+
+
+@rule("EGL412", "aux-copied", "warning")
+def aux_copied(subject: Subject) -> Iterator[Match]:
+    """Ids at the top level are boundaries, as vLLM reads them.
+
+    Ids [1, n//2-1, n-4] are the default layers as a trainer counts them, outputs of layers. At the top level,
+    where no trainer of such ids writes them, they were copied, and vLLM captures other layers.
+
+    Fix: run `eaglectl convert --target`; pass `--aux-convention boundary` if the drafter was trained on the
+    layers that vLLM reads.
+    """
+    yield from _reported(subject, "aux-copied")
 
 
 def _reported(subject: Subject, *topics: str) -> Iterator[Match]:

@@ -239,6 +239,19 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
                 yield Match(text, _place(subject, name or key))
 
 
+@rule("EGL612", "rope-untrained", "warning")
+def rope_untrained(subject: Subject) -> Iterator[Match]:
+    """The rope scaling in the config is the one that was trained.
+
+    ModelOpt's exporter writes a yarn scaling, to extend the context, and its trainer rotates without any.
+    Engines rotate by what is written, at every position and not only in long contexts.
+
+    Fix: measure both with `eaglectl smoke --probe sensitivity`, then convert with `--source-semantics
+    rope=plain` or `rope=stored`.
+    """
+    yield from subject.reported("rope-untrained")
+
+
 def _target_config(subject: Subject) -> Mapping[str, Any]:
     """The config of the target's language model."""
     config = subject.target.config

@@ -156,6 +156,19 @@ def target_vocabulary_size(subject: Subject) -> Iterator[Match]:
         raise CannotLook(NO_TARGET)
 
 
+@rule("EGL709", "target-depth", "warning")
+def target_depth(subject: Subject) -> Iterator[Match]:
+    """The target has as many layers as the drafter's config says.
+
+    Layer ids are read by the target's depth, which trainers write under names of their own
+    (target_layer_count, num_target_layers and others). A target of another depth is another model, or the
+    key was copied.
+
+    Fix: give the target that the drafter was trained for, or correct the key.
+    """
+    yield from subject.reported("target-depth")
+
+
 def drafter_mark(config: Mapping[str, Any] | None) -> str:
     """What in a config shows that it is a drafter's; "" where nothing does."""
     if not config:

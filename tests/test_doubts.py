@@ -1,0 +1,199 @@
+"""What is in doubt of a producer's files: said by `inspect` and `validate` alike, through conversions too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.errors import RefusedError
+from eaglectl.formats.format import Answers
+from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, drafter_tensors, floats, mask
+from tests.conftest import FIXTURES
+from tests.drafters import Made
+
+PRODUCERS = FIXTURES / "producers"
+MODELOPT, ANGELSLIM = PRODUCERS / "modelopt/hf", PRODUCERS / "angelslim/gqa"
+TARGET = str(FIXTURES / "target")
+# what nobody but vLLM's own layout states
+FLAGS = dict.fromkeys(
+    ("norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", "num_aux_hidden_states"), ABSENT
+)
+VLLM = "vllm==0.33.0"
+
+
+def topics(folder: Path, **answers: str) -> list[str]:
+    """The topics of an inspection's warnings."""
+    drafter = eaglectl.inspect(str(folder), answers=Answers(semantics=answers)).drafter
+    return sorted(note.topic for note in drafter.notes if note.level == "warning")
+
+
+def outcome(folder: Path, **answers: str) -> tuple[str, str]:
+    """The verdicts of inspect and validate on the newest vLLM."""
+    given = Answers(semantics=answers)
+    (seen,) = eaglectl.inspect(str(folder), target=TARGET, engines=[VLLM], answers=given).requested
+    options = eaglectl.ValidateOptions(target=TARGET, engines=[VLLM], answers=given)
+    (judged,) = eaglectl.validate(str(folder), options).releases
+    return seen.outcome, judged.outcome
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    """A target of 8 layers and of any width."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target/config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8}))
+    return str(tmp_path / "target")
+
+
+def converted(source: Path, out: Path, layout: str = "vllm", target: str = TARGET, **answers: str) -> Path:
+    options = ConvertOptions(
+        layout=layout, target=target, target_name="org/target", answers=Answers(semantics=answers)
+    )
+    eaglectl.convert(str(source), out, options)
+    return out
+
+
+def record(folder: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / "eaglectl.json").read_text())
+    return value
+
+
+def test_yarn_that_modelopt_wrote_and_never_trained_is_not_as_trained() -> None:
+    assert topics(MODELOPT) == ["double-norm", "rope-untrained"]
+    out = eaglectl.inspect(str(MODELOPT), target=TARGET, engines=["vllm>=0.22", "sglang"])
+    assert "as trained" not in {verdict.outcome for verdict in out.requested}
+
+
+def test_modelopts_doubts_stay_through_two_conversions(tmp_path: Path) -> None:
+    once = converted(MODELOPT, tmp_path / "once")
+    twice = converted(once, tmp_path / "twice", "speculators")
+    expected = [
+        {"producer": "modelopt", "topic": "double-norm"},
+        {"producer": "modelopt", "topic": "rope-untrained"},
+    ]
+    for folder in (once, twice):
+        assert record(folder)["doubts"] == expected
+        assert topics(folder) == ["double-norm", "rope-untrained"]
+        assert outcome(folder) == ("unknown", "could-not-look")
+        report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL507", "EGL612"]))
+        assert sorted(finding.rule.id for finding in report.findings) == ["EGL507", "EGL612"]
+
+
+@pytest.mark.parametrize(("answer", "scaling"), [("stored", "yarn"), ("plain", None)])
+def test_an_answer_settles_the_doubt_for_good(answer: str, scaling: str | None, tmp_path: Path) -> None:
+    out = converted(MODELOPT, tmp_path / "out", rope=answer)
+    written = json.loads((out / "config.json").read_text())["rope_scaling"]
+    assert (written or {}).get("rope_type") == scaling
+    assert record(out)["doubts"] == [{"producer": "modelopt", "topic": "double-norm"}]
+    assert topics(out) == ["double-norm"]
+    assert outcome(out) == ("as trained", "pass")
+
+
+def test_an_embedding_added_to_the_file_hides_no_doubt(target: str, tmp_path: Path) -> None:
+    nested = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_last_layernorm": True}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    config = {**FLAGS, "eagle_aux_hidden_state_layer_ids": ABSENT, "rope_scaling": yarn}
+    own = {**config, "eagle_config": {**nested, "next_layer_regular": True}}
+    folder = drafter_folder(tmp_path, config=own)
+    drafter = eaglectl.inspect(str(folder), target=target).drafter
+    assert drafter.producer == "modelopt" and drafter.aux.boundaries == (2, 4, 5)
+    assert topics(folder) == ["double-norm", "rope-untrained"]
+
+
+def test_keys_that_torchspec_writes_too_do_not_make_a_file_with_an_embedding_modelopts(
+    tmp_path: Path,
+) -> None:
+    nested = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_last_layernorm": True}
+    config = {**FLAGS, "eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": nested}
+    assert eaglectl.inspect(str(drafter_folder(tmp_path, config=config))).drafter.producer == "native"
+
+
+@pytest.mark.parametrize(
+    "doubts",
+    [
+        "rope-untrained",
+        [["modelopt", "rope-untrained"]],
+        [{"producer": "modelopt"}, None, 5],
+        [{"producer": "nobody", "topic": "double-norm"}],
+        [{"producer": ["modelopt"], "topic": {"a": 1}}],
+        [{"producer": "automodel", "topic": "training-unservable"}],
+    ],
+)
+def test_a_record_that_is_not_as_written_says_nothing(doubts: Any, tmp_path: Path) -> None:
+    out = converted(MODELOPT, tmp_path / "out", rope="stored")
+    (out / "eaglectl.json").write_text(json.dumps({**record(out), "doubts": doubts}))
+    assert topics(out) == []
+
+
+def test_angelslims_base_is_a_warning_that_stops_no_conversion(tmp_path: Path) -> None:
+    (note,) = [
+        note
+        for note in eaglectl.inspect(str(ANGELSLIM)).drafter.notes_at("warning")
+        if note.topic == "rope-base-doubt"
+    ]
+    for part in ("500000", "every position", "smoke --probe sensitivity", "rope=10000 or rope=stored"):
+        assert part in note.text
+    report = eaglectl.validate(str(ANGELSLIM), eaglectl.ValidateOptions(select=["EGL607"]))
+    assert [finding.match.message for finding in report.findings] == [note.text]
+    out = converted(ANGELSLIM, tmp_path / "out")
+    assert json.loads((out / "config.json").read_text())["rope_theta"] == 500000
+    assert record(out)["doubts"] == [{"producer": "angelslim", "topic": "rope-base-doubt"}]
+    assert topics(out) == ["rope-base-doubt"]
+
+
+VLLM_CLASS = {**FLAGS, "architectures": ["Eagle3LlamaForCausalLM"]}
+
+
+def midlayer(**changes: Any) -> dict[str, Any]:
+    tensors = drafter_tensors(**{"t2d": mask(), **changes})
+    return {name.replace("layers.0.", "midlayer."): stored for name, stored in tensors.items()}
+
+
+FULL = {"d2t": None, "t2d": None, "lm_head.weight": floats("head", VOCAB, HIDDEN)}
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "producer"),
+    [
+        ({}, {}, "angelslim"),
+        ({"modal_type": "LLM", "draft_vocab_size": VOCAB}, FULL, "angelslim"),
+        ({"draft_vocab_size": VOCAB}, FULL, "native"),
+        ({"norm_before_fc": True}, {"input_norm.weight": floats("n", 3 * HIDDEN)}, "native"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}, {}, "native"),
+        ({"norm_before_residual": True}, {}, "native"),
+    ],
+    ids=["its own", "marked", "no maps", "input_norm", "vLLM's ids", "a switch of vLLM"],
+)
+def test_vllms_own_class_name_does_not_make_a_file_angelslims(
+    config: dict[str, Any], tensors: dict[str, Any], producer: str, tmp_path: Path
+) -> None:
+    bare = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
+    folder = drafter_folder(tmp_path, config={**VLLM_CLASS, **bare, **config})
+    config = json.loads((folder / "config.json").read_text())
+    folder = Made(config, {n: t for n, t in midlayer(**tensors).items() if t}).write(tmp_path / "made")
+    assert eaglectl.inspect(str(folder)).drafter.producer == producer
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}  # fmt: skip
+
+
+def test_for_angelslim_a_scaling_at_which_its_code_stops_is_refused(target: str, tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"rope_scaling": LLAMA3})
+    with pytest.raises(RefusedError, match=r"AngelSlim has no rope scaling llama3.*--for vllm"):
+        converted(folder, tmp_path / "out", "angelslim", target)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("base", "is_said"), [(500000.0, True), (10000.0, False)])
+def test_for_angelslim_a_base_that_its_code_does_not_use_is_said(
+    base: float, is_said: bool, target: str, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path, config={"rope_theta": base})
+    options = ConvertOptions(layout="angelslim", target=target)
+    notes = eaglectl.convert(str(folder), tmp_path / "out", options).plan.notes
+    assert is_said == any("rotates with base 10000 whatever is stated" in note.text for note in notes)
