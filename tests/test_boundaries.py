@@ -311,6 +311,25 @@ def test_what_speculators_own_trainer_signs_is_not_asked_about(
     assert eaglectl.inspect(str(folder), target=target).drafter.aux.boundaries == boundaries
 
 
+@pytest.mark.parametrize(
+    ("architecture", "boundaries", "said"),
+    [("Eagle3DraftModel", (1, 3, 4), []), ("Eagle3Speculator", (2, 4, 5), ["aux-copied"])],
+)
+def test_ids_that_speculators_converter_copied_are_read_as_outputs_with_a_warning(
+    architecture: str, boundaries: tuple[int, ...], said: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(FIXTURES / "producers/speculators/plain", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": [architecture], IDS: [1, 3, 4]}
+    (folder / "config.json").write_text(json.dumps(config))
+    inspection = eaglectl.inspect(str(folder), target=str(FIXTURES / "target"), engines=["vllm"])
+    assert inspection.drafter.aux.boundaries == boundaries
+    assert [note.topic for note in inspection.drafter.notes_at("warning")] == said
+    (verdict,) = inspection.requested
+    assert verdict.outcome == ("differs" if said else "as trained")
+
+
 def test_a_p_eagle_drafter_of_speco_is_asked_for_its_layers() -> None:
     folder = str(FIXTURES / "producers/speco/peagle")
     drafter = eaglectl.inspect(folder, target=str(FIXTURES / "target")).drafter

@@ -143,6 +143,15 @@ def test_angelslims_base_is_a_warning_that_stops_no_conversion(tmp_path: Path) -
     assert topics(out) == ["rope-base-doubt"]
 
 
+def test_an_alpha_that_angelslims_trainer_does_not_read_is_not_as_trained(tmp_path: Path) -> None:
+    hunyuan = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    config = {**FLAGS, "modal_type": "LLM", "rope_theta": 10000.0, "rope_scaling": hunyuan}
+    folder = drafter_folder(tmp_path, config=config)
+    assert topics(folder) == ["rope-untrained"]
+    verdicts = eaglectl.inspect(str(folder), engines=["vllm"]).requested
+    assert [verdict.outcome for verdict in verdicts] == ["unknown"]
+
+
 VLLM_CLASS = {**FLAGS, "architectures": ["Eagle3LlamaForCausalLM"]}
 
 

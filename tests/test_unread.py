@@ -63,6 +63,7 @@ FINE: tuple[tuple[str, Any], ...] = (
     ("layer_norm_eps", 1e-5),
     ("max_grad_norm", 0.5),
     ("use_qk_norm", True),
+    ("use_rotary_pos_emb", True),  # Hunyuan
     ("fc_post_norm", False),
     ("partial_rotary_factor", 1.0),
     ("rope_local_base_freq", None),

@@ -181,7 +181,11 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     if answers.aux_convention:
         return ids, answers.aux_convention, f"{where}, read as --aux-convention {answers.aux_convention}"
     declared = _declared(format, key)
-    if reading := _by_numbers(keys, key, ids, declared, target):
+    is_certain = _is_certain(keys, format, key)
+    if not is_certain and _is_copy(key, ids, declared, target):
+        _warn_of_copy(keys, ids)
+        return ids, "output", f"{where}, copied from where trainers count outputs of layers"
+    if reading := _by_numbers(key, ids, declared, target):
         return reading
     if key == VLLM_IDS:
         return ids, "boundary", f"{where}, vLLM's own key"
@@ -189,21 +193,22 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     is_plausible = (
         is_known and convention_by_pattern(ids, target.depth) is None and not _is_copied(ids, declared)
     )
-    if declared and (is_plausible or _is_certain(keys, format, key)):
+    if declared and (is_plausible or is_certain):
         return ids, declared, f"{where}; {format.title} writes {_words(declared)}"
     _ask_convention(keys, where, ids, target)
     return ids, None, f"{where}, in an unknown convention"
 
 
-def _by_numbers(
-    keys: Keys, key: str, ids: Ids, declared: Convention | None, target: Target
-) -> Reading | None:
+def _is_copy(key: str, ids: Ids, declared: Convention | None, target: Target) -> bool:
+    """Whether ids at the top level, where vLLM reads boundaries, are a trainer's usual outputs of layers."""
+    return key == TOP_IDS and declared != "output" and convention_by_pattern(ids, target.depth) == "output"
+
+
+def _by_numbers(key: str, ids: Ids, declared: Convention | None, target: Target) -> Reading | None:
     """The reading that the target's depth leaves, unless the producer declares the other."""
     where = COMMON_PLACES.get(key, f"ids in {key}")
     pattern = convention_by_pattern(ids, target.depth)
     if pattern and declared in (None, pattern):
-        if key == TOP_IDS and (declared, pattern) == (None, "output"):
-            _warn_of_copy(keys, ids)
         how = f"{where}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
         return ids, pattern, how
     if max(ids) == target.depth:

@@ -239,6 +239,18 @@ def rope_doubt(
     yield Note(level, "rope_theta", text, "rope-base-doubt")
 
 
+def untrained_scaling(answers: Answers, about: str) -> Note:
+    """The doubt about a rope scaling that a trainer writes and does not use; open until it is answered."""
+    outcome = {"stored": "the scaling is kept, as asked", "plain": "no scaling is written, as asked"}
+    answer = outcome.get(answers.semantics.get("rope", ""))
+    settle = (
+        "engines rotate by what is written. `eaglectl smoke --probe sensitivity` measures both;"
+        " --source-semantics rope=plain or rope=stored then settles it"
+    )
+    text = f"{about}; {settle}" if answer is None else f"{about}; {answer}"
+    return Note("warning", "rope_scaling", text, "rope-untrained", is_open=answer is None)
+
+
 LLAMA: Mapping[ModelClass, str] = {"llama": "LlamaForCausalLMEagle3"}
 LLAMA_TYPE: Mapping[ModelClass, str] = {"llama": "llama"}
 ALWAYS = frozenset({Feature.REDUCED_VOCABULARY, Feature.WIDE_TARGET})

@@ -37,7 +37,7 @@ HARMLESS = frozenset(
             "norm_before_gate",
         ),
         *("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm"),
-        *("rope_interleave", "use_rope", "qk_rope_head_dim"),
+        *("rope_interleave", "use_rope", "use_rotary_pos_emb", "qk_rope_head_dim"),
     }
 )
 

@@ -14,6 +14,7 @@ from eaglectl.formats.format import (
     Layout,
     RopeLimits,
     rope_doubt,
+    untrained_scaling,
 )
 
 # it trains none of these; vLLM's own class has the same name as AngelSlim's
@@ -40,9 +41,13 @@ def _recognise(summary: CheckpointSummary) -> str | None:
 
 
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    has_mrope = "mrope_section" in {**summary.nested("rope_scaling"), **summary.nested("rope_parameters")}
+    scaling = {**summary.nested("rope_scaling"), **summary.nested("rope_parameters")}
+    has_mrope = "mrope_section" in scaling
+    if scaling.get("alpha") is not None:
+        about = "AngelSlim's trainer reads no alpha of a rope scaling, by which vLLM multiplies the base"
+        yield untrained_scaling(answers, about)
     # no question: its published heads are served with the stored base (Qwen3-8B: 2.93, vllm#22333)
-    return rope_doubt(summary, answers, "AngelSlim's present trainer", is_sure=False, is_exempt=has_mrope)
+    yield from rope_doubt(summary, answers, "AngelSlim's present trainer", is_sure=False, is_exempt=has_mrope)
 
 
 ANGELSLIM = Format(

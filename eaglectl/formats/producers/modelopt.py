@@ -13,6 +13,7 @@ from eaglectl.formats.format import (
     Format,
     IdsPlace,
     Layout,
+    untrained_scaling,
 )
 
 _OWN_MARKS = ("next_layer_regular", "parallel_draft_step", "parallel_draft_heads_num_layers")
@@ -75,19 +76,9 @@ def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[No
     scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
     if scaling.get("rope_type", scaling.get("type")) != "yarn" or summary.has("kv_a_proj_with_mqa"):
         return
-    about = (
-        "ModelOpt's exporter writes a yarn scaling, and its trainer rotates without any; engines rotate by"
-        " what is written"
+    yield untrained_scaling(
+        answers, "ModelOpt's exporter writes a yarn scaling, and its trainer rotates without any"
     )
-    outcome = {"stored": "the scaling is kept, as asked", "plain": "no scaling is written, as asked"}
-    if answer := outcome.get(answers.semantics.get("rope", "")):
-        yield Note("warning", "rope_scaling", f"{about}; {answer}", "rope-untrained")
-        return
-    text = (
-        f"{about}. `eaglectl smoke --probe sensitivity` measures both; --source-semantics rope=plain or"
-        " rope=stored then settles it"
-    )
-    yield Note("warning", "rope_scaling", text, "rope-untrained", is_open=True)
 
 
 def _hf_doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
