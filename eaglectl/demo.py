@@ -33,8 +33,8 @@ STEPS = (
         "inspect producers/modelopt/hf-ids --target target",
     ),
     Step(
-        "The same, rewritten with everything stated",
-        "convert producers/modelopt/hf-ids --target target -o OUT/modelopt",
+        "The same, rewritten with everything stated, and its rope as it was stored",
+        "convert producers/modelopt/hf-ids --target target --source-semantics rope=stored -o OUT/modelopt",
     ),
     Step(
         "Now vLLM and SGLang read the layers it was trained on",

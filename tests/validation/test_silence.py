@@ -47,7 +47,7 @@ TRUE: Mapping[str, tuple[str, ...]] = {
     "modelopt/hf-fp8": MODELOPT_YARN,
     "modelopt/hf-fp8-kv": MODELOPT_YARN,
     "modelopt-megatron/deep": V1_READS_OTHERS, "modelopt-megatron/deep-unsorted-ids": V1_READS_OTHERS,
-    "speco/peagle": ("EGL101",),
+    "speco/peagle": ("EGL101", "EGL118"),
     "speculators/four-aux": ("EGL408",),
     "sglang/aux-norm": (*V1_READS_OTHERS, "EGL506"),
     "sglang/two-layers": V1_READS_OTHERS,

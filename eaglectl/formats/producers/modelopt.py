@@ -19,6 +19,7 @@ from eaglectl.formats.format import (
 _OWN_MARKS = ("next_layer_regular", "parallel_draft_step", "parallel_draft_heads_num_layers")
 # TorchSpec's MLA drafters have these too, and an embedding, which ModelOpt leaves out
 _MARKS = (*_OWN_MARKS, "use_last_layernorm", "use_mtp_layernorm")
+_CLASSES = ("LlamaForCausalLMEagle3", "LlamaForCausalLMEagle3Deep", "Eagle3DeepseekV2ForCausalLM")
 _IDS = (IdsPlace(NESTED_IDS, "output"),)
 _SCHEMA_KEYS = (
     *TRAINER_KEYS,
@@ -41,6 +42,8 @@ _EXPRESSES = ALWAYS | {
 
 def _mark(summary: CheckpointSummary) -> str | None:
     """A mark of its own; where somebody has added an embedding, one that nobody else writes."""
+    if summary.architecture not in _CLASSES:
+        return None  # written by another from a file of ModelOpt's, whose keys were kept
     known = _OWN_MARKS if "embed_tokens.weight" in summary.names else _MARKS
     found = [key for key in known if key in summary.nested("eagle_config")]
     return f"eagle_config has {found[0]}" if found else None
