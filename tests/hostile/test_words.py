@@ -578,3 +578,10 @@ def test_a_wheels_words_reach_no_output_raw(tmp_path: Path) -> None:
     (wheel / "vllm-9.9.9.dist-info/METADATA").write_text(f"Name: vllm\nVersion: {EVIL}\n")
     check_output(call("engines", "scan", wheel), [])
     check_output(call("engines", "scan", wheel, "--json"), ["--json"])
+
+
+@pytest.mark.parametrize("name", [EVIL, "'; rm -rf ~; '" * 1000])
+def test_a_name_that_cannot_be_shown_whole_is_copied_into_no_command(name: str, tmp_path: Path) -> None:
+    config = drafter_config(speculators_config={"verifier": {"name_or_path": name}})
+    folder = drafter_folder(tmp_path, config=config)
+    assert "vllm serve TARGET --speculative-config" in call("inspect", folder).out
