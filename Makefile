@@ -9,6 +9,10 @@ ENGINE_VENV ?= .venv-engine
 ENGINE_BIN := $(ENGINE_VENV)/bin
 ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
 
+FUZZ_VENV ?= .venv-fuzz
+FUZZ_BIN := $(FUZZ_VENV)/bin
+FUZZ_PIP := $(FUZZ_BIN)/python -m pip --disable-pip-version-check
+
 PYTEST_WORKERS ?= 2
 
 # what the wheel needs, and the wheel
@@ -16,7 +20,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs schemas test test-slow test-engine lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs schemas test test-slow test-engine fuzz lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -52,6 +56,20 @@ $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 
 test-engine: $(ENGINE_VENV)/.ready
 	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
+
+# without torch: no parser needs it. Where there is no wheel of atheris, inputs are hypothesis's
+$(FUZZ_VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FUZZ_VENV)
+	$(FUZZ_PIP) install --quiet --constraint constraints.txt --editable . hypothesis
+	$(FUZZ_PIP) install --quiet --only-binary :all: --constraint constraints.txt --editable '.[fuzz]' \
+	  || echo "make fuzz: atheris does not install here; hypothesis takes its place"
+	touch $@
+
+# make fuzz MINUTES=5 PARSER=header; SECONDS and MINUTES are of each parser, JOBS parsers run at once
+JOBS ?= 2
+FUZZ_TIME = $(if $(MINUTES),--minutes $(MINUTES),--seconds $(or $(SECONDS),20))
+fuzz: $(FUZZ_VENV)/.ready
+	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -102,4 +120,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/validate.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(WHEEL_VENV) dist
+	rm -rf $(VENV) $(ENGINE_VENV) $(FUZZ_VENV) $(WHEEL_VENV) .fuzz dist

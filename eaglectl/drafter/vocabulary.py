@@ -85,7 +85,9 @@ def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
 def _whole(values: npt.NDArray[Any]) -> Ids:
     # what is no number, or too large for int64, is far outside of every vocabulary
     limit = float(2**62)
-    return np.clip(np.nan_to_num(values.astype(np.float64), nan=-limit), -limit, limit).astype(np.int64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN warns as it becomes a quiet one
+        wide = values.astype(np.float64)
+    return np.clip(np.nan_to_num(wide, nan=-limit), -limit, limit).astype(np.int64)
 
 
 def identity(size: int) -> DraftVocabulary:

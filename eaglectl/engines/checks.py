@@ -15,10 +15,10 @@ def reads(found: Found, kind: str, key: str, place: str = "top") -> bool | None:
     return None if drafter is None else place in drafter["reads"].get(key, ())
 
 
-def _of(kind: str, key: str) -> Check:
+def _of(kind: str, key: str, *, expected: bool = True) -> Check:
     def check(found: Found) -> bool | None:
         drafter = found["classes"][kind]
-        return None if drafter is None else bool(drafter[key])
+        return None if drafter is None else bool(drafter[key]) is expected
 
     return check
 
@@ -97,7 +97,7 @@ CHECKS: Mapping[str, Check] = {
     "residual-unstated": lambda f: reads(f, "llama", "norm_before_residual"),
     "attention-bias-absent": _lacks("llama", "attention_bias"),
     "bias-unstated": lambda f: ".bias" in f["ignored_suffixes"],
-    "parallel-absent": lambda f: not f["classes"]["llama"]["has_mask_hidden"],
+    "parallel-absent": _of("llama", "has_mask_hidden", expected=False),
     "sliding-window-qwen3": _lacks("qwen3", "layer_types"),
     "ids-unsorted": lambda f: f["sorts_aux_layers"] or None,
     "tied-head": lambda f: not any(reads(f, kind, "tie_word_embeddings") for kind in f["classes"]),

@@ -65,7 +65,7 @@ def scan(path: Path, against: str | None = None) -> Scan:
 
     Raises UnreadableError, UsageError.
     """
-    found = extract(Sources(path))
+    found = _extracted(path)
     if against and against.endswith(".json"):
         return Scan(found, against, tuple(changes(_scan_file(against), found)), None, (), ())
     known = vllm.releases()
@@ -79,6 +79,15 @@ def scan(path: Path, against: str | None = None) -> Scan:
         tuple(undecided(found, nearest)),
         tuple(fact.id for fact in vllm.ENGINE.facts if fact.id not in CHECKS),
     )
+
+
+def _extracted(path: Path) -> Found:
+    try:
+        return extract(Sources(path))
+    except RecursionError:
+        raise UnreadableError(
+            f"{printable(str(path))}: an expression in it is nested too deeply to be read"
+        ) from None
 
 
 def _scan_file(path: str) -> Found:

@@ -5,8 +5,10 @@ Nothing in them is imported or run.
 
 import ast
 import re
+import warnings
 import weakref
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +18,10 @@ from eaglectl.text import printable
 
 PACKAGE = "vllm"
 MOST = 16 << 20  # bytes of one source file
+# what zipfile and the decompressors raise for a wheel that is broken or of a kind that they do not know
+UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+# others take memory that the member itself chooses
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Sources:
@@ -34,7 +40,7 @@ class Sources:
             weakref.finalize(self, file.close)
             try:
                 self._wheel = zipfile.ZipFile(file)
-            except (OSError, zipfile.BadZipFile) as error:
+            except UNREADABLE as error:
                 raise UnreadableError(
                     f"{printable(str(where))}: neither a folder nor a wheel: {error}"
                 ) from None
@@ -71,8 +77,10 @@ class Sources:
         if data is None:
             return None
         try:
-            return ast.parse(data)
-        except (SyntaxError, ValueError, RecursionError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes that Python will refuse
+                return ast.parse(data)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UnreadableError(f"{path}: not Python that can be read: {error}") from None
 
     def _read(self, path: str) -> bytes | None:
@@ -81,12 +89,14 @@ class Sources:
                 file = self._folder / path
                 return read_small_file(file, MOST) if file.exists() else None
             member = self._wheel.getinfo(str(PurePosixPath(PACKAGE, path)))
-            if member.file_size > MOST:
+            if max(member.file_size, member.compress_size) > MOST:
                 raise UnreadableError(f"{path}: {member.file_size} bytes are no source file")
+            if member.compress_type not in METHODS:
+                raise UnreadableError(f"{path}: it is compressed as no wheel is; take the wheel of the index")
             return self._wheel.read(member)
         except KeyError:
             return None
-        except (OSError, zipfile.BadZipFile, RuntimeError) as error:
+        except UNREADABLE as error:
             raise UnreadableError(f"{path}: cannot be read: {error}") from None
 
 

@@ -1,6 +1,7 @@
 """The card: README.md with a block and front matter that eaglectl manages; all other text stays as it is."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.publishing.model_index import measured_with, sampling, with_results
 from eaglectl.text import as_markdown
-from eaglectl.validation.rules.release import front_matter
+from eaglectl.validation.rules.release import MATTER, front_matter
 
 BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
@@ -23,7 +24,7 @@ FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 LIBRARIES = ("vllm", "sglang")
 WORDS = {True: "yes", False: "no", None: "unknown"}
-MATTER = re.compile(r"\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
+KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
 TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
 
 
@@ -57,7 +58,7 @@ def make_card(text: str, facts: CardFacts) -> str:
 
     Raises RefusedError for marks that do not come in one pair.
     """
-    newline = "\r\n" if "\r\n" in text else "\n"
+    newline = "\r\n" if text.partition("\n")[0].endswith("\r") and "\n" in text else "\n"
     if not text.strip():
         text = f"# {facts.repo.rpartition('/')[2]}\n"
     return _with_front_matter(_with_block(text, facts, newline), facts, newline)
@@ -94,6 +95,7 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         text = f"---{newline}---{newline}{newline}{text}"
         match = MATTER.match(text)
         assert match is not None
+    _check_keys(match[2])
     known = front_matter(text)
     inner = _with_tags(match[2], _tags(facts), newline)
     values = {
@@ -107,6 +109,13 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
     name = facts.repo.rpartition("/")[2]
     inner = with_results(inner, name, facts.base_model, facts.smoke, newline, is_requested=facts.has_results)
     return text[: match.start(2)] + inner + text[match.start(3) :]
+
+
+def _check_keys(inner: str) -> None:
+    """Raise RefusedError for a top key that is there twice: which of the two counts, no reader agrees on."""
+    for key, count in Counter(KEY.findall(inner)).items():
+        if count > 1:
+            raise RefusedError(f"{CARD}: its front matter has {key} {count} times; keep one of them")
 
 
 def _tags(facts: CardFacts) -> list[str]:

@@ -40,6 +40,8 @@ PLACEHOLDER_USERS = (
     "your_name",
     "yourname",
 )
+# the line before a card's front matter, the front matter, and the line after it
+MATTER = re.compile(r"\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
 SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 CHUNK_SIZE = 1 << 22
 # a card or a list that is longer is no text for people, and is not read
@@ -238,10 +240,10 @@ def front_matter(card: str) -> dict[str, list[str]]:
     """The top keys of a card's YAML front matter with their texts: `key: text`, `key: [text]`, or a list
     below.
     """
-    block = re.match(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|$)", card, re.DOTALL)
+    block = MATTER.match(card)
     facts: dict[str, list[str]] = {}
     key = ""
-    for line in block[1].splitlines() if block else []:
+    for line in block[2].splitlines() if block else []:
         if top := re.match(r"([A-Za-z_][\w-]*):(.*)", line):
             key, line = top[1], top[2]
             facts[key] = []
