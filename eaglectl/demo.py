@@ -3,13 +3,13 @@
 import contextlib
 import os
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import EaglectlError, UnreadableError
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def run_demo(show: "Callable[[Callable[[Console], None]], None]", run: Callable[
         raise UnreadableError(
             "the demo needs the fixtures of a checkout; clone the repository and run `make demo`"
         )
-    with tempfile.TemporaryDirectory() as out, _working_folder(FIXTURES):
+    with scratch_folder() as out, _working_folder(FIXTURES):
         for step in STEPS:
             show(partial(_print_step, step=step))
-            exit_code = run([word.replace("OUT", out, 1) for word in shlex.split(step.command)])
+            exit_code = run([word.replace("OUT", str(out), 1) for word in shlex.split(step.command)])
             if exit_code != step.exit_code:
                 raise EaglectlError(
                     f"`{step.command}` ended with exit code {exit_code}; expected {step.exit_code}"

@@ -8,6 +8,7 @@ an exception is repeated, as it may hold the token.
 """
 
 import os
+import secrets
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -22,8 +23,9 @@ import eaglectl
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_listing import checkpoint_files, has_weights, read_listing
 from eaglectl.checkpoint.hub_names import SCHEME, split_name
+from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.ranges import read_range, read_whole
-from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.source import FolderSource, check_whole
 from eaglectl.errors import UnreadableError
 
 # files up to this size are read whole, in one request
@@ -83,7 +85,9 @@ class HubSource:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file: from the cache, from memory, or by one request."""
         size = self.size(name)
-        stop = size if stop is None else stop
+        if stop is None:
+            check_whole(self.label, name, size - start)
+            stop = size
         if (path := self.path(name)) is not None:
             return FolderSource(path.parents[name.count("/")]).read(name, start, stop)
         if stop > size or start >= stop:
@@ -97,6 +101,8 @@ class HubSource:
 
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
         """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed."""
+        for name in {CONFIG, INDEX} & set(self.sizes):
+            check_whole(self.label, name, self.sizes[name])
         files = checkpoint_files(self, self.sizes)
         sizes = {name: self.sizes[name] for name in files if name not in without}
         return _download(self.request, self.commit, sizes)
@@ -219,7 +225,13 @@ def _remember(snapshot: Path, revision: str, commit: str) -> None:
         return
     with suppress(OSError):  # a read-only cache can still be read
         (refs / revision).parent.mkdir(parents=True, exist_ok=True)
-        (refs / revision).write_text(commit, encoding="utf-8")
+        # by a rename: another process may read it, or this one end, between the two halves of a write
+        part = (refs / revision).with_name(f".{secrets.token_hex(4)}.part")
+        try:
+            part.write_text(commit, encoding="utf-8")
+            part.replace(refs / revision)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _download_error(request: HubRequest, error: BaseException) -> UnreadableError:

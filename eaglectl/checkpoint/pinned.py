@@ -3,10 +3,8 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
 
-from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.topics import UNSAFE
+from eaglectl.checkpoint.source import FolderSource, check_whole, read_open
 from eaglectl.errors import UnreadableError
 
 
@@ -73,18 +71,9 @@ class PinnedSource(FolderSource):
     def pinned(self, name: str) -> PinnedFile:
         """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""
         if name not in self.files:
-            try:
-                path = self.path(name)
-                # a pipe that takes the file's place would block
-                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                status = os.fstat(descriptor)
-            except OSError as error:
-                raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
-            if not S_ISREG(status.st_mode):
-                os.close(descriptor)
-                about = f"{name} in {self.label} is not a regular file; put the file itself there"
-                raise UnreadableError(about, UNSAFE, name)
-            self.files[name] = PinnedFile(path, descriptor, Stamp.of(status))
+            with self.open(name) as file:
+                descriptor = os.dup(file.fileno())
+            self.files[name] = PinnedFile(self.root / name, descriptor, Stamp.of(os.fstat(descriptor)))
         return self.files[name]
 
     def size(self, name: str) -> int:
@@ -94,20 +83,10 @@ class PinnedSource(FolderSource):
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file."""
         file = self.pinned(name)
-        end = file.stamp.size if stop is None else stop
-        parts, position = [], start
-        try:
-            while position < end and (part := os.pread(file.descriptor, end - position, position)):
-                parts.append(part)
-                position += len(part)
-        except OSError as error:
-            raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
-        if position < end:
-            raise UnreadableError(
-                f"{name} ended at byte {position}; {end} were expected: the file is truncated or being"
-                " written"
-            )
-        return b"".join(parts)
+        if stop is None:
+            check_whole(self.label, name, file.stamp.size - start)
+            stop = file.stamp.size
+        return read_open(self.label, name, file.descriptor, start, stop)
 
     def restamp(self) -> None:
         """Take the status times of now for those of the opening: hard links were made in the meantime.

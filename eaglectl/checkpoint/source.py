@@ -1,11 +1,18 @@
 """A source: named files whose bytes can be read by range. Nothing here knows what the bytes mean."""
 
+import os
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from typing import Protocol
 
-from eaglectl.checkpoint.topics import UNSAFE
+from eaglectl.checkpoint.files import FLAGS, MIB
+from eaglectl.checkpoint.topics import JSON, UNSAFE
 from eaglectl.errors import UnreadableError
+
+# bytes of a file that is read whole: a config, an index, a tokenizer
+MAX_WHOLE_FILE = 64 * MIB
 
 
 class Source(Protocol):
@@ -26,7 +33,10 @@ class Source(Protocol):
         """Bytes of a file. Raises UnreadableError where there is none."""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file. Raises UnreadableError where the file is shorter."""
+        """Bytes [start, stop) of a file; without `stop`, to its end.
+
+        Raises UnreadableError where the file is shorter, or is large and was to be read whole.
+        """
 
     def path(self, name: str) -> Path | None:
         """The file on this machine, if it is there."""
@@ -77,9 +87,26 @@ class FolderSource:
             about = f"{name} is a symbolic link that leaves {self.label}; put the file itself there"
             raise UnreadableError(about, UNSAFE, name)
         if path.exists() and not path.is_file():
-            about = f"{name} in {self.label} is not a regular file; put the file itself there"
-            raise UnreadableError(about, UNSAFE, name)
+            raise self._irregular(name)
         return path
+
+    def open(self, name: str) -> BufferedReader:
+        """A regular file, open for reading: what is opened is looked at, and not what has its name later.
+
+        Raises UnreadableError.
+        """
+        try:
+            descriptor = os.open(self.path(name), FLAGS)
+        except OSError as error:
+            raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._irregular(name)
+        return os.fdopen(descriptor, "rb")
+
+    def _irregular(self, name: str) -> UnreadableError:
+        about = f"{name} in {self.label} is not a regular file; put the file itself there"
+        return UnreadableError(about, UNSAFE, name)
 
     def _resolved(self, name: str) -> Path:
         try:
@@ -101,19 +128,34 @@ class FolderSource:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file."""
-        try:
-            with self.path(name).open("rb") as file:
-                file.seek(start)
-                data = file.read() if stop is None else file.read(stop - start)
-        except OSError as error:
-            raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
-        if stop is not None and len(data) != stop - start:
-            raise UnreadableError(
-                f"{name} ended at byte {start + len(data)}; {stop} were expected: the file is truncated"
-                " or being"
-                " written"
-            )
-        return data
+        with self.open(name) as file:
+            return read_open(self.label, name, file.fileno(), start, stop)
+
+
+def check_whole(label: str, name: str, size: int) -> None:
+    """Raise UnreadableError for a file that is too large to be read whole."""
+    if size > MAX_WHOLE_FILE:
+        about = f"{name} in {label} has {size} bytes; at most {MAX_WHOLE_FILE} are read of such a file"
+        raise UnreadableError(f"{about}: put the real one there", JSON, name)
+
+
+def read_open(label: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
+    """Bytes [start, stop) of an open file, or those from `start` to its end. Raises UnreadableError."""
+    end = os.fstat(descriptor).st_size if stop is None else stop
+    if stop is None:
+        check_whole(label, name, end - start)
+    parts, position = [], start
+    try:
+        while position < end and (part := os.pread(descriptor, end - position, position)):
+            parts.append(part)
+            position += len(part)
+    except OSError as error:
+        raise UnreadableError(f"{name} in {label}: {error.strerror}") from None
+    if position < end:
+        raise UnreadableError(
+            f"{name} ended at byte {position}; {end} were expected: the file is truncated or being written"
+        )
+    return b"".join(parts)
 
 
 def _in_hub_cache(root: Path, resolved: Path) -> bool:

@@ -1,15 +1,19 @@
 """A target's small files, read before an engine loads them."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eaglectl.checkpoint.files import MIB, read_small_file
+from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
 from eaglectl.errors import UnreadableError
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 MAX_CONFIG = 64 * MIB
+# endings of what a loader of targets opens, and bytes of those that it reads whole
+READ_BY_LOADERS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py", ".safetensors", ".bin")
+WEIGHTS, MAX_READ_WHOLE = (".safetensors", ".bin"), 256 * MIB
 # keys under which transformers takes a repository on the Hub whose compiled kernel it downloads and runs
 KERNEL_KEYS = ("attn_implementation", "experts_implementation")
 
@@ -29,6 +33,24 @@ def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
     """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
     path = target / TOKENIZER_CONFIG
     return _read_object(path) if path.exists() else {}
+
+
+def check_files(target: Path) -> None:
+    """Raise UnreadableError for a file that would block who loads the target, or take all memory."""
+    try:
+        entries = [
+            entry for entry in target.iterdir() if entry.name.endswith(READ_BY_LOADERS) and not entry.is_dir()
+        ]
+    except OSError as error:
+        raise UnreadableError(f"the target {target}: {error.strerror}") from None
+    for entry in entries:
+        with open_regular(entry, f"the target {target.name}:") as file:
+            size = os.fstat(file.fileno()).st_size
+        if size > MAX_READ_WHOLE and not entry.name.endswith(WEIGHTS):
+            raise UnreadableError(
+                f"the target {target.name}: {entry.name} has {size} bytes, and no tokenizer or config has"
+                f" more than {MAX_READ_WHOLE}; take the target's own file"
+            )
 
 
 def check_kernels(target: Path) -> None:

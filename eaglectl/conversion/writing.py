@@ -98,7 +98,7 @@ def write_plan(
             folder.write(INDEX, [_json(_index(plan, shards))])
         folder.write("config.json", [_json(plan.config)])
         for name in plan.copied_files:
-            folder.write(name, [checkpoint.source.read(name)])
+            folder.write(name, _file_pieces(checkpoint.source, name))
         files = {
             name: {"size": original.size(name), "sha256": digest}
             for name, digest in digests.result(originals).items()
@@ -110,6 +110,12 @@ def write_plan(
         original.check_unchanged()
         folder.publish()
     return options.out
+
+
+def _file_pieces(source: Source, name: str) -> Iterator[bytes]:
+    size = source.size(name)
+    for start in range(0, size, REPORTED_BLOCK):
+        yield source.read(name, start, min(start + REPORTED_BLOCK, size))
 
 
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:

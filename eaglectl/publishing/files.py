@@ -1,13 +1,15 @@
 """The files of a folder that `upload` sends, each hashed once, and those that it leaves out."""
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from eaglectl.checkpoint.layout import NOT_WEIGHTS
-from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.pinned import Stamp
+from eaglectl.checkpoint.source import FolderSource, read_open
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.validation.rules.files import CODE, KNOWN, PICKLE_SUFFIXES
@@ -22,7 +24,7 @@ class UploadFile:
     """A file with its size and digests at the time it was hashed.
 
     `git_sha1` is git's name of the file, empty where it is too large to be kept outside of LFS. `stamp` is
-    size, time of change and inode of a file on disk. `is_written`: eaglectl wrote it, and the folder has
+    of a file on disk. `is_written`: eaglectl wrote it, and the folder has
     another or none.
     """
 
@@ -31,7 +33,7 @@ class UploadFile:
     sha256: str
     git_sha1: str
     content: bytes | Path = field(repr=False)
-    stamp: tuple[int, int, int] | None = None
+    stamp: Stamp | None = None
     is_written: bool = False
 
 
@@ -105,33 +107,32 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
 
 def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None]) -> UploadFile:
     path = source.path(name)
-    try:
-        stamp = _stamp(path)
-        if stamp[0] <= MAX_KEPT:
-            data = path.read_bytes()
+    with source.open(name) as file:
+        stamp = Stamp.of(os.fstat(file.fileno()))
+        if stamp.size <= MAX_KEPT:
+            data = read_open(source.label, name, file.fileno(), 0, stamp.size)
             on_bytes(len(data))
             return UploadFile(name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data)
         digest, size = hashlib.sha256(), 0
-        with path.open("rb") as file:
+        try:
             while block := file.read(BLOCK):
                 digest.update(block)
                 size += len(block)
                 on_bytes(len(block))
-    except OSError as error:
-        raise UnreadableError(f"{name} in {source.label}: {error.strerror}") from None
-    if _stamp(path) != stamp or size != stamp[0]:
+        except OSError as error:
+            raise UnreadableError(f"{name} in {source.label}: {error.strerror}") from None
+    if _stamp(path) != stamp or size != stamp.size:
         raise RefusedError(
             f"{name} changed while it was hashed; run the command again when nothing writes to the folder"
         )
     return UploadFile(name, size, digest.hexdigest(), "", path, stamp)
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _stamp(path: Path) -> Stamp | None:
     try:
-        status = path.stat()
+        return Stamp.of(path.stat())
     except OSError:
-        return (-1, 0, 0)
-    return status.st_size, status.st_mtime_ns, status.st_ino
+        return None
 
 
 def _git_sha1(data: bytes) -> str:

@@ -3,14 +3,15 @@
 Files are hashed by eaglectl alone; the package signs a list of digests, and verifies who signed a list.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.checkpoint.layout import SIGNATURE
+from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.publishing.files import UploadFile
 
@@ -18,6 +19,7 @@ SIGSTORE = "sigstore"
 INSTALL = "install eaglectl's sign extra: pip install '.[sign]' in a checkout"
 # what a download has beside the files that were sent; `model_signing verify` ignores git's files by itself
 IGNORED = (SIGNATURE, ".cache/huggingface", ".git", ".gitattributes", ".github", ".gitignore")
+MAX_KEY = MIB
 Judgement = Literal["verified", "failed", "missing", "not-looked"]
 
 
@@ -38,10 +40,8 @@ class Signer:
                 "--identity NAME and --identity-provider URL belong together, like --identity me@example.com"
                 " --identity-provider https://github.com/login/oauth"
             )
-        if self.public_key is not None and not Path(self.public_key).is_file():
-            raise UnreadableError(
-                f"--public-key {self.public_key}: no such file; give a public key (PEM, elliptic curve)"
-            )
+        if self.public_key is not None:
+            _check_key("--public-key", self.public_key)
 
     @property
     def name(self) -> str:
@@ -64,10 +64,16 @@ def check_signer(signer: str | None) -> None:
         return
     if find_spec("model_signing") is None:
         raise UnreadableError(f"--sign needs the package model-signing, which is not installed; {INSTALL}")
-    if signer != SIGSTORE and not Path(signer).is_file():
-        raise UnreadableError(
-            f"--sign {signer}: no such file; give a private key (PEM, elliptic curve), or the word {SIGSTORE}"
-        )
+    if signer != SIGSTORE:
+        _check_key("--sign", signer, f", or the word {SIGSTORE}")
+
+
+def _check_key(option: str, path: str, otherwise: str = "") -> None:
+    """Raise UnreadableError for what cannot be a key's file: a pipe or a device may never end."""
+    try:
+        read_small_file(Path(path), MAX_KEY, option)
+    except UnreadableError as error:
+        raise UnreadableError(f"{error}; a key is a PEM file of an elliptic curve{otherwise}") from None
 
 
 def sign(files: Sequence[UploadFile], signer: str) -> bytes:
@@ -77,15 +83,15 @@ def sign(files: Sequence[UploadFile], signer: str) -> bytes:
     except ImportError as error:
         raise UnreadableError(f"--sign: the package model-signing lacks {error.name}; {INSTALL}") from None
 
-    with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        out = Path(name) / SIGNATURE
+    with scratch_folder() as folder:
+        out = folder / SIGNATURE
         try:
             config = signing.Config().set_hashing_config(_manifest_of(files))
             if signer == SIGSTORE:
                 config = config.use_sigstore_signer(use_ambient_credentials=True)
             else:
                 config = config.use_elliptic_key_signer(private_key=signer)
-            config.sign(name, out)
+            config.sign(folder, out)
             return out.read_bytes()
         except Exception as error:  # of many packages; its text may hold the key
             raise UnreadableError(

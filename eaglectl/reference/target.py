@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from eaglectl.checkpoint.target_files import check_kernels, code_needed
+from eaglectl.checkpoint.target_files import check_files, check_kernels, code_needed
 from eaglectl.errors import RefusedError, UnreadableError
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
@@ -108,6 +108,7 @@ def load_target(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    check_files(path)
     placements: dict[str, Any] = {"auto": "auto", "cpu": None}
     if not trust_remote_code:
         check_kernels(path)
@@ -142,6 +143,7 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
     from transformers import AutoTokenizer
 
+    check_files(path)
     try:
         with _errors_only():
             return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -220,7 +222,7 @@ def package_versions() -> dict[str, str]:
 def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
     """The decoder layers and the final norm of a transformers model.
 
-    Raises RefusedError where no module has both.
+    Raises UnreadableError where no module has both.
     """
     text_config = getattr(model.config, "get_text_config", lambda: model.config)()
     depth = text_config.num_hidden_layers
@@ -232,14 +234,20 @@ def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
         norm = next(_children(module, FINAL_NORMS, nn.Module), None)
         if norm is not None:
             return layers, norm
-    raise RefusedError(f"{type(model).__name__}: its {depth} decoder layers and final norm were not found")
+    raise UnreadableError(
+        f"the target is a {type(model).__name__}, in which {depth} decoder layers and a final norm were not"
+        " found; give the language model that the drafter drafts for"
+    )
 
 
 def _weight(model: Any, module: Any, name: str) -> torch.Tensor:
-    """The weight of one of the model's modules. Raises RefusedError where it has none."""
+    """The weight of one of the model's modules. Raises UnreadableError where it has none."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, torch.Tensor):
-        raise RefusedError(f"the target ({type(model).__name__}) has no {name}, which this drafter shares")
+        raise UnreadableError(
+            f"the target ({type(model).__name__}) has no {name}, which this drafter shares; give the language"
+            " model that the drafter drafts for"
+        )
     return weight
 
 

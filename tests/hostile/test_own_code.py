@@ -2,9 +2,12 @@
 
 import io
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +206,40 @@ def test_the_option_belongs_to_conversions_that_run_the_target(
 ) -> None:
     assert run(["convert", DRAFTER, "-o", str(tmp_path / "out"), "--trust-remote-code"]) == 2
     assert "--trust-remote-code" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["tokenizer", "config and model"])
+def test_a_terminal_that_answers_yes_runs_no_code(place: str, tmp_path: Path) -> None:
+    target, marker = planted(tmp_path, place)
+    script = "import sys; from eaglectl.cli import main; sys.argv[0] = 'eaglectl'; main()"
+    code, shown = on_a_terminal([sys.executable, "-c", script, *commands(tmp_path, target)["smoke"]])
+    assert (code, marker.exists()) == (3, False), shown
+    assert "Do you wish" not in shown
+    assert "--trust-remote-code" in shown
+
+
+def test_the_terminal_of_these_tests_does_ask(tmp_path: Path) -> None:
+    script = "import sys; assert sys.stdin.isatty(); print(input('Do you wish? '))"
+    code, shown = on_a_terminal([sys.executable, "-c", script])
+    assert code == 0 and "Do you wish? " in shown and shown.count("y\r\n") >= 2
+
+
+def on_a_terminal(command: list[str]) -> tuple[int, str]:
+    """Exit code and output of a process on a terminal of its own, where every question is answered by y."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"y\n" * 50)
+        process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # a terminal that nobody has open any more
+            while part := os.read(ours, 4096):
+                shown += part
+        return process.wait(120), shown.decode("utf-8", "replace")
+    finally:
+        os.close(ours)
 
 
 @pytest.mark.slow

@@ -4,15 +4,14 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.tokens import read_context_length, tokenise
 from eaglectl.acceptance.vllm.process import child_environment, kill_session, last_lines, require_vllm
+from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import code_needed, read_target_config
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError
@@ -88,8 +87,8 @@ def _check_measured() -> None:
 
 def _run_child(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any]:
     """The answer of the child process to a request of this mode: "plain", "generate" or "load"."""
-    with tempfile.TemporaryDirectory() as name:
-        request, answer = Path(name) / "request.json", Path(name) / "answer.json"
+    with scratch_folder() as folder:
+        request, answer = folder / "request.json", folder / "answer.json"
         request.write_text(json.dumps(_request(job, mode, texts)), encoding="utf-8")
         errors, code = _wait(job, [str(request), str(answer)])
         if not answer.exists():

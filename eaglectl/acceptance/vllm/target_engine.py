@@ -7,7 +7,6 @@ import re
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 from eaglectl.acceptance.tokens import read_context_length
 from eaglectl.acceptance.vllm.process import child_environment, kill_session, last_lines, require_vllm
 from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.target_files import code_needed, read_target_config, text_part
+from eaglectl.checkpoint.target_files import check_files, code_needed, read_target_config, text_part
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
 from eaglectl.errors import UnreadableError
@@ -181,8 +181,9 @@ def captured_layers(boundaries: Sequence[int]) -> tuple[int, ...]:
 def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
     """The target loaded in vLLM. Raises UnreadableError where vLLM is absent, too old, or fails."""
     require_vllm("--engine transformers")
-    with tempfile.TemporaryDirectory(prefix="eaglectl-") as name:
-        child = Child(Path(name), options.target, options.timeout)
+    check_files(options.target)
+    with scratch_folder() as folder:
+        child = Child(folder, options.target, options.timeout)
         try:
             release = str(child.answer()["version"])
             if not vllm.extracts_states(release):
