@@ -246,10 +246,12 @@ def _faults(statistics: Statistics) -> Iterator[str]:
 
 def _matrix_faults(matrices: Matrices, layers: int) -> Iterator[str]:
     gram, cross = matrices.gram, matrices.cross
+    with np.errstate(invalid="ignore", over="ignore"):
+        are_finite = bool(np.isfinite(gram.sum()) and np.isfinite(cross.sum()))
     is_fitting = gram.ndim == 2 and cross.ndim == 2 and gram.shape == (cross.shape[1],) * 2
     if not is_fitting or len(gram) % layers:
         yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
-    elif not (np.isfinite(gram.sum()) and np.isfinite(cross.sum())):
+    elif not are_finite:
         yield "the matrices are not finite"
 
 

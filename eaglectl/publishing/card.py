@@ -24,6 +24,8 @@ FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 LIBRARIES = ("vllm", "sglang")
 WORDS = {True: "yes", False: "no", None: "unknown"}
+# a list in brackets on one line, without brackets in it
+FLOW = re.compile(r"\[[^\[\]]*\][ \t]*(?:#.*)?")
 KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
 TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
 
@@ -139,7 +141,7 @@ def _with_tags(inner: str, tags: Sequence[str], newline: str) -> str:
     top = re.search(r"^tags:[ \t]*(.*?)[ \t]*$", inner.replace("\r", ""), re.MULTILINE)
     if top is None:
         return inner + f"tags:{newline}" + "".join(f"- {tag}{newline}" for tag in missing)
-    if top[1].startswith("[") and "]" in top[1]:
+    if FLOW.fullmatch(top[1]):
         return _with_flow_tags(inner, missing)
     items = TAGS.search(inner)
     if items is None:

@@ -28,8 +28,11 @@ COMMAND = "import sys; from eaglectl.cli import run; sys.exit(run(sys.argv[1:]))
 
 
 def start(code: str, *arguments: str | Path, ignored: signal.Signals | None = None) -> subprocess.Popen[str]:
-    """A process that runs `code` with `arguments`; `ignored` is a signal that it inherits as ignored."""
-    prefix = ""
+    """A process that runs `code` with `arguments`; `ignored` is a signal that it inherits as ignored.
+
+    Under nohup it would inherit SIGHUP as that, and no SIGHUP of a test would end it.
+    """
+    prefix = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
     if ignored is not None:
         prefix = f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)\n"
     command = [sys.executable, "-W", "ignore", "-c", prefix + code, *map(str, arguments)]

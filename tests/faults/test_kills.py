@@ -6,7 +6,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +89,12 @@ CASES: Mapping[str, Case] = {
     "upload": Case(("upload", "TINY", "org/drafter"), lambda out: None, 10),
 }
 FAST = ("convert", "validate --output")
+HEAD = (
+    "kills",
+    *(f"ended by {number.name}" for number in SIGNALS),
+    "ended before the signal",
+    "left something",
+)
 
 
 class Place:
@@ -208,15 +214,35 @@ def test_a_few_kills(
     kills(tmp_path, name, FEW // len(FAST), monkeypatch, seed=len(name))
 
 
+@pytest.fixture(scope="module")
+def table(request: pytest.FixtureRequest) -> Iterator[dict[str, Counter[str]]]:
+    """The figures by case, printed when all have run."""
+    figures: dict[str, Counter[str]] = {}
+    yield figures
+    lines = [" | ".join(("case", *HEAD))]
+    for name, counts in {**figures, "all": sum(figures.values(), Counter())}.items():
+        lines.append(" | ".join((name, *(str(counts[key]) for key in HEAD))))
+    with (
+        request.getfixturevalue("pytestconfig")
+        .pluginmanager.getplugin("capturemanager")
+        .global_and_fixture_disabled()
+    ):
+        print("\n\n" + "\n".join(lines) + "\n0 findings")
+
+
+def test_every_command_that_writes_has_its_share() -> None:
+    assert {case.words[0] for case in CASES.values()} == {"convert", "calibrate", "validate", "upload"}
+    assert {"--output", "--page", "3.1"} <= {word for case in CASES.values() for word in case.words}
+    assert sum(case.share for case in CASES.values()) == MANY
+    assert min(case.share for case in CASES.values()) >= 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_many_kills(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, table: dict[str, Counter[str]]
 ) -> None:
-    assert sum(case.share for case in CASES.values()) == MANY
     count = max(1, int(CASES[name].share * float(os.environ.get("EAGLECTL_KILLS", "1"))))
     seed = random.randrange(2**32)
-    figures = kills(tmp_path, name, count, monkeypatch, seed)
-    with capsys.disabled():
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(figures.items()))
-        print(f"\n{name}: {count} kills (seed {seed}): {counts}; 0 findings")
+    print(f"seed {seed}")  # shown where a kill finds something
+    table[name] = kills(tmp_path, name, count, monkeypatch, seed) + Counter(kills=count)

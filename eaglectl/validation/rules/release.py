@@ -248,7 +248,9 @@ def front_matter(card: str) -> dict[str, list[str]]:
             key, line = top[1], top[2]
             facts[key] = []
         item = line.strip()
-        for text in item[1:-1].split(",") if item.startswith("[") else [item.removeprefix("- ")]:
+        for text in (
+            item[1:].partition("]")[0].split(",") if item.startswith("[") else [item.removeprefix("- ")]
+        ):
             if key and (value := text.split(" #")[0].strip().strip("\"'")):
                 facts[key].append(value)
     return facts
