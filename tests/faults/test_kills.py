@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,19 +216,16 @@ def test_a_few_kills(
 
 
 @pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest) -> Iterator[dict[str, Counter[str]]]:
+def table(pytestconfig: pytest.Config) -> Iterator[dict[str, Counter[str]]]:
     """The figures by case, printed when all have run."""
     figures: dict[str, Counter[str]] = {}
     yield figures
     lines = [" | ".join(("case", *HEAD))]
     for name, counts in {**figures, "all": sum(figures.values(), Counter())}.items():
         lines.append(" | ".join((name, *(str(counts[key]) for key in HEAD))))
-    with (
-        request.getfixturevalue("pytestconfig")
-        .pluginmanager.getplugin("capturemanager")
-        .global_and_fixture_disabled()
-    ):
-        print("\n\n" + "\n".join(lines) + "\n0 findings")
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        print("\n\n" + "\n".join(lines))
 
 
 def test_every_command_that_writes_has_its_share() -> None:
