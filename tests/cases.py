@@ -152,6 +152,8 @@ CASES: tuple[Case, ...] = (
 
 # fixtures that are refused, and a word of the reason
 REFUSED = {
+    "deepspec/gemma4": "a Gemma-4 draft head",
+    "deepspec/two-layers": "each layer takes the embedding",
     "modelopt/hf-no-aux": "use_aux_hidden_state",
     "modelopt-megatron/no-d2t": "d2t is missing",
     "torchspec/pruned": "pruning fault",

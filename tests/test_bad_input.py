@@ -709,7 +709,42 @@ FAMILIES: dict[str, Patch] = {
         {},
         ("a DFlash drafter", "dflash_config"),
     ),
-    "DFlash by its layers": ({"target_layer_ids": [1, 9]}, {}, ("a DFlash drafter", "target_layer_ids")),
+    "DFlash by its layers": (
+        {"target_layer_ids": [1, 9]},
+        NO_HIDDEN_NORM | ONE_INPUT | {"hidden_norm.weight": floats("h", HIDDEN)},
+        ("a DFlash drafter", "target_layer_ids"),
+    ),
+    "DFlash by its class": ({"architectures": ["DFlashQwen3ForCausalLM"]}, {}, ("a DFlash drafter",)),
+    "a Gemma-4 head by its class": (
+        {"architectures": ["Gemma4Eagle3Model"], "target_layer_ids": [1, 3, 5]},
+        {},
+        ("a Gemma-4 draft head", "layer_scalar"),
+    ),
+    "a Gemma-4 head by its tensors": (
+        {"target_layer_ids": [1, 3, 5]},
+        {"layers.0.layer_scalar": floats("s", 1)},
+        ("a Gemma-4 draft head", "it has layers.0.layer_scalar"),
+    ),
+    "a mixture of experts by its config": (
+        {"use_moe": True},
+        {},
+        ("a mixture of experts", "no engine", "use_moe"),
+    ),
+    "a mixture of experts by its class": (
+        {"architectures": ["Glm4MoeForCausalLMEagle3"]},
+        {},
+        ("a mixture of experts", "Glm4MoeForCausalLMEagle3"),
+    ),
+    "a mixture of experts by its tensors": (
+        {},
+        {"midlayer.mlp.experts.0.up_proj.weight": floats("e", HIDDEN, HIDDEN)},
+        ("a mixture of experts", "midlayer.mlp.experts.0"),
+    ),
+    "bands of layers": (
+        {"eagle_aux_layer_bands": [[1, 2, 8], [18, 20], [23, 26, 28]]},
+        {},
+        ("mixes target layers in bands", "eagle_aux_layer_bands"),
+    ),
     "DFlash by its tensors": (
         {},
         {"context_proj.weight": floats("c", 4)},

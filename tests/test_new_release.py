@@ -34,7 +34,7 @@ ENTRY: Mapping[str, Any] = {
 SCAN: Mapping[str, Any] = json.loads(SCANS[0].with_name("vllm-0.33.0.json").read_text()) | {
     "release": "0.99.0",
     "runners": ["V2"],
-    "aux_ids": {"V1": None, "V2": [IDS, "eagle_config.layer_ids"]},
+    "aux_ids": {"V1": None, "V2": [IDS, "target_layer_ids", "eagle_config.layer_ids"]},
     "default_aux_layers": "(1, n // 2, n - 2)",
 }
 TARGET = {

@@ -164,6 +164,7 @@ TREE = {
     "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py": (
         "def get_eagle3_aux_layers_from_config(c):\n"
         "    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n"
+        "    ids = getattr(hf_config, 'target_layer_ids', None)\n"
         "    for name in ('dflash_config', 'eagle_config'):\n"
         "        inner = getattr(hf_config, name, None)\n"
         "        ids = inner.get('layer_ids')"

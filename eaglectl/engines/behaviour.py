@@ -37,8 +37,9 @@ class Runner:
     """How one runner of a release finds the layers to capture.
 
     `id_places` are paths in config.json, in the order in which they are looked up; `adds_one` is whether ids
-    there are outputs of layers. `without_ids` and `adds_one_by_target` name, in tables, the source of layers
-    where there are no ids and ids whose meaning depends on a target that is not known.
+    there are outputs of layers, which they always are at `output_places`. `without_ids` and
+    `adds_one_by_target` name, in tables, the source of layers where there are no ids and ids whose meaning
+    depends on a target that is not known.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Runner:
     sorts_ids: bool
     default_layers: tuple[ByTarget[DefaultLayers], ...]
     drafts_in_parallel: bool
+    output_places: tuple[str, ...] = ()
     without_ids: str = "none: default"
     adds_one_by_target: str = "+1 by target"
 
@@ -217,6 +219,7 @@ def _runner(name: str, data: Mapping[str, Any]) -> Runner:
             ByTarget(rule.targets, DefaultLayers(rule.value)) for rule in _by_target(data["default_layers"])
         ),
         data["drafts_in_parallel"],
+        tuple(data.get("output_places", ())),
         **{key: data[key] for key in ("without_ids", "adds_one_by_target") if key in data},
     )
 

@@ -91,13 +91,14 @@ def default_layers(runner: Runner, target: Target) -> DefaultLayers:
 
 def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:
     place = PLACES.get(path, path)
-    adds = adds_one(runner, ids, target)
+    is_output = path in runner.output_places
+    adds = is_output or adds_one(runner, ids, target)
     if adds is None:
         return CapturedLayers(runner.label, f"{place}, {runner.adds_one_by_target}", ids, None)
     boundaries = to_boundaries(ids, "output" if adds else "boundary")
     if runner.sorts_ids:
         boundaries = tuple(sorted(set(boundaries)))
-    if adds and len(runner.adds_one) > 1:
+    if is_output or (adds and len(runner.adds_one) > 1):
         place += ", +1"
     return CapturedLayers(runner.label, place, ids, boundaries)
 

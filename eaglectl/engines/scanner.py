@@ -23,9 +23,9 @@ from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
 
 MAX_SCAN = 256 * MIB
-ID_PLACES = (IDS, f"eagle_config.{IDS}", "eagle_config.layer_ids")
+ID_PLACES = (IDS, f"eagle_config.{IDS}", "target_layer_ids", "eagle_config.layer_ids")
 # ids of other speculative methods, which the runners read in the same functions
-OTHER_METHODS = ("dflash_config.", "dspark_", "target_layer_ids")
+OTHER_METHODS = ("dflash_config.", "dspark_")
 PLACE_WORDS = {IDS: "at the top of the config", f"eagle_config.{IDS}": "in eagle_config"}
 COUNT_WORDS = {3: "three"}
 

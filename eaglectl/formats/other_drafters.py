@@ -5,9 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.checkpoint.header import StoredTensor
+from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import RefusedError
 from eaglectl.formats.names import canonical_name
 
+_GEMMA = (
+    "a Gemma-4 draft head (four norms in a layer, a scaled embedding, softcapped logits and layer_scalar),"
+    " which no engine has a class for"
+)
+_EXPERTS = "an EAGLE-3 variant whose MLP is a mixture of experts, which no engine has a class for"
 _BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r"(.*\.)?(enorm|hnorm|eh_proj|shared_head)\b.*", "a multi-token-prediction (MTP) head"),
     (r"(.*\.)?medusa_head\..*|\d+\.\d+\.(linear|weight).*", "a Medusa head"),
@@ -17,6 +23,14 @@ _BY_TENSOR: tuple[tuple[str, str], ...] = (
         r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
         "a Kimi-K3 draft head (NoPE MLA with a gate), which no EAGLE-3 class serves",
     ),
+    (
+        r"(.*\.)?(layers\.\d+|midlayer)\.(layer_scalar|(pre|post)_feedforward_layernorm\.weight)",
+        _GEMMA,
+    ),
+    (
+        r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?|gate)\..*",
+        _EXPERTS,
+    ),
 )
 
 _BY_KEY: Mapping[str, str] = {
@@ -24,8 +38,16 @@ _BY_KEY: Mapping[str, str] = {
     "dspark_config": "a DSpark drafter",
     "medusa_num_heads": "a Medusa head",
     "medusa_num_layers": "a Medusa head",
-    "target_layer_ids": "a DFlash drafter",
+    "eagle_aux_layer_bands": "an EAGLE-3 variant that mixes target layers in bands, by weights that no engine"
+    " reads",
 }
+# class names that are another family whatever the tensors are called
+_BY_CLASS: tuple[tuple[str, str], ...] = (
+    ("DSpark", "a DSpark drafter"),
+    ("DFlash", "a DFlash drafter"),
+    ("Gemma4Eagle3", _GEMMA),
+    ("MoeForCausalLMEagle3", _EXPERTS),
+)
 
 _SPECULATORS = {
     "eagle": "an EAGLE-1/2 drafter",
@@ -39,6 +61,7 @@ _SPECULATORS = {
 
 
 _QUERY = re.compile(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight")
+_LAYER_NORM = re.compile(r"layers\.\d+\.hidden_norm\.weight")
 
 
 def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
@@ -58,18 +81,38 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
     for key, family in _BY_KEY.items():
         if config.get(key) is not None:
             return f"{family} (config.json has {key})"
+    return _by_class(config) or _by_tensor(tensors) or _by_shape(config, tensors)
+
+
+def _by_class(config: Mapping[str, Any]) -> str | None:
+    if config.get("use_moe") is True:
+        return f"{_EXPERTS} (config.json has use_moe: true)"
     architectures = config.get("architectures")
-    if isinstance(architectures, list) and any("DSpark" in str(name) for name in architectures):
-        return "a DSpark drafter"
+    for name in architectures if isinstance(architectures, list) else ():
+        for part, family in _BY_CLASS:
+            if part in str(name):
+                return f"{family} (architecture {name})"
+    return None
+
+
+def _by_tensor(tensors: Mapping[str, StoredTensor]) -> str | None:
     for pattern, family in _BY_TENSOR:
         found = next((name for name in tensors if re.fullmatch(pattern, name)), None)
         if found:
             return f"{family} (it has {found})"
-    return _by_shape(config, tensors)
+    return None
 
 
 def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
     shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
+    if config.get("target_layer_ids") is not None and not any(map(_LAYER_NORM.fullmatch, shapes)):
+        # an EAGLE-3 layer norms the fed-back state; DFlash norms its context once, before its layers
+        return "a DFlash drafter (config.json has target_layer_ids, and no layer has a hidden_norm)"
+    if wide := _later_wide_layer(shapes):
+        return (
+            "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
+            f" ({wide} is as wide as that of layer 0), which no engine has a class for"
+        )
     if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
         return None
     if "fc.weight" in shapes:
@@ -84,6 +127,17 @@ def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) ->
         return "a full language model (its first layer takes one hidden state, and there is no fc)"
     if query is None and not any("self_attn" in name for name in shapes):
         return "not a drafter that eaglectl knows (no attention layer under any known name)"
+    return None
+
+
+def _later_wide_layer(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The query of a layer after the first that takes two states; a first layer that does is EAGLE-3's."""
+    for name, shape in shapes.items():
+        if (match := LAYER.fullmatch(name)) and int(match[1]) > 0 and len(shape) == 2:
+            first = shapes.get(f"layers.0.{match[2]}", ())
+            both = {f"layers.{match[1]}.{norm}.weight" for norm in ("hidden_norm", "input_layernorm")}
+            if _QUERY.fullmatch(f"layers.0.{match[2]}") and first[1:] == shape[1:] and both <= set(shapes):
+                return name
     return None
 
 

@@ -66,6 +66,14 @@ def ask_about_unread(keys: Keys, format: Format, answers: Answers) -> None:
 
 def ask_about_ids(keys: Keys, place: str, value: Any) -> None:
     """The question that layer ids under an unknown key are."""
+    if isinstance(value, list) and any(type(item) is int and item < 0 for item in value):
+        text = (
+            f"config has {place}: {_short(value)}, ids that count from the target's end, as forks of trainers"
+            " (AMD Quark) write them; which states they mean, no engine and no trainer states: pass"
+            " --aux-layers with the boundaries that were trained on"
+        )
+        keys.add_note("question", "aux layers", text, "unread-key")
+        return
     keys.add_note(
         "question",
         "aux layers",

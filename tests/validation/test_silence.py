@@ -37,6 +37,7 @@ TRUE: Mapping[str, tuple[str, ...]] = {
     "angelslim/cosyvoice": ("EGL101", "EGL105", "EGL107", *TRAINED_AT_10000),
     "automodel/gqa": NEMO, "automodel/eagle3.1": NEMO, "automodel/mla": (*NEMO, "EGL117"),
     "automodel/sidecar": ("EGL002", "EGL002", "EGL105", "EGL310", "EGL410"),
+    "deepspec/qwen3": ("EGL101", *V1_READS_OTHERS),
     "modelopt/hf": MODELOPT_YARN,
     "modelopt/hf-full-vocab": V1_READS_OTHERS,
     "modelopt/hf-ids": MODELOPT_YARN,
@@ -55,6 +56,8 @@ TRUE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 # fixtures that convert refuses; all but the last are errors, that one is a question
 TRUE_OF_REFUSED: Mapping[str, tuple[str, ...]] = {
+    "deepspec/gemma4": ("EGL103", "EGL118"),
+    "deepspec/two-layers": ("EGL103",),
     "modelopt/hf-no-aux": ("EGL103",),
     "modelopt-megatron/no-d2t": ("EGL310", *V1_READS_OTHERS),
     "torchspec/pruned": ("EGL208",),
