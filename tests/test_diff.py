@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import struct
 import tracemalloc
 from pathlib import Path
@@ -667,9 +668,11 @@ def test_no_drafter_is_no_difference() -> None:
     assert message.startswith("B (") and "full language model" in message
 
 
-def test_pickles_are_not_opened() -> None:
-    message = refusal(3, "diff", PRODUCERS / "eagle/bin", PRODUCERS / "vllm/native")
-    assert message.startswith("A (") and "eaglectl convert" in message
+def test_a_broken_pickle_is_no_difference(tmp_path: Path) -> None:
+    shutil.copy(PRODUCERS / "eagle/bin/config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"no pickle")
+    message = refusal(3, "diff", tmp_path, PRODUCERS / "vllm/native")
+    assert message.startswith("A (") and "pytorch_model.bin is not a torch file" in message
 
 
 def test_a_contradiction_is_no_difference(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import eaglectl
 from eaglectl.api import Inspection
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.cli import run
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import FORMATS
 from tests.cases import CASES, REFUSED, Case
 from tests.conftest import FIXTURES
 
-READABLE = [case for case in CASES if not case.is_pickled]
+# the sidecar's d2t is in a pickle beside the weights, which only convert reads
+READABLE = [case for case in CASES if case.path != "automodel/sidecar"]
 
 
 def inspected(case: Case) -> Inspection:
@@ -47,16 +48,6 @@ def test_nothing_in_a_good_fixture_is_unknown(case: Case) -> None:
         tuple(note.topic for note in drafter.notes_at("problem")) == case.mends
         and drafter.notes_at("question") == ()
     )
-
-
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.is_pickled and "sidecar" not in case.path],
-    ids=lambda case: case.path,
-)
-def test_inspect_does_not_open_pickles_and_says_what_to_run(case: Case) -> None:
-    with pytest.raises(UnreadableError, match="eaglectl convert"):
-        inspected(case)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.is_pickled], ids=lambda case: case.path)

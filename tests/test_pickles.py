@@ -159,11 +159,10 @@ def test_the_user_is_told_that_pickles_were_read(tmp_path: Path) -> None:
     assert "read from pickles (pytorch_model.bin) with code execution shut off" in outcome.err
 
 
-def test_inspect_does_not_open_a_pickle(tmp_path: Path) -> None:
+def test_inspect_runs_nothing_in_a_pickle(tmp_path: Path) -> None:
     folder = pickled_folder(tmp_path, Trap(tmp_path / "sprung"))
     message = refusal(3, "inspect", folder)
-    assert "pytorch_model.bin" in message
-    assert "eaglectl convert" in message
+    assert "pytorch_model.bin holds more than tensors and was not loaded" in message
     assert not (tmp_path / "sprung").exists()
 
 
@@ -339,9 +338,8 @@ def test_a_training_folder_may_be_its_model_folder(tmp_path: Path) -> None:
     assert converted(folder / "model", tmp_path / "out", "torchspec") == exported
 
 
-def test_inspect_does_not_open_a_training_folder(tmp_path: Path) -> None:
-    message = refusal(3, "inspect", training_folder(tmp_path, b"not a pickle"))
-    assert "eaglectl convert" in message
+def test_inspect_refuses_a_training_folder_whose_table_is_broken(tmp_path: Path) -> None:
+    assert "model/.metadata" in refusal(3, "inspect", training_folder(tmp_path, b"not a pickle"))
 
 
 def text(value: str) -> bytes:

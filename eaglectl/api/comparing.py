@@ -1,9 +1,13 @@
 """`diff`: compare two drafters."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
+from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target
+from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
 from eaglectl.comparison.meaning import compare_facts, questions, stated_fact
@@ -18,7 +22,7 @@ from eaglectl.comparison.pairing import (
 from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
 from eaglectl.comparison.spelling import compare_spelling
 from eaglectl.drafter.drafter import Target
-from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
 from eaglectl.progress import OnProgress
@@ -70,13 +74,34 @@ def _compare(
         facts = (*compare_facts(a, b), _vocabulary_size(a, b))
         pairs = tuple(header.pair for header in pair_headers(a, b))
         return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
-    answer = answers.semantics.get("d2t")
-    tokens_a, tokens_b = vocabulary.read(a, answer), vocabulary.read(b, answer)
-    facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
-    headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
-    pairs = tuple(_read_pairs(a, b, headers, on_progress))
-    spelling = compare_spelling(written_a, written_b, vocabulary.remarks(tokens_a, tokens_b))
-    return Comparison(a, b, facts, pairs, spelling, True, notes)
+    spelled = partial(compare_spelling, written_a, written_b)
+    with _readable(a) as data_a, _readable(b) as data_b:
+        notes = (*notes, *_copied_notes((a, data_a), (b, data_b)))
+        answer = answers.semantics.get("d2t")
+        tokens_a, tokens_b = vocabulary.read(data_a, answer), vocabulary.read(data_b, answer)
+        facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
+        headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
+        pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
+    return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
+
+
+@contextmanager
+def _readable(side: Side) -> Iterator[Side]:
+    """A side whose values can be read: weights that are pickles are copied for the time."""
+    with pickles_copied(side.checkpoint.source) as copied:
+        if isinstance(copied, EaglectlError):
+            raise copied
+        yield replace(side, checkpoint=read_checkpoint(copied)) if copied else side
+
+
+def _copied_notes(*pairs: tuple[Side, Side]) -> Iterator[str]:
+    for side, data in pairs:
+        if data is not side:
+            files = ", ".join(side.checkpoint.weight_files[:3])
+            yield (
+                f"the weights of {side.source} are pickles ({files}); they were copied to a temporary folder"
+                " to be compared, and nothing in them was run"
+            )
 
 
 def _read_pairs(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglectl.api.copies import pinned_folder, without_pickles
 from eaglectl.api.inputs import open_target, special_tokens
 from eaglectl.api.targets import TargetChoice, asking_for, choose_target, fitting_target
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.checkpoint.pinned import PinnedSource
-from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
@@ -91,7 +91,7 @@ def convert(
     original, options = open_folder(source), options or ConvertOptions()
     check_options(original, out, options)
     given = None if options.target is None else open_inputs(options)
-    with opened(original, out) as files:
+    with opened(original, out, is_looked_at=options.dry_run) as files:
         choice = TargetChoice() if given else target_of(files, options.answers)
         target, options = given or open_inputs(options, choice)
         with asking_for(choice):
@@ -224,7 +224,7 @@ def readable_folder(source: str) -> Iterator[str]:
     Raises UnreadableError at the end where its config or weights changed meanwhile.
     """
     original = open_folder(source)
-    with _pinned(original) as pinned, _readable(pinned, None) as (readable, pickles):
+    with pinned_folder(original) as pinned, without_pickles(pinned) as (readable, pickles):
         for name in read_checkpoint(pinned).weight_files if not pickles else ():
             pinned.pinned(name)
         yield str(readable.root) if pickles else source
@@ -232,32 +232,22 @@ def readable_folder(source: str) -> Iterator[str]:
 
 
 @contextmanager
-def opened(original: FolderSource, out: str | Path | None = None) -> Iterator[OpenedSource]:
-    """The source with its headers read; pickles are rewritten for the time, near `out` if possible."""
+def opened(
+    original: FolderSource, out: str | Path | None = None, *, is_looked_at: bool = False
+) -> Iterator[OpenedSource]:
+    """The source with its headers read; pickles are rewritten for the time, near `out` if possible.
+
+    With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
+    """
     near = None if out is None else Path(out).parent
-    with _pinned(original) as pinned, _readable(pinned, near) as (readable, pickles):
+    if is_looked_at and (pickles := pickle_files(original)):
+        with pinned_folder(original) as pinned:
+            checkpoint = read_checkpoint(pinned)
+            if not checkpoint.scattered:
+                yield OpenedSource(pinned, pickles, pinned, checkpoint)
+                return
+    with pinned_folder(original) as pinned, without_pickles(pinned, near) as (readable, pickles):
         yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
-
-
-def _pinned(original: FolderSource) -> PinnedSource:
-    return PinnedSource(original.root, original.only)
-
-
-@contextmanager
-def _readable(original: PinnedSource, near: Path | None) -> Iterator[tuple[FolderSource, tuple[str, ...]]]:
-    """The source, or a temporary safetensors copy of its pickles in the folder `near`; and the pickles."""
-    pickles = pickle_files(original)
-    if not pickles:
-        yield original, pickles
-        return
-    from eaglectl.checkpoint.pickles import unpickle
-
-    read_config(original)
-    for name in pickles:
-        original.pinned(name)
-    near = near if near and near.is_dir() else None
-    with scratch_folder(near) as scratch:
-        yield unpickle(original, scratch), pickles
 
 
 def _selected_tokens(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:

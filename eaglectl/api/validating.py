@@ -1,15 +1,16 @@
 """Validating checkpoints by rules."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target, target_source
 from eaglectl.api.targets import choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.opening import open_source
-from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
@@ -57,22 +58,26 @@ def validate(
     """Run the rules over one checkpoint, and what the requested engine releases do with it.
 
     A checkpoint that cannot be read is reported, not raised. Raises UnreadableError where it does not exist,
-    and UsageError for unknown rules and engines. `on_progress` is called with the bytes read of the weights.
+    and UsageError for unknown rules and engines. Weights that are pickles are copied to a temporary folder,
+    but with `headers_only`. `on_progress` is called with the bytes read of the weights.
     """
     options = options or ValidateOptions()
     policy = options.read_policy()
     rules = select_rules(policy, options.select, options.ignore)
     opened = open_source(source)
-    subject = Subject(
-        opened,
-        _given_target(opened, options),
-        tuple(parse_engine(text) for text in options.engines or policy.engines),
-        options.answers,
-        policy,
-        options.headers_only,
-        on_progress,
-    )
-    return judge(subject, rules, policy, options.least_severity(policy), source)
+    with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
+        subject = Subject(
+            opened,
+            _given_target(opened, options),
+            tuple(parse_engine(text) for text in options.engines or policy.engines),
+            options.answers,
+            policy,
+            options.headers_only,
+            on_progress,
+            copied,
+        )
+        report = judge(subject, rules, policy, options.least_severity(policy), source)
+    return replace(report, is_of_copy=isinstance(copied, FolderSource))
 
 
 def check_options(options: ValidateOptions) -> None:

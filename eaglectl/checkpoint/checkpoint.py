@@ -21,7 +21,11 @@ METADATA, ENTRY = 4_000, 200
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Config, tensor table and file list of one checkpoint."""
+    """Config, tensor table and file list of one checkpoint.
+
+    `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do
+    not store it at one place.
+    """
 
     source: Source
     config: Mapping[str, Any]
@@ -29,10 +33,18 @@ class Checkpoint:
     metadata: Mapping[str, str]
     weight_files: tuple[str, ...]
     sidecars: Mapping[str, Mapping[str, Any]]
+    scattered: frozenset[str] = frozenset()
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of one tensor's data."""
         tensor = self.tensors[name]
+        if name in self.scattered:
+            raise UnreadableError(
+                f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
+                f" convert {quote(self.source.label)} -o OUT`, then use OUT",
+                UNSAFE,
+                tensor.file,
+            )
         return self.source.read(
             tensor.file, tensor.start + start, tensor.stop if stop is None else tensor.start + stop
         )
@@ -46,6 +58,8 @@ class Checkpoint:
 def read_checkpoint(source: Source) -> Checkpoint:
     """Config and headers of `source`; no tensor data is read. Raises UnreadableError (see each message)."""
     config = read_config(source)
+    if pickles := pickle_files(source):
+        return _pickled(source, config, pickles)
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
@@ -95,8 +109,6 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     if source.only is not None and source.only.endswith(".safetensors"):
         return (source.only,), None
     names = source.names()
-    if pickles := pickle_files(source):
-        raise _pickled(source, pickles)
     if INDEX in names and SINGLE not in names:
         weight_map = _read_index(source)
         return tuple(sorted(set(weight_map.values()))), weight_map
@@ -112,12 +124,13 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     raise UnreadableError(about, WEIGHTS)
 
 
-def _pickled(source: Source, pickles: tuple[str, ...]) -> UnreadableError:
-    return UnreadableError(
-        f"{source.label}: the weights are pickles ({', '.join(pickles[:3])}), which are only opened to be"
-        f" converted; run `eaglectl convert {quote(source.label)} -o OUT`, then use OUT",
-        UNSAFE,
-        pickles[0],
+def _pickled(source: Source, config: Mapping[str, Any], pickles: tuple[str, ...]) -> Checkpoint:
+    """A checkpoint whose weights are pickles, by their tables; nothing is unpickled, no torch is needed."""
+    from eaglectl.checkpoint.pickles import read_pickled_table
+
+    table = read_pickled_table(source)
+    return Checkpoint(
+        source, config, table.tensors, table.metadata, pickles, _sidecars(source), table.scattered
     )
 
 

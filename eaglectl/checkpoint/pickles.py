@@ -1,17 +1,19 @@
-"""Weights in pickles, opened only to be converted, and never unpickled.
+"""Weights in pickles, which are never unpickled.
 
 `.bin`, `.pt` and the shards of a torch distributed checkpoint are read as tables of tensors (tensor_table,
-torch_file); the weights are then copied out of their storages as bytes.
+torch_file): a few KB, without torch. To be converted, the weights are then copied out of their storages as
+bytes.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
+from eaglectl.checkpoint.header import LFS_POINTER, StoredTensor
 from eaglectl.checkpoint.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -22,6 +24,7 @@ from eaglectl.checkpoint.tensor_table import (
     state_views,
     tensor_view,
 )
+from eaglectl.checkpoint.topics import POINTER, UNSAFE, WEIGHTS
 from eaglectl.checkpoint.torch_file import TorchFile, read_torch_file
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.text import listed
@@ -41,8 +44,29 @@ PREFIXES = (
 )
 # tied names may share a storage; thousands would fill the disk from one small file
 MAX_REPEATS = 8
+# a Git LFS pointer is smaller
+MAX_POINTER = 1 << 10
 # more than any vocabulary has
 MAX_TOKENS = 1 << 22
+# torch's dtypes, as safetensors names them
+DTYPES: Mapping[str, str] = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16",
+    "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PickledTable:
+    """The tensors of pickled weights by name, and `scattered`: those whose bytes cannot be read at one place.
+
+    `metadata` are marks of the producer in the names.
+    """
+
+    tensors: Mapping[str, StoredTensor]
+    scattered: frozenset[str]
+    metadata: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +81,60 @@ class UnpickledSource(FolderSource):
         return self.origin
 
 
+def read_pickled_table(source: Source) -> PickledTable:
+    """The tensors of pickled weights, by the table of each file; from the Hub by a few ranges.
+
+    Raises RefusedError where two tensors have one name, and UnreadableError as `unpickle` does.
+    """
+    files = pickle_files(source)
+    if files[0].endswith(".metadata"):
+        entries = read_table(source, files[0])
+        stored = {
+            entry.name: StoredTensor(entry.name, DTYPES[entry.dtype], entry.shape, files[0], 0, entry.nbytes)
+            for entry in entries
+        }
+        scattered = set(stored)
+    else:
+        stored, scattered = _stored(source, files)
+    named: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        short = _drafter_name(name)
+        _check_name(source, short, named)
+        named[short] = replace(tensor, name=short)
+    return PickledTable(named, frozenset(map(_drafter_name, scattered)), _marks(stored))
+
+
+def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTensor], set[str]]:
+    """The tensors of files that torch.save wrote, and those that are scattered over their storages."""
+    stored: dict[str, StoredTensor] = {}
+    scattered = set()
+    for file in files:
+        is_local = source.path(file) is not None
+        saved, views = _views(source, file, has_places=is_local)
+        for view in views:
+            _check_file(view.name, stored, files)
+            first = saved.place(view.storage)[0] + view.span[0]
+            dtype = DTYPES[view.dtype]
+            stored[view.name] = StoredTensor(view.name, dtype, view.shape, file, first, first + view.nbytes)
+            if not (is_local and view.is_contiguous):
+                scattered.add(view.name)
+    if not stored:
+        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+    return stored, scattered
+
+
+def _check_name(source: Source, name: str, named: Mapping[str, object]) -> None:
+    if name in named:
+        raise RefusedError(
+            f"{source.label}: two tensors are {name} once the trainer's prefixes are removed; keep one"
+        )
+
+
+def _check_file(name: str, found: Mapping[str, object], files: Sequence[str]) -> None:
+    if name in found:
+        raise RefusedError(f"{name} is in more than one of {listed(files)}; keep one")
+
+
 def unpickle(source: Source, folder: Path) -> UnpickledSource:
     """Write the pickled weights of `source` as one safetensors file in `folder`, and copy its other files.
 
@@ -68,10 +146,8 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
     tensors = _distributed(source, files[0]) if files[0].endswith(".metadata") else _pickled(source, files)
     named: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if (short := _drafter_name(name)) in named:
-            raise RefusedError(
-                f"{source.label}: two tensors are {short} once the trainer's prefixes are removed; keep one"
-            )
+        short = _drafter_name(name)
+        _check_name(source, short, named)
         named[short] = tensor
     try:
         _write(named, folder / SINGLE, _marks(tensors))
@@ -141,22 +217,31 @@ def _torch() -> Any:
 def _pickled(source: Source, files: tuple[str, ...]) -> dict[str, "torch.Tensor"]:
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
-        with _named(file):
-            saved = _load(source, file)
-            views = state_views(saved.value)
-            saved.check(views)
-        size = source.size(file)
-        if (held := sum(view.nbytes for view in views)) > MAX_REPEATS * size:
-            raise UnreadableError(
-                f"{file} has {size} bytes and names {held} bytes of tensors, the same ones many times"
-            )
+        saved, views = _views(source, file)
         for view in views:
-            if view.name in tensors:
-                raise RefusedError(f"{view.name} is in more than one of {listed(files)}; keep one")
+            _check_file(view.name, tensors, files)
             tensors[view.name] = _tensor(source, file, saved, view)
     if not tensors:
-        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors")
+        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return tensors
+
+
+def _views(
+    source: Source, file: str, *, has_places: bool = True
+) -> tuple[TorchFile, tuple[StorageView, ...]]:
+    """A file's table, and its tensors, whose storages are in it and apart. Raises UnreadableError."""
+    with _named(file):
+        saved = _load(source, file, has_places=has_places)
+        views = state_views(saved.value)
+        saved.check(views)
+    size = source.size(file)
+    if (held := sum(view.nbytes for view in views)) > MAX_REPEATS * size:
+        raise UnreadableError(
+            f"{file} has {size} bytes and names {held} bytes of tensors, the same ones many times",
+            UNSAFE,
+            file,
+        )
+    return saved, views
 
 
 def _tensor(source: Source, file: str, saved: TorchFile, view: StorageView) -> "torch.Tensor":
@@ -178,27 +263,34 @@ def _named(file: str) -> Iterator[None]:
     except UnfitTensorError as problem:
         raise UnreadableError(
             f"{file}: {shortened(problem.name)} is {problem}; save it as a plain tensor, as safetensors holds"
-            " them"
+            " them",
+            UNSAFE,
+            file,
         ) from None
     except ForeignNameError as problem:
         raise UnreadableError(
-            f"{file} holds more than tensors and was not loaded ({problem}); save its state_dict alone"
+            f"{file} holds more than tensors and was not loaded ({problem}); save its state_dict alone",
+            UNSAFE,
+            file,
         ) from None
     except PickleError as problem:
-        raise UnreadableError(f"{file} is not a torch file, or is truncated ({problem})") from None
+        about = f"{file} is not a torch file, or is truncated ({problem})"
+        raise UnreadableError(about, UNSAFE, file) from None
 
 
-def _load(source: Source, name: str) -> TorchFile:
-    """Read `name`. Raises UnreadableError where it is not on this machine, or is a Git LFS pointer."""
-    if source.path(name) is None:
+def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
+    """Read `name`. Raises UnreadableError where its data is not on this machine, or it is an LFS pointer."""
+    if has_places and source.path(name) is None:
         raise UnreadableError(
             f"{name} of {source.label} is not on this machine, and pickles are not read from elsewhere"
         )
-    if source.read(name, 0, min(40, source.size(name))).startswith(b"version https://git-lfs"):
+    if (size := source.size(name)) < MAX_POINTER and source.read(name, 0, size).startswith(LFS_POINTER):
         raise UnreadableError(
-            f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository"
+            f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository",
+            POINTER,
+            name,
         )
-    return read_torch_file(source, name)
+    return read_torch_file(source, name, has_places=has_places)
 
 
 def _distributed(source: Source, table: str) -> dict[str, "torch.Tensor"]:

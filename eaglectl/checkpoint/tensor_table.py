@@ -104,6 +104,16 @@ class StorageView:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements follow each other in the order of its axes."""
+        step = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != step:
+                return not self.nbytes
+            step *= size
+        return True
+
+    @property
     def span(self) -> tuple[int, int]:
         """First byte in the storage, and the byte past the last; equal where it has no elements."""
         item = ITEM_BYTES[self.dtype]

@@ -17,6 +17,8 @@ from eaglectl.errors import EaglectlError
 # zipfile makes an object of every record: 2 MB of directory is some 20,000 storages
 MAX_DIRECTORY = 2 << 20
 LOCAL_HEADER = 30
+# read at once from both ends: the pickle is the first record, the directory the last; a drafter's have less
+ENDS = 8 << 10
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 ENCRYPTED = 1
 
@@ -51,6 +53,7 @@ class _Window:
     def __init__(self, source: Source, name: str, start: int, stop: int) -> None:
         self._source, self._name, self._start, self._size = source, name, start, stop - start
         self._position = 0
+        self._ends: dict[int, bytes] = {}
 
     def seekable(self) -> bool:
         return True
@@ -70,15 +73,31 @@ class _Window:
         size = left if size < 0 else min(size, left)
         if size > max(MAX_BYTES, MAX_DIRECTORY):
             raise PickleError(f"it has {size} bytes where at most {MAX_BYTES} are read")
-        data = self._source.read(
-            self._name, self._start + self._position, self._start + self._position + size
-        )
+        data = self._at_an_end(self._position, size) or self._range(self._position, size)
         self._position += size
         return data
 
+    def _range(self, position: int, size: int) -> bytes:
+        return self._source.read(self._name, self._start + position, self._start + position + size)
 
-def read_torch_file(source: Source, name: str, start: int = 0, stop: int | None = None) -> TorchFile:
+    def _at_an_end(self, position: int, size: int) -> bytes:
+        """Bytes that are in the first or in the last ENDS bytes, which are read once; else none."""
+        for first in (0, max(0, self._size - ENDS)):
+            last = min(first + ENDS, self._size)
+            if first <= position and position + size <= last:
+                if first not in self._ends:
+                    self._ends[first] = self._range(first, last - first)
+                return self._ends[first][position - first : position - first + size]
+        return b""
+
+
+def read_torch_file(
+    source: Source, name: str, start: int = 0, stop: int | None = None, *, has_places: bool = True
+) -> TorchFile:
     """Bytes [start, stop) of a file that torch.save wrote; the places are offsets in the whole file.
+
+    Without `has_places` they are as the file's directory states them: nothing is read at the storages, and
+    no data may be read there.
 
     Raises PickleError, its subclass ForeignNameError where it asks for what no state dict needs, and
     UnreadableError where the file itself cannot be read.
@@ -87,20 +106,20 @@ def read_torch_file(source: Source, name: str, start: int = 0, stop: int | None 
     window = _Window(source, name, start, end)
     if window.read(4) == b"PK\x03\x04":
         try:
-            return _Archive(window, start).torch_file()
+            return _Archive(window, start, has_places=has_places).torch_file()
         except (PickleError, EaglectlError):
             raise
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OverflowError, ValueError) as error:
             raise PickleError(str(error)[:120]) from None
     window.seek(0)
-    return _old_format(window, start, end)
+    return _old_format(window, start, end, has_places=has_places)
 
 
 class _Archive:
     """The zip of torch's format since 1.6."""
 
-    def __init__(self, window: _Window, start: int) -> None:
-        self.window, self.start = window, start
+    def __init__(self, window: _Window, start: int, *, has_places: bool) -> None:
+        self.window, self.start, self.has_places = window, start, has_places
         window.seek(0)
         with zipfile.ZipFile(_Directory(window)) as archive:
             self.end = archive.start_dir
@@ -120,8 +139,17 @@ class _Archive:
         keys = {read_storage(reference)[0].key for reference in reading.references}
         return TorchFile(
             reading.value,
-            {key: self.place(f"{root}data/{key}") for key in keys if f"{root}data/{key}" in self.records},
+            {key: self.storage(f"{root}data/{key}") for key in keys if f"{root}data/{key}" in self.records},
         )
+
+    def storage(self, name: str) -> tuple[int, int]:
+        """The bytes of a storage, or bytes of its record as many as it has."""
+        if self.has_places:
+            return self.place(name)
+        info = self.records[name]
+        _check_stored(info)
+        first = info.header_offset + LOCAL_HEADER + len(info.orig_filename.encode())
+        return self._span(info, first)
 
     def content(self, name: str) -> bytes:
         first, last = self.place(name)
@@ -131,17 +159,26 @@ class _Archive:
     def place(self, name: str) -> tuple[int, int]:
         """The bytes of a record in the whole file."""
         info = self.records[name]
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-            raise PickleError(f"record {name[:80]} is compressed; torch compresses no file of its own")
+        _check_stored(info)
+        self._span(info, info.header_offset + LOCAL_HEADER)
         self.window.seek(info.header_offset)
         header = self.window.read(LOCAL_HEADER)
         if header[:4] != b"PK\x03\x04" or len(header) < LOCAL_HEADER or info.flag_bits & ENCRYPTED:
             raise PickleError(f"record {name[:80]} is broken")
         names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         first = info.header_offset + LOCAL_HEADER + names + extra
+        return self._span(info, first)
+
+    def _span(self, info: zipfile.ZipInfo, first: int) -> tuple[int, int]:
+        """The bytes of a record in the whole file, that begin at `first` of the archive."""
         if first + info.file_size > self.end:
-            raise PickleError(f"record {name[:80]} is past the end of the file")
+            raise PickleError(f"record {info.filename[:80]} is past the end of the file")
         return self.start + first, self.start + first + info.file_size
+
+
+def _check_stored(info: zipfile.ZipInfo) -> None:
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise PickleError(f"record {info.filename[:80]} is compressed; torch compresses no file of its own")
 
 
 class _Directory:
@@ -157,9 +194,22 @@ class _Directory:
         return self._window.read(size)
 
 
-def _old_format(window: _Window, start: int, end: int) -> TorchFile:
+def _old_format(window: _Window, start: int, end: int, *, has_places: bool) -> TorchFile:
     """Five pickles (magic number, protocol, the writer's machine, the value, keys), then the storages."""
-    head = window.read(min(end - start, MAX_BYTES))
+    for size in (ENDS, MAX_BYTES >> 4, MAX_BYTES):
+        window.seek(0)
+        head = window.read(min(end - start, size))
+        try:
+            reading, keys = _old_pickles(head)
+            break
+        except PickleError:
+            if len(head) < size or size == MAX_BYTES:
+                raise
+    return TorchFile(reading.value, _old_places(window, reading, keys, (start, end), has_places=has_places))
+
+
+def _old_pickles(head: bytes) -> tuple[Reading, Reading]:
+    """The value, and the keys of its storages. Raises PickleError."""
     magic = read_pickle(head, NAMES)
     if magic.value != MAGIC:
         raise PickleError("it is no zip, and does not begin with torch's magic number")
@@ -169,13 +219,14 @@ def _old_format(window: _Window, start: int, end: int) -> TorchFile:
     machine = read_pickle(head, NAMES, start=protocol.stop)
     reading = read_pickle(head, NAMES, start=machine.stop, has_references=True)
     keys = read_pickle(head, NAMES, start=reading.stop)
-    return TorchFile(reading.value, _old_places(window, reading, keys, start, end))
+    return reading, keys
 
 
 def _old_places(
-    window: _Window, reading: Reading, keys: Reading, start: int, end: int
+    window: _Window, reading: Reading, keys: Reading, span: tuple[int, int], *, has_places: bool
 ) -> Mapping[str, tuple[int, int]]:
     """Where the storages are: in the order of `keys`, each after its number of elements."""
+    start, end = span
     if not isinstance(keys.value, List):
         raise PickleError("it does not list its storages")
     stored = {storage.key: storage for storage, _ in map(read_storage, reading.references)}
@@ -184,13 +235,20 @@ def _old_places(
     for key in keys.value.items:
         if not isinstance(key, str) or key not in stored or key in places:
             raise PickleError("it lists a storage twice, or that nothing refers to")
-        window.seek(position)
-        count = int.from_bytes(window.read(8), "little")
-        if count * stored[key].item != stored[key].nbytes:
-            raise PickleError(f"storage {key[:80]} has {count} elements where its pickle says another number")
+        if has_places:
+            _check_count(window, position, stored[key])
         first = start + position + 8
         position += 8 + stored[key].nbytes
         if start + position > end:
             raise PickleError(f"storage {key[:80]} is past the end of the file; it is truncated")
         places[key] = (first, start + position)
     return places
+
+
+def _check_count(window: _Window, position: int, storage: Storage) -> None:
+    """Raise PickleError unless the storage at `position` has as many elements as its pickle says."""
+    window.seek(position)
+    count = int.from_bytes(window.read(8), "little")
+    if count * storage.item != storage.nbytes:
+        text = f"storage {storage.key[:80]} has {count} elements where its pickle says another number"
+        raise PickleError(text)

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import RefusedError
 from eaglectl.formats.names import canonical_name
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 _GEMMA = (
     "a Gemma-4 draft head (four norms in a layer, a scaled embedding, softcapped logits and layer_scalar),"
@@ -28,7 +30,7 @@ _BY_TENSOR: tuple[tuple[str, str], ...] = (
         _GEMMA,
     ),
     (
-        r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?|gate)\..*",
+        r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?)\..*",
         _EXPERTS,
     ),
 )
@@ -81,7 +83,8 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
     for key, family in _BY_KEY.items():
         if config.get(key) is not None:
             return f"{family} (config.json has {key})"
-    return _by_class(config) or _by_tensor(tensors) or _by_shape(config, tensors)
+    shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
+    return _by_class(config) or _by_tensor(tensors) or _by_layer(config, shapes) or _by_shape(config, shapes)
 
 
 def _by_class(config: Mapping[str, Any]) -> str | None:
@@ -103,8 +106,7 @@ def _by_tensor(tensors: Mapping[str, StoredTensor]) -> str | None:
     return None
 
 
-def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
-    shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
+def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if config.get("target_layer_ids") is not None and not any(map(_LAYER_NORM.fullmatch, shapes)):
         # an EAGLE-3 layer norms the fed-back state; DFlash norms its context once, before its layers
         return "a DFlash drafter (config.json has target_layer_ids, and no layer has a hidden_norm)"
@@ -113,6 +115,10 @@ def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) ->
             "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
             f" ({wide} is as wide as that of layer 0), which no engine has a class for"
         )
+    return None
+
+
+def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
         return None
     if "fc.weight" in shapes:
@@ -130,7 +136,7 @@ def _by_shape(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) ->
     return None
 
 
-def _later_wide_layer(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+def _later_wide_layer(shapes: Shapes) -> str | None:
     """The query of a layer after the first that takes two states; a first layer that does is EAGLE-3's."""
     for name, shape in shapes.items():
         if (match := LAYER.fullmatch(name)) and int(match[1]) > 0 and len(shape) == 2:

@@ -41,7 +41,8 @@ class Report:
     effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
     could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
     oldest first; `smallest_changes` are the changes with which all of them pass. `target` states how a target
-    that was not given was found.
+    that was not given was found. `is_of_copy`: the weights are pickles, and their values were read from a
+    temporary copy.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Report:
     smallest_changes: tuple[str, ...] = ()
     expired: tuple[Suppression, ...] = ()
     target: str = ""
+    is_of_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class Subject:
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 
     `requests` are the engine releases to validate for. With `headers_only` no tensor data is read.
+    `unpickled` is a copy of weights that are pickles, or why there is none.
     """
 
     source: "FolderSource | HubSource"
@@ -75,6 +76,7 @@ class Subject:
     policy: Policy = field(default_factory=Policy)
     headers_only: bool = False
     on_progress: OnProgress | None = None
+    unpickled: "FolderSource | EaglectlError | None" = None
 
     @cached_property
     def _reading(self) -> _Reading:
@@ -132,7 +134,15 @@ class Subject:
         """The checkpoint, for a rule that reads tensor data. Raises CannotLook with `headers_only`."""
         if self.headers_only:
             raise CannotLook("it needs the weights, and --headers-only leaves them closed")
-        return self.checkpoint
+        checkpoint = self.checkpoint
+        if isinstance(self.unpickled, EaglectlError):
+            raise CannotLook(f"the weights are pickles that cannot be copied: {self.unpickled}")
+        return self._copied if self.unpickled else checkpoint
+
+    @cached_property
+    def _copied(self) -> Checkpoint:
+        assert isinstance(self.unpickled, FolderSource)
+        return read_checkpoint(self.unpickled)
 
     @cached_property
     def on_disk(self) -> FolderSource:
@@ -147,8 +157,9 @@ class Subject:
         weights = self.weights  # before numpy is loaded
         from eaglectl.validation.scanning import scan
 
+        copied = self.unpickled if isinstance(self.unpickled, FolderSource) else None
         try:
-            return scan(self.on_disk, tuple(weights.tensors.values()), self.on_progress)
+            return scan(copied or self.on_disk, tuple(weights.tensors.values()), self.on_progress)
         except EaglectlError as error:
             raise CannotLook(str(error)) from None
 

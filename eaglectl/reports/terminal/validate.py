@@ -26,6 +26,7 @@ STYLES = {
     "fail": "red",
     "could-not-look": "yellow",
 }
+COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
 # columns of a finding's text: two, then the severity and a gap
 FINDING_INDENT = 10
 
@@ -81,6 +82,8 @@ def _print_title(console: Console, report: Report) -> None:
         _print_text(console, 2, f"could not be read: {report.problem}", "yellow")
     if report.target:
         console.print(Text(f"  target: {report.target}", style="dim"), soft_wrap=True)
+    if report.is_of_copy:
+        _print_text(console, 2, COPIED, "dim")
 
 
 def print_finding(console: Console, finding: Finding, remaining: str = "") -> None:
