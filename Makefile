@@ -58,11 +58,12 @@ test-engine: $(ENGINE_VENV)/.ready
 	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
 
 # without torch: no parser needs it. Where there is no wheel of atheris, inputs are hypothesis's
-$(FUZZ_VENV)/.ready: pyproject.toml constraints.txt
+$(FUZZ_VENV)/.ready: pyproject.toml requirements/fuzz.txt requirements/run.txt
 	$(PYTHON) -m venv $(FUZZ_VENV)
-	$(FUZZ_PIP) install --quiet --constraint constraints.txt --editable . hypothesis
-	$(FUZZ_PIP) install --quiet --only-binary :all: --constraint constraints.txt --editable '.[fuzz]' \
-	  || echo "make fuzz: atheris does not install here; hypothesis takes its place"
+	$(FUZZ_PIP) install --quiet --only-binary :all: --require-hashes --no-deps --requirement requirements/fuzz.txt \
+		|| { echo "make fuzz: atheris does not install here; hypothesis takes its place" \
+		&& $(FUZZ_PIP) install --quiet --require-hashes --no-deps --requirement requirements/run.txt \
+		&& $(FUZZ_PIP) install --quiet hypothesis; }
 	touch $@
 
 # make fuzz MINUTES=5 PARSER=header; SECONDS and MINUTES are of each parser, JOBS parsers run at once
@@ -90,6 +91,7 @@ lock: $(VENV)/.ready
 	$(COMPILE) --output-file requirements/run.txt >/dev/null
 	$(COMPILE) --extra torch --extra dev --extra supply --constraint requirements/run.txt \
 		--constraint constraints.txt --no-emit-package torch --output-file requirements/ci.txt >/dev/null
+	$(COMPILE) --extra fuzz --constraint requirements/run.txt --output-file requirements/fuzz.txt >/dev/null
 
 wheel: $(VENV)/.ready
 	$(BIN)/python release/wheel.py

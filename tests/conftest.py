@@ -27,6 +27,34 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# the property in which a test of kills records its figures
+KILLS = "kills"
+KILL_COLUMNS = (
+    "case", "kills", "ended by SIGKILL", "ended by SIGTERM", "ended by SIGHUP", "ended before the signal",
+    "left something",
+)  # fmt: skip
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the figures of the kills; they come with the reports, from whichever worker."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    rows = [dict(value) for report in reports for name, value in _properties(report) if name == KILLS]
+    if not rows:
+        return
+    numbers = KILL_COLUMNS[1:]
+    rows.append({"case": "all", **{key: sum(row.get(key, 0) for row in rows) for key in numbers}})
+    terminalreporter.section("kills")
+    for row in ({key: key for key in KILL_COLUMNS}, *rows):
+        first, *others = (str(row.get(key, 0)) for key in KILL_COLUMNS)
+        cells = (f"{cell:>{len(key)}}" for cell, key in zip(others, numbers, strict=True))
+        terminalreporter.write_line(f"{first:<30}  {'  '.join(cells)}")
+
+
+def _properties(report: Any) -> list[tuple[str, Any]]:
+    """What a test recorded; nothing for a report of another kind."""
+    return report.user_properties if getattr(report, "when", "") == "call" else []
+
+
 @pytest.fixture(autouse=True)
 def closed_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Raise where a test, or what it calls, would reach beyond this machine."""

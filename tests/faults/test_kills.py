@@ -6,8 +6,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import eaglectl
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource
 from tests.builders import HIDDEN, contents, drafter_folder, floats
+from tests.conftest import KILLS
 from tests.faults.processes import COMMAND, start
 from tests.hub import TOKEN, LoopbackHub, User
 
@@ -90,12 +90,6 @@ CASES: Mapping[str, Case] = {
     "upload": Case(("upload", "TINY", "org/drafter"), lambda out: None, 10),
 }
 FAST = ("convert", "validate --output")
-HEAD = (
-    "kills",
-    *(f"ended by {number.name}" for number in SIGNALS),
-    "ended before the signal",
-    "left something",
-)
 
 
 class Place:
@@ -215,19 +209,6 @@ def test_a_few_kills(
     kills(tmp_path, name, FEW // len(FAST), monkeypatch, seed=len(name))
 
 
-@pytest.fixture(scope="module")
-def table(pytestconfig: pytest.Config) -> Iterator[dict[str, Counter[str]]]:
-    """The figures by case, printed when all have run."""
-    figures: dict[str, Counter[str]] = {}
-    yield figures
-    lines = [" | ".join(("case", *HEAD))]
-    for name, counts in {**figures, "all": sum(figures.values(), Counter())}.items():
-        lines.append(" | ".join((name, *(str(counts[key]) for key in HEAD))))
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled() if capture else nullcontext():
-        print("\n\n" + "\n".join(lines))
-
-
 def test_every_command_that_writes_has_its_share() -> None:
     assert {case.words[0] for case in CASES.values()} == {"convert", "calibrate", "validate", "upload"}
     assert {"--output", "--page", "3.1"} <= {word for case in CASES.values() for word in case.words}
@@ -238,9 +219,10 @@ def test_every_command_that_writes_has_its_share() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_many_kills(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, table: dict[str, Counter[str]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     count = max(1, int(CASES[name].share * float(os.environ.get("EAGLECTL_KILLS", "1"))))
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # shown where a kill finds something
-    table[name] = kills(tmp_path, name, count, monkeypatch, seed) + Counter(kills=count)
+    figures = kills(tmp_path, name, count, monkeypatch, seed)
+    record_property(KILLS, {"case": name, "kills": count, **figures})

@@ -11,6 +11,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,9 @@ from safetensors import SafetensorError, deserialize
 
 import eaglectl
 from eaglectl.acceptance.prompts import prompts_or_builtin
+from eaglectl.acceptance.server.answers import parse_answer
+from eaglectl.acceptance.server.http import Server, open_server
+from eaglectl.acceptance.server.metrics import parse_counters
 from eaglectl.acceptance.tokens import read_context_length
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.distributed import read_table
@@ -437,6 +441,38 @@ LISTING = {
 }
 
 
+@cache
+def server() -> Server:
+    return open_server("http://user:secret@localhost:1", 1.0)
+
+
+def read_answers(data: bytes) -> object:
+    """An answer of a server, as each kind that is asked for."""
+    answers = {}
+    for kind in ("models", "completion", "rounds", "server_info", "version"):
+        with suppress(UnreadableError):
+            answers[kind] = parse_answer(server(), "/v1", kind, data)
+    return answers
+
+
+def answers() -> list[bytes]:
+    details = {"spec_correct_drafts_histogram": [1, 2, 3]}
+    completion = {"usage": {"completion_tokens": 6}, "sglext": {"spec_tokens_details": details}}
+    info = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 2, "version": "0.5.23"}
+    vllm = {"vllm_config": {"speculative_config": {"model": "a", "rejection_sample_method": "strict"}}}
+    values = ({"data": [{"id": "a"}]}, completion, info, vllm)
+    return [json.dumps(value).encode() for value in values]
+
+
+METRICS = """# HELP vllm:spec_decode_num_drafts_total x
+vllm:spec_decode_num_drafts_total{engine="0",model_name="a\\"b"} 10.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 8.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 1.5e+1 1700000000
+vllm:generation_tokens_total 64
+vllm:num_requests_running{engine="0"} 0.0
+"""
+
+
 # texts that are searched
 
 
@@ -557,6 +593,8 @@ PARSERS: Mapping[str, Parser] = {
             "target", read_target_files, files("config.json", "tokenizer_config.json", root=TINY / "target")
         ),
         Parser("listing", read_hub_listing, documents(LISTING)),
+        Parser("answers", read_answers, answers),
+        Parser("metrics", lambda data: parse_counters(server(), data), texts(METRICS)),
         Parser("secrets", read_secrets, secrets),
         Parser("module", scan_module, texts(WHEEL)),
         Parser("wheel", scan_wheel, wheels),
