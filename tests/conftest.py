@@ -1,6 +1,9 @@
-"""For every test: no sockets but loopback, warnings as errors, fixtures by name; what makes tests fast."""
+"""For every test: no sockets but loopback, no cache of the Hub, warnings as errors, fixtures by name;
+and what makes tests fast.
+"""
 
 import gc
+import os
 import socket
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +13,9 @@ from typing import Any
 import pytest
 import typer.main
 from hypothesis import settings
+
+# a target in the cache of who runs the tests would be taken where a checkpoint names it
+os.environ["HF_HUB_CACHE"] = "/nonexistent/eaglectl-tests"
 
 # how long an example takes says more of the machine than of the code
 settings.register_profile("eaglectl", deadline=None)
