@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import eaglectl
@@ -207,9 +207,7 @@ def _facts(facts: CardFacts) -> list[tuple[str, str]]:
 def _serving(facts: CardFacts) -> list[str]:
     if not facts.served:
         return []
-    # a target that is no repository on the Hub is a path of another machine, or any text at all
-    target = replace(facts.drafter.target, name=facts.base_model)
-    commands = launch_commands(replace(facts.drafter, target=target), facts.repo)
+    commands = launch_commands(facts.drafter, facts.repo)
     lines = [
         "## Serving",
         "",

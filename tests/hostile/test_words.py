@@ -436,8 +436,9 @@ sys.stdout.writelines([{EVIL!r}])
         assert not [fault for fault in faults(text) if not fault.startswith("a forged line")]
 
 
-def test_an_option_that_is_not_known_is_named_in_one_line() -> None:
-    outcome = call("inspect", f"--{EVIL}", "x")
+@pytest.mark.parametrize("arguments", [["inspect", f"--{EVIL}", "x"], ["verify", "x", EVIL], [EVIL]])
+def test_what_was_not_expected_is_named_in_one_line(arguments: list[str]) -> None:
+    outcome = call(*arguments)
     assert outcome.code == 2
     assert list(faults(outcome.err)) == []
 
@@ -587,3 +588,25 @@ def test_a_name_that_cannot_be_shown_whole_is_copied_into_no_command(name: str, 
     config = drafter_config(speculators_config={"verifier": {"name_or_path": name}})
     folder = drafter_folder(tmp_path, config=config)
     assert "vllm serve TARGET --speculative-config" in call("inspect", folder).out
+
+
+class RawError(Exception):
+    """A usage error as click shows it: with its words as they are."""
+
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def show(self, file: Any) -> None:
+        file.write(f"Usage: eaglectl ...\n\nError: {self.message}\n")
+
+
+def test_a_usage_error_of_click_is_shown_in_one_line(monkeypatch: pytest.MonkeyPatch, good: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RawError(EVIL)
+
+    monkeypatch.setattr("eaglectl.api.inspect", fail, raising=False)
+    outcome = call("inspect", good)
+    assert outcome.code == 2 and "Error: w\\nPASS-" in outcome.err
+    assert list(faults(outcome.err)) == []
