@@ -145,7 +145,6 @@ def test_the_page_is_what_make_docs_writes(monkeypatch: pytest.MonkeyPatch) -> N
     assert published.PAGE.read_text() == published.page(), "run `make docs`"
 
 
-@pytest.mark.xfail(reason="two NVIDIA heads are read wrongly", strict=True)
 def test_nothing_is_silently_wrong() -> None:
     wrong = [drafter.name for drafter in ALL if drafter.said.get("open", {}).get("is") == "wrong"]
     assert wrong == []
