@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eaglectl.checkpoint.header import DTYPE_BITS
+from eaglectl.drafter.drafter import Rope
+from eaglectl.errors import RefusedError
 from tests.builders import (
     ABSENT,
     DRAFT,
@@ -1235,3 +1237,19 @@ def test_no_config_is_a_crash(case: Spoilt, layout: str, answers: tuple[str, ...
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_tensor_is_a_crash(case: Spoilt, layout: str, answers: tuple[str, ...]) -> None:
     check_answers(case, layout, answers)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"factor": 8.0, "mscale_all_dim": 1e308},
+        {"factor": 10**400},
+        {"factor": float("inf")},
+        {"factor": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_scale_that_is_no_number_is_refused(scaling: dict[str, float]) -> None:
+    rope = Rope(10000.0, {"rope_type": "yarn", **scaling}, is_interleaved=True)
+    with pytest.raises(RefusedError, match="rope_scaling"):
+        assert rope.mla_factors

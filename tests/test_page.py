@@ -449,6 +449,8 @@ def test_fix_writes_the_page_of_the_report_that_counts(
             str(out),
             "--engine",
             "vllm==0.32.0",
+            "--source-semantics",
+            "rope=stored",
             "--page",
             str(page),
         ]

@@ -158,7 +158,7 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
     for name in source.names():
         is_weights = name == source.only if source.only else name.endswith(".safetensors")
         if name == "config.json" or is_weights:
-            with source.open(name) as file:
+            with source.open_file(name) as file:
                 digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
 

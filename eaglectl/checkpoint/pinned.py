@@ -71,7 +71,7 @@ class PinnedSource(FolderSource):
     def pinned(self, name: str) -> PinnedFile:
         """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""
         if name not in self.files:
-            with self.open(name) as file:
+            with self.open_file(name) as file:
                 descriptor = os.dup(file.fileno())
             self.files[name] = PinnedFile(self.root / name, descriptor, Stamp.of(os.fstat(descriptor)))
         return self.files[name]

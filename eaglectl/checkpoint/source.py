@@ -90,7 +90,7 @@ class FolderSource:
             raise self._irregular(name)
         return path
 
-    def open(self, name: str) -> BufferedReader:
+    def open_file(self, name: str) -> BufferedReader:
         """A regular file, open for reading: what is opened is looked at, and not what has its name later.
 
         Raises UnreadableError.
@@ -128,7 +128,7 @@ class FolderSource:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file."""
-        with self.open(name) as file:
+        with self.open_file(name) as file:
             return read_open(self.label, name, file.fileno(), start, stop)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import log
+from math import inf, isfinite, log
 from typing import Any, Literal
 
 from eaglectl.drafter.boundaries import AuxLayers
@@ -113,13 +113,24 @@ class Rope:
         if scaling.get("rope_type") != "yarn" or not self.has_mla_factors:
             return 1.0, 1.0
         factor, all_dim = _number(scaling, "factor", 1.0), _number(scaling, "mscale_all_dim", 0.0)
-        whole = _mscale(factor, all_dim)
-        return _mscale(factor, _number(scaling, "mscale", 1.0)) / whole, whole**2
+        whole, part = _mscale(factor, all_dim), _mscale(factor, _number(scaling, "mscale", 1.0))
+        factors = (part / whole, whole * whole) if whole else (inf, inf)
+        if not all(map(isfinite, factors)):
+            raise RefusedError(
+                f"config.json: rope_scaling's factor {factor:g}, mscale and mscale_all_dim {all_dim:g} give no"
+                " finite scale; write them as they were trained",
+                topic="rope-values",
+            )
+        return factors
+
+
+# larger numbers are no scale of any rope, and overflow
+LARGEST_SCALE = 1e100
 
 
 def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
     value = scaling.get(key) or absent
-    if type(value) not in (int, float):
+    if type(value) not in (int, float) or abs(value) > LARGEST_SCALE:
         raise RefusedError(
             f"config.json: rope_scaling.{key} is {value!r}; a number was expected", topic="rope-values"
         )

@@ -107,7 +107,7 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
 
 def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None]) -> UploadFile:
     path = source.path(name)
-    with source.open(name) as file:
+    with source.open_file(name) as file:
         stamp = Stamp.of(os.fstat(file.fileno()))
         if stamp.size <= MAX_KEPT:
             data = read_open(source.label, name, file.fileno(), 0, stamp.size)
