@@ -117,8 +117,8 @@ class Rope:
         factors = (part / whole, whole * whole) if whole else (inf, inf)
         if not all(map(isfinite, factors)):
             raise RefusedError(
-                f"config.json: rope_scaling's factor {factor:g}, mscale and mscale_all_dim {all_dim:g} give no"
-                " finite scale; write them as they were trained",
+                f"config.json: rope_scaling's factor {factor:g}, mscale and mscale_all_dim {all_dim:g} give"
+                " no finite scale; write them as they were trained",
                 topic="rope-values",
             )
         return factors
