@@ -313,3 +313,9 @@ def test_every_public_function_and_module_is_documented() -> None:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
+
+
+def test_temporary_folders_have_one_home() -> None:
+    # elsewhere one would stay when a signal or a kill ends the run
+    users = {path.relative_to(ROOT).as_posix() for path in FILES if "tempfile" in imported(path)}
+    assert users == {"checkpoint/scratch.py"}

@@ -394,3 +394,14 @@ def _place(key: str) -> str:
 
 def test_claims_say_releases_that_are_known_or_none() -> None:
     assert all(releases == "" or releases[0] in "<>" for releases, _ in CLAIMS.values())
+
+
+def test_an_expression_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path) -> None:
+    package = tmp_path / "vllm"
+    (package / "model_executor/models").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    terms = " + ".join(["'a'"] * 500)
+    text = f"def combine_hidden_states(self):\n    return {terms}\n"
+    (package / "model_executor/models/llama_eagle3.py").write_text(text)
+    done = call("engines", "scan", tmp_path)
+    assert done.code == 3 and "nested too deeply" in done.err, done

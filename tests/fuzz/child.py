@@ -108,6 +108,6 @@ def by_hypothesis(run: Run, seconds: float) -> None:
         run.one(seed)
     while time.monotonic() - run.began < seconds:
         faulthandler.dump_traceback_later(HANGS + seconds, exit=True)
-        run_examples(run.one, run.seeds, 5, 100)
+        run_examples(run.one, run.seeds, 5, 20)
     faulthandler.cancel_dump_traceback_later()
     run.note()

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from eaglectl.checkpoint import hub
 from eaglectl.checkpoint import source as sources
 from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.source import MAX_WHOLE_FILE, FolderSource
 from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
-from eaglectl.errors import UnreadableError
+from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.publishing import files
 from tests.builders import call, contents, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub
@@ -224,3 +226,43 @@ def test_a_key_that_is_no_file_is_one_sentence(
     assert done.code == 3 and one_line(done.err), done
     assert str(key) in done.err and "elliptic curve" in done.err
     assert contents(folder) == before
+
+
+# what changes between two looks
+
+
+def test_a_file_that_was_rewritten_with_its_size_and_time_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_KEPT", 1000)
+    folder = drafter_folder(tmp_path)
+    hashed, _ = files.read_files(FolderSource(folder))
+    files.check_unchanged(hashed)
+    path = folder / "model.safetensors"
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x55")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(RefusedError, match="changed after it was hashed"):
+        files.check_unchanged(hashed)
+
+
+def test_a_revision_is_noted_in_the_cache_by_a_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "snapshots/abc"
+    snapshot.mkdir(parents=True)
+    hub._remember(snapshot, "main", "abc")
+    ref = tmp_path / "refs/main"
+    assert ref.read_text(encoding="utf-8") == "abc"
+    really = Path.write_text
+
+    def half(path: Path, text: str, encoding: str) -> None:
+        really(path, text[:1], encoding=encoding)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    hub._remember(snapshot, "main", "def")
+    assert ref.read_text(encoding="utf-8") == "abc"
+    assert list(ref.parent.iterdir()) == [ref]
