@@ -125,7 +125,9 @@ def test_states_come_in_the_drafters_order_padded_on_the_left_and_leave_no_file(
 ) -> None:
     with passes((5, 2, 4)) as target:
         seen = target.states([[7], [11, 12, 13]])
-        left = sorted(path.suffix for path in tmp_path.joinpath("temporary").rglob("*") if path.is_file())
+        left = sorted(
+            path.suffix for path in tmp_path.joinpath("temporary").glob("*/files/**/*") if path.is_file()
+        )
     assert seen.valid.tolist() == [[False, False, True], [True, True, True]]
     assert seen.positions.tolist() == [[0, 0, 0], [0, 1, 2]]
     by_layer = seen.aux.unflatten(-1, (3, WIDTH))[..., 0]
