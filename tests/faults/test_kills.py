@@ -125,15 +125,20 @@ class Place:
         _, error = process.communicate(timeout=120)
         assert process.returncode in (0, 1), error
         self.seconds = time.monotonic() - began
+        self.requests = len(hub.requests)
         self.check_end()
 
     def kill(self, number: signal.Signals, moment: float) -> int:
-        """Kill a run after a share `moment` of its time, above 1 soon after it began to write; its code."""
+        """Kill a run after a share `moment` of its time; its code.
+
+        Above 1: soon after it began to write, or after a share of 2 * (moment - 1) of its requests.
+        """
+        asked = len(self.hub.requests) + self.requests * (moment - 1) * 2
         process = start(COMMAND, *self.command)
         if moment <= 1:
             time.sleep(self.seconds * moment)
         else:
-            while process.poll() is None and not self.left():
+            while process.poll() is None and not self.left() and not self.has_asked(asked):
                 time.sleep(0.0005)
             time.sleep((moment - 1) / 20)
         process.send_signal(number)
@@ -145,6 +150,10 @@ class Place:
         if number != signal.SIGKILL:
             assert self.left() == []
         return process.returncode
+
+    def has_asked(self, count: float) -> bool:
+        """Whether the Hub has had so many requests, from a command that asks it."""
+        return self.requests > 0 and len(self.hub.requests) > count
 
     def left(self) -> list[str]:
         """What a run left in the folder of OUT and in the temporary folder."""
