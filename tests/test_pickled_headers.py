@@ -66,7 +66,7 @@ def test_looking_reads_a_few_kb(
 ) -> None:
     folder = large_folder(tmp_path, is_zip=is_zip)
     assert call(*command, folder).code in (0, 1)
-    assert sum(read_bytes) < 20_000
+    assert sum(read_bytes) < 40_000  # validate reads it twice: for the target that it names too
     assert (folder / "pytorch_model.bin").stat().st_size > 600_000
 
 

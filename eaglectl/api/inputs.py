@@ -10,6 +10,7 @@ from typing import Any
 from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
@@ -30,9 +31,9 @@ def open_target(text: str | None, name: str | None = None) -> Target:
 
 def known_target(text: str, source: Source, name: str | None = None) -> Target:
     """What the config.json among a target's files states. Raises UnreadableError."""
-    target = read_target(read_config(source), name)
+    target = read_target(read_config(source, is_target=True), name)
     if target.depth is None:
-        raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers")
+        raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers and no num_layers")
     # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
     return replace(target, repo=source.label if "/" in source.label else None)
 
@@ -42,9 +43,8 @@ def special_tokens(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     source = target_source(text)
-    config = read_config(source)
-    inner = config.get("text_config")
-    places = [config, inner if isinstance(inner, Mapping) else {}, _generation_config(source)]
+    config = read_config(source, is_target=True)
+    places = [config, text_part(config), _generation_config(source)]
     values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
     ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
     return tuple(sorted({token for token in ids if type(token) is int}))

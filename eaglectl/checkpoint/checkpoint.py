@@ -7,8 +7,16 @@ from shlex import quote
 from typing import Any, TypeGuard
 
 from eaglectl.checkpoint.header import Header, StoredTensor, header_length, parse_header, parse_json
-from eaglectl.checkpoint.layout import CONFIG, INDEX, PICKLES, RECORD, SINGLE, pickle_files
-from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.layout import (
+    CONFIG,
+    INDEX,
+    PICKLES,
+    RECORD,
+    SINGLE,
+    folders_with_config,
+    pickle_files,
+)
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.checkpoint.topics import JSON, SHARDS, UNSAFE, WEIGHTS
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.text import listed
@@ -78,8 +86,8 @@ def read_checkpoint(source: Source) -> Checkpoint:
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
 
 
-def read_config(source: Source) -> Mapping[str, Any]:
-    """config.json of `source`, which must be an object."""
+def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]:
+    """config.json of `source`, which must be an object; `is_target` is for the words of the message."""
     names = source.names()
     if CONFIG not in names and "adapter_config.json" in names:
         raise RefusedError(
@@ -91,17 +99,26 @@ def read_config(source: Source) -> Mapping[str, Any]:
         )
     if CONFIG not in names:
         has_weights = any(name.endswith((".safetensors", *PICKLES)) for name in names)
-        raise UnreadableError(
-            f"{source.label} has no config.json; a drafter is a config.json beside its weights: copy the"
-            " trainer's"
-            " draft json there under that name",
-            JSON if has_weights else "",  # without weights, this is no checkpoint
-            CONFIG,
-        )
+        # without weights, this is no checkpoint
+        raise UnreadableError(_no_config(source, is_target=is_target), JSON if has_weights else "", CONFIG)
     config = parse_json(CONFIG, source.read(CONFIG), JSON)
     if not isinstance(config, dict):
         raise UnreadableError(f"config.json is a JSON {type(config).__name__}, not an object", JSON, CONFIG)
     return config
+
+
+def _no_config(source: Source, *, is_target: bool) -> str:
+    """What to do about a folder without a config.json: the folder below it that has one, or what to copy."""
+    about = f"{source.label} has no config.json"
+    if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
+        kind = "target" if is_target else "checkpoint"
+        return f"{about}; give the folder of one {kind} in it: {listed(folders)}"
+    if is_target:
+        return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
+    return (
+        f"{about}; a drafter is a config.json beside its weights: copy the trainer's draft json there under"
+        " that name"
+    )
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
@@ -119,6 +136,8 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         return files, None
     if not files:
         about = f"{source.label} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
+        if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
+            about += f"; give the folder of one checkpoint in it: {listed(folders)}"
     else:
         about = f"{source.label} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
     raise UnreadableError(about, WEIGHTS)

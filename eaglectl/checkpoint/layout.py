@@ -1,6 +1,7 @@
 """Names of the files that a checkpoint is made of, and of what is published beside it."""
 
 import re
+from pathlib import Path
 
 from eaglectl.checkpoint.source import Source
 
@@ -13,6 +14,8 @@ PICKLES = (".bin", ".pt", ".pth")
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
+# how far below a folder checkpoints are looked for
+MAX_LEVELS, MAX_FOLDERS = 3, 500
 # a trainer's state beside the weights, which no engine reads
 NOT_WEIGHTS = re.compile(
     r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|"
@@ -30,6 +33,41 @@ def pickle_files(source: Source) -> tuple[str, ...]:
     return _distributed_files(names) or tuple(
         name for name in names if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name)
     )
+
+
+def folders_with_config(root: Path) -> tuple[str, ...]:
+    """The folders below `root` with a config.json beside weights, the newest steps first; links are left out.
+
+    Trainers keep their exports in such: NeMo in epoch_N_step_M/model/consolidated, others in step_N.
+    """
+    found: list[Path] = []
+    level = [root]
+    for _ in range(MAX_LEVELS):
+        level = [folder for parent in level for folder in _folders(parent)][:MAX_FOLDERS]
+        found += [folder for folder in level if _is_checkpoint(folder)]
+    names = [folder.relative_to(root).as_posix() for folder in found]
+    return tuple(sorted(names, key=_natural, reverse=True))
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in parent.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return []
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    try:
+        return (folder / CONFIG).is_file() and any(
+            entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()
+        )
+    except OSError:
+        return False
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers in names by their values."""
+    return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _distributed_files(names: tuple[str, ...]) -> tuple[str, ...]:

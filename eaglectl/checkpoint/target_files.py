@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ MAX_CONFIG = 64 * MIB
 # endings of what a loader of targets opens, and bytes of those that it reads whole
 READ_BY_LOADERS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py", ".safetensors", ".bin")
 WEIGHTS, MAX_READ_WHOLE = (".safetensors", ".bin"), 256 * MIB
+# where multimodal targets keep their language model's config; in Omni ones it is inside another of these
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+MAX_NESTING = 3
 # keys under which transformers takes a repository on the Hub whose compiled kernel it downloads and runs
 KERNEL_KEYS = ("attn_implementation", "experts_implementation")
 
@@ -24,9 +27,20 @@ def read_target_config(target: Path) -> Mapping[str, Any]:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a target's config that describes its text model."""
-    part = config.get("text_config")
-    return part if isinstance(part, Mapping) else config
+    """The part of a target's config that describes its text model; the config where it has no such part."""
+    *_, part = text_parts(config)
+    return part
+
+
+def text_parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The config, and the parts in it that lead to its text model."""
+    part: Mapping[str, Any] | None = config
+    for _ in range(MAX_NESTING + 1):
+        if part is None:
+            return
+        yield part
+        inner = (part.get(key) for key in TEXT_PARTS)
+        part = next((value for value in inner if isinstance(value, Mapping)), None)
 
 
 def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
@@ -56,7 +70,7 @@ def check_files(target: Path) -> None:
 def check_kernels(target: Path) -> None:
     """Raise UnreadableError for a target whose config.json names a kernel on the Hub to be run."""
     config = read_target_config(target)
-    for part in (config, text_part(config)):
+    for part in text_parts(config):
         for key in KERNEL_KEYS:
             if "/" in (name := str(part.get(key) or part.get(f"_{key}") or "")):
                 raise code_needed(target, f"its config.json names a kernel to download, {name}")

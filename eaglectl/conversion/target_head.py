@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.conversion.arithmetic import Array, decode
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
@@ -28,12 +29,8 @@ def find_target_head(target: Checkpoint) -> TargetHead:
 
     Raises RefusedError where neither is stored unquantised.
     """
-    inner = target.config.get("text_config")
-    is_tied = any(
-        place.get("tie_word_embeddings") is True
-        for place in (target.config, inner)
-        if isinstance(place, dict)
-    )
+    places = (target.config, text_part(target.config))
+    is_tied = any(place.get("tie_word_embeddings") is True for place in places)
     name = matrix(target.tensors, HEADS) or (matrix(target.tensors, EMBEDDINGS) if is_tied else None)
     if name is None:
         raise RefusedError(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
 
 
@@ -48,8 +49,7 @@ class View:
     @property
     def target_text(self) -> Mapping[str, Any]:
         """The config of the target's language model."""
-        inner = self.target.get("text_config")
-        return inner if isinstance(inner, Mapping) else self.target
+        return text_part(self.target)
 
     def value(self, key: str) -> object:
         """A key at the top level of the config that the model class gets."""

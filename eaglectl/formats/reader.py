@@ -6,6 +6,7 @@ from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Note, Rope, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
@@ -130,18 +131,18 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 
 def read_target(config: Mapping[str, Any], name: str | None) -> Target:
     """What a target's config.json says of it (the language model's part, for multimodal ones)."""
-    text = config.get("text_config")
-    inner = text if isinstance(text, Mapping) else config
+    inner = text_part(config)
 
-    def number(key: str) -> int | None:
-        value = inner.get(key, config.get(key))
+    def number(*keys: str) -> int | None:
+        values = (place[key] for key in keys for place in (inner, config) if place.get(key) is not None)
+        value = next(values, None)
         return value if type(value) is int and value > 0 else None
 
     kind = inner.get("model_type") or config.get("model_type")
     return Target(
         name,
         kind if isinstance(kind, str) else None,
-        number("num_hidden_layers"),
+        number("num_hidden_layers", "num_layers"),  # LongCat states num_layers
         number("hidden_size"),
         number("vocab_size"),
     )

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eaglectl.checkpoint.target_files import TEXT_PARTS
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers, Format
 
 # objects that describe another part than the drafter's layer
-OTHER_OBJECTS = ("quantization_config", "vision_config", "audio_config", "text_config", "thinker_config")
+OTHER_OBJECTS = ("quantization_config", "vision_config", "audio_config", *TEXT_PARTS)
 # rope settings that vLLM reads (patch_rope_parameters) and trainers of drafters do not; a rule of their own
 # reports them
 PARTIAL = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")

@@ -5,6 +5,7 @@ target's.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.config_keys import Keys
@@ -257,8 +258,7 @@ def _target_config(subject: Subject) -> Mapping[str, Any]:
     config = subject.target.config
     if config is None:
         raise CannotLook("no target was given; pass --target")
-    text_config = config.get("text_config")
-    return text_config if isinstance(text_config, Mapping) else config
+    return text_part(config)
 
 
 def _target_rope(subject: Subject) -> Rope:

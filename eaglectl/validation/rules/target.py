@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject
@@ -127,8 +128,7 @@ def _target_sizes(subject: Subject) -> _TargetSizes:
     config = subject.target.config
     if config is None:
         raise CannotLook(NO_TARGET)
-    text_config = config.get("text_config")
-    sizes = text_config if isinstance(text_config, Mapping) else config
+    sizes = text_part(config)
     heads, kv_heads, width = (
         sizes.get(key) for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size")
     )

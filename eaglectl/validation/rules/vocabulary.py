@@ -6,6 +6,7 @@ from typing import Any
 
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.target_files import text_part
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.validation.rule import CannotLook, Match, rule
@@ -227,8 +228,7 @@ def _special_tokens(subject: Subject) -> Mapping[int, str]:
 def _target_configs(subject: Subject) -> list[Mapping[str, Any]]:
     """The configs of the target that may name the token that ends a turn."""
     config = subject.target.config or {}
-    text_config = config.get("text_config")
-    configs = [text_config if isinstance(text_config, dict) else {}, config]
+    configs = [text_part(config), config]
     if subject.target.source is not None:
         configs.append(_read_json(subject.target.source, "generation_config.json"))
     return configs

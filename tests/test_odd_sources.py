@@ -1,0 +1,196 @@
+"""Targets and sources as they are found: other keys, nested configs, run folders, wrapped names."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.checkpoint.target_files import text_part
+from eaglectl.formats.reader import read_target
+from tests.builders import call, drafter_folder, drafter_tensors, refusal, write_safetensors
+from tests.conftest import FIXTURES
+
+SIZES = {"num_hidden_layers": 8, "hidden_size": 16, "vocab_size": 48}
+
+
+def target_folder(parent: Path, config: dict[str, Any] | None, **files: str) -> Path:
+    folder = parent / "target"
+    folder.mkdir()
+    for name, text in ({} if config is None else {"config.json": json.dumps(config)} | files).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", **SIZES},
+        {"model_type": "gemma3", "text_config": {"model_type": "llama", **SIZES}},
+        {"model_type": "internvl", "llm_config": {"model_type": "llama", **SIZES}},
+        {"model_type": "deepseek_vl_v2", "language_config": {"model_type": "llama", **SIZES}},
+        {
+            "model_type": "qwen3_omni_moe",
+            "thinker_config": {"model_type": "thinker", "text_config": {"model_type": "llama", **SIZES}},
+            "talker_config": {"text_config": {"num_hidden_layers": 3}},
+        },
+    ],
+    ids=["plain", "text_config", "llm_config", "language_config", "thinker_config"],
+)
+def test_a_target_s_language_model_is_found(config: dict[str, Any]) -> None:
+    target = read_target(config, None)
+    assert (target.model_type, target.depth, target.hidden, target.vocab) == ("llama", 8, 16, 48)
+
+
+def test_longcat_states_num_layers(tmp_path: Path) -> None:
+    config = {"model_type": "longcat_flash", "num_layers": 8, "hidden_size": 16, "vocab_size": 48}
+    target = target_folder(tmp_path, config)
+    drafter = eaglectl.inspect(
+        str(drafter_folder(tmp_path, config={"eagle_aux_hidden_state_layer_ids": [2, 4, 5]})),
+        target=str(target),
+    ).drafter
+    assert drafter.target.depth == 8
+    assert drafter.aux.is_default
+
+
+def test_a_config_nested_without_end_is_no_crash() -> None:
+    config: dict[str, Any] = {}
+    for _ in range(5000):
+        config = {"text_config": config}
+    assert read_target(config, None).depth is None
+    assert "text_config" in text_part(config)
+
+
+@pytest.mark.parametrize("parts", [[], 4, "x", None])
+def test_a_part_that_is_no_object_is_passed_over(parts: Any) -> None:
+    assert read_target({"llm_config": parts, **SIZES}, None).depth == 8
+
+
+# a folder without a config.json
+
+
+def test_a_target_with_a_generation_config_alone_is_not_told_to_copy_the_drafters(tmp_path: Path) -> None:
+    target = target_folder(tmp_path, None)
+    (target / "generation_config.json").write_text("{}")
+    message = refusal(3, "inspect", drafter_folder(tmp_path), "--target", target)
+    assert "target has no config.json" in message
+    assert "with the target's own" in message
+    assert "draft json" not in message
+
+
+def test_a_target_without_a_depth_is_told_which_keys_state_one(tmp_path: Path) -> None:
+    target = target_folder(tmp_path, {"model_type": "llama"})
+    message = refusal(3, "inspect", drafter_folder(tmp_path), "--target", target)
+    assert "no num_hidden_layers and no num_layers" in message
+
+
+def nemo_run(parent: Path) -> Path:
+    """A NeMo Automodel run: two epochs, each with its weights as they trained and as they are exported."""
+    run = parent / "run"
+    for epoch in ("epoch_9_step_90", "epoch_10_step_100"):
+        model = run / epoch / "model"
+        shutil.copytree(FIXTURES / "producers/automodel/gqa", model / "consolidated")
+        shutil.copy(
+            model / "consolidated/model-00001-of-00001.safetensors",
+            model / "shard-00001-model-00001-of-00001.safetensors",
+        )
+        (run / epoch / "optim").mkdir()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("below", "named"),
+    [
+        ("", "epoch_10_step_100/model/consolidated, epoch_9_step_90/model/consolidated"),
+        ("epoch_10_step_100", "model/consolidated"),
+        ("epoch_10_step_100/model", "consolidated"),
+    ],
+)
+@pytest.mark.parametrize("command", ["inspect", "convert"])
+def test_a_run_folder_names_the_checkpoints_in_it(
+    tmp_path: Path, command: str, below: str, named: str
+) -> None:
+    message = refusal(3, command, nemo_run(tmp_path) / below)
+    assert f"has no config.json; give the folder of one checkpoint in it: {named}" in message
+    assert "draft json" not in message
+
+
+def test_the_exported_folder_of_a_run_is_read(tmp_path: Path) -> None:
+    folder = nemo_run(tmp_path) / "epoch_10_step_100/model/consolidated"
+    assert eaglectl.inspect(str(folder)).drafter.producer == "automodel"
+
+
+def test_a_config_above_its_weights_names_the_folder_that_has_both(tmp_path: Path) -> None:
+    run = nemo_run(tmp_path)
+    shutil.copy(FIXTURES / "producers/automodel/gqa/config.json", run)
+    message = refusal(3, "inspect", run)
+    assert "has no weights" in message
+    assert "epoch_10_step_100/model/consolidated" in message
+
+
+def test_links_and_folders_without_weights_are_not_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "empty").mkdir(parents=True)
+    (run / "empty/config.json").write_text("{}")
+    (run / "latest").symlink_to(FIXTURES / "producers/automodel/gqa", target_is_directory=True)
+    assert "copy the trainer's draft json" in refusal(3, "inspect", run)
+
+
+# wrapped names
+
+WRAPPED = [
+    "module.",
+    "draft_model.",
+    "_orig_mod.",
+    "module._orig_mod.",
+    "_fsdp_wrapped_module._orig_mod.module.",
+]
+
+
+def names_of(folder: Path) -> set[str]:
+    drafter = eaglectl.inspect(str(folder)).drafter
+    assert drafter.unknown == ()
+    return set(drafter.tensors)
+
+
+@pytest.mark.parametrize("prefix", WRAPPED)
+def test_stacked_wrappers_are_read_through(tmp_path: Path, prefix: str) -> None:
+    folder = drafter_folder(tmp_path)
+    plain = names_of(folder)
+    tensors = {f"{prefix}{name}": tensor for name, tensor in drafter_tensors().items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    assert names_of(folder) == plain
+
+
+@pytest.mark.parametrize("prefix", WRAPPED)
+def test_stacked_wrappers_in_pickles_are_read_through(tmp_path: Path, prefix: str) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.test_pickles import pickled_folder, state
+
+    plain = names_of(drafter_folder(tmp_path / "plain"))
+    folder = pickled_folder(tmp_path, {f"{prefix}{name}": tensor for name, tensor in state().items()})
+    assert torch.__version__
+    assert names_of(folder) == plain
+    outcome = call("convert", folder, "-o", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert names_of(tmp_path / "out") == plain
+
+
+# ids that count from the end
+
+
+def test_ids_from_the_targets_end_are_asked_about_with_the_reason(tmp_path: Path) -> None:
+    folder = drafter_folder(
+        tmp_path,
+        config={
+            "aux_hidden_layers": [2, -3, -1],
+            "eagle_aux_hidden_state_layer_ids": None,
+            "eagle_config": None,
+        },
+    )
+    message = refusal(2, "convert", folder, "-o", tmp_path / "out")
+    assert "count from the target's end" in message
+    assert "--aux-layers" in message
+    assert call("convert", folder, "-o", tmp_path / "out", "--aux-layers", "2,6,8").code == 0
