@@ -91,7 +91,7 @@ lock: $(VENV)/.ready
 	$(COMPILE) --output-file requirements/run.txt >/dev/null
 	$(COMPILE) --extra torch --extra dev --extra supply --constraint requirements/run.txt \
 		--constraint constraints.txt --no-emit-package torch --output-file requirements/ci.txt >/dev/null
-	$(COMPILE) --extra fuzz --constraint requirements/run.txt --output-file requirements/fuzz.txt >/dev/null
+	$(COMPILE) --extra fuzz --constraint requirements/ci.txt --output-file requirements/fuzz.txt >/dev/null
 
 wheel: $(VENV)/.ready
 	$(BIN)/python release/wheel.py

@@ -11,14 +11,14 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 # torch stands in constraints.txt alone
-PINNED = ("requirements/ci.txt", "constraints.txt")
+PINNED = ("requirements/ci.txt", "requirements/fuzz.txt", "constraints.txt")
 SECONDS = 60
 
 
 def pins() -> list[str]:
-    """Every pin with its marker, without hashes."""
+    """Every pin once, with its marker and without hashes."""
     lines = "\n".join((ROOT / name).read_text() for name in PINNED)
-    return re.findall(r"^[\w.-]+==[^\\\n]*[^\\\s]", lines, re.MULTILINE)
+    return sorted(set(re.findall(r"^[\w.-]+==[^\\\n]*[^\\\s]", lines, re.MULTILINE)))
 
 
 def verdict(report: Mapping[str, Any]) -> tuple[int, str]:
