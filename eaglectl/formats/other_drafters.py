@@ -80,11 +80,13 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
     kind = config.get("speculators_model_type")
     if isinstance(kind, str) and kind not in ("eagle3", "peagle"):
         return _SPECULATORS.get(kind, f'a speculators "{kind}" model')
+    if family := _by_class(config):  # before keys: DSpark keeps its own in dflash_config
+        return family
     for key, family in _BY_KEY.items():
         if config.get(key) is not None:
             return f"{family} (config.json has {key})"
     shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
-    return _by_class(config) or _by_tensor(tensors) or _by_layer(config, shapes) or _by_shape(config, shapes)
+    return _by_tensor(tensors) or _by_layer(config, shapes) or _by_shape(config, shapes)
 
 
 def _by_class(config: Mapping[str, Any]) -> str | None:
