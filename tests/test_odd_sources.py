@@ -96,7 +96,12 @@ def nemo_run(parent: Path) -> Path:
             model / "consolidated/model-00001-of-00001.safetensors",
             model / "shard-00001-model-00001-of-00001.safetensors",
         )
-        (run / epoch / "optim").mkdir()
+        (model / ".hf_metadata").mkdir()
+        shutil.copy(model / "consolidated/config.json", model / ".hf_metadata")
+        shutil.copy(FIXTURES / "producers/automodel/sidecar/eagle_meta.pt", run / epoch)
+        for empty in ("optim/__0_0.distcp", "optim/.metadata", "rng/rng_global_rank_0.pt", "config.yaml"):
+            (run / epoch / empty).parent.mkdir(exist_ok=True)
+            (run / epoch / empty).touch()
     return run
 
 
