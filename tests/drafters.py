@@ -215,7 +215,7 @@ def _config(choices: Choices) -> dict[str, Any]:
         "draft_vocab_size": len(choices.draft) or VOCAB,
         "target_hidden_size": choices.width,
         "rms_norm_eps": 1e-5,
-        "rope_theta": 1e6,
+        "rope_theta": draw(st.sampled_from((10000.0, 1e6))),
         "max_position_embeddings": 512,
         "attention_bias": choices.has_bias,
         "norm_before_residual": choices.norm_before_residual,

@@ -157,7 +157,7 @@ def test_diff_compares_the_values_of_pickles_and_says_how(tmp_path: Path) -> Non
     plain, folder = drafter_folder(tmp_path / "plain"), pickled_folder(tmp_path, state())
     outcome = call("diff", plain, folder)
     assert outcome.code == 0, outcome.err
-    assert "copied to a temporary folder" in outcome.out
+    assert "copied to a temporary folder" in " ".join(outcome.out.split())
     changed = state(**{"norm.weight": state()["norm.weight"] + 1})
     (tmp_path / "other").mkdir()
     assert call("diff", plain, pickled_folder(tmp_path / "other", changed)).code == 1

@@ -1,6 +1,7 @@
 """Whatever the drafter: conversion keeps every byte, and refuses what a layout cannot express."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -77,9 +78,15 @@ def canonical_digests(folder: Path, prefix: str = "") -> dict[str, str]:
     return found
 
 
+# an embedding or ids make it another trainer's, or the trainer's own reader would have to ask
+NOT_READ_BACK = re.compile("reads back as another|leave open what was trained")
+# that for parallel drafters takes no other; tests/test_reading_back.py writes some in it
+WRITTEN = [format for format in FORMATS if format.layout and not format.is_parallel]
+
+
 @settings(slow, max_examples=12)
 @given(st.data())
-@pytest.mark.parametrize("format", [f for f in FORMATS if f.layout], ids=lambda format: format.name)
+@pytest.mark.parametrize("format", WRITTEN, ids=lambda format: format.name)
 def test_any_layout_keeps_the_tensors(format: Format, data: st.DataObject) -> None:
     assert format.layout
     made = data.draw(drafters(format.layout))
@@ -92,7 +99,7 @@ def test_any_layout_keeps_the_tensors(format: Format, data: st.DataObject) -> No
         try:
             eaglectl.convert(str(source), out, options)
         except RefusedError as problem:
-            assert "reads back as another" in str(problem)  # an embedding or ids make it another trainer's
+            assert NOT_READ_BACK.search(str(problem))
             reject()
         before, after = canonical_digests(source), canonical_digests(out, format.layout.prefix)
     for name in ("d2t", "t2d"):

@@ -29,7 +29,6 @@ ANGELSLIM = FIXTURES / "producers/angelslim/gqa"
 LAYER_IDS: tuple[tuple[str, Any], ...] = (
     ("aux_hidden_states_layer_ids", [1, 3, 5]),  # AngelSlim's, in a file without its marks
     ("aux_hidden_layers", [2, -3, -1]),  # AMD Quark
-    ("eagle_aux_layer_bands", [[1, 2, 3], [4, 5, 6]]),
     ("layers_to_capture", [1, 3, 5]),
     ("eagle3_layers_to_capture", [1, 3, 5]),
     ("target_layer_indices", [1, 3, 5]),
