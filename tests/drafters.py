@@ -58,6 +58,7 @@ class Choices:
     boundaries: tuple[int, ...]
     norm_output: bool
     norm_before_residual: bool
+    rope_theta: float
     seed: int
 
 
@@ -122,6 +123,8 @@ def drafter_choices(draw: st.DrawFn, layout: Layout | None) -> Choices:
         boundaries=boundaries,
         norm_output=maybe(Feature.NORM_OUTPUT),
         norm_before_residual=maybe(Feature.NORM_BEFORE_RESIDUAL),
+        # some trainers rotate with 10000 whatever the config says
+        rope_theta=draw(st.sampled_from([10000.0, 1e6])),
         seed=draw(st.integers(0, 9)),
     )
 
@@ -215,7 +218,7 @@ def _config(choices: Choices) -> dict[str, Any]:
         "draft_vocab_size": len(choices.draft) or VOCAB,
         "target_hidden_size": choices.width,
         "rms_norm_eps": 1e-5,
-        "rope_theta": draw(st.sampled_from((10000.0, 1e6))),
+        "rope_theta": choices.rope_theta,
         "max_position_embeddings": 512,
         "attention_bias": choices.has_bias,
         "norm_before_residual": choices.norm_before_residual,
