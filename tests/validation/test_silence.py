@@ -33,6 +33,8 @@ TRUE: Mapping[str, tuple[str, ...]] = {
     "torchspec/dcp": ("EGL002", "EGL002", "EGL005"),
     "torchspec/dcp-2ranks": ("EGL002", "EGL002", "EGL002", "EGL005"),
     "lightseekorg/mla": TRAINED_AT_10000, "lightseekorg/mla-eagle3.1": TRAINED_AT_10000,
+    "angelslim/qwen3": TRAINED_AT_10000,
+    "angelslim/ids": ("EGL406", *TRAINED_AT_10000),  # no engine reads the key
     "angelslim/gqa": ("EGL107", *TRAINED_AT_10000),
     "angelslim/cosyvoice": ("EGL101", "EGL105", "EGL107", *TRAINED_AT_10000),
     "automodel/gqa": NEMO, "automodel/eagle3.1": NEMO, "automodel/mla": (*NEMO, "EGL117"),
