@@ -9,9 +9,17 @@ from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import Runner, behaviour
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import CapturedLayers, adds_one
+from eaglectl.engines.layers import IDS, CapturedLayers, adds_one
 from eaglectl.engines.view import View
-from eaglectl.engines.vllm_conditions import has, missing_map, when
+from eaglectl.engines.vllm_conditions import (
+    absorbed_names,
+    has,
+    missing_map,
+    null_target_hidden,
+    other_activation,
+    other_vocabulary,
+    when,
+)
 from eaglectl.formats.format import IdsPlace
 from eaglectl.text import brief
 
@@ -56,7 +64,38 @@ def _unused_head(view: View) -> bool:
 
 def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
-    return any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
+    is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
+    return is_quantised and bool(view.config.get("quantization_config"))
+
+
+def _last_boundary(case: Case) -> bool:
+    depth, boundaries = case.view.drafter.target.depth, _captured(case).boundaries
+    return depth is not None and boundaries is not None and depth in boundaries
+
+
+def _repeated_ids(view: View) -> bool:
+    ids = view.nested(IDS)
+    return isinstance(ids, list) and any(ids.count(layer) > 1 for layer in ids)
+
+
+def _replaced_head(view: View) -> bool:
+    """The key is null; a Llama drafter without the key does not load at all."""
+    is_null = "draft_vocab_size" in view.config or view.model_class == "mla"
+    has_head = "lm_head.weight" in view.drafter.tensors
+    return view.value("draft_vocab_size") is None and is_null and has_head
+
+
+def _unfilled_bias(view: View) -> bool:
+    return bool(_bias_key(view)) and Feature.OUTPUT_BIAS not in view.features
+
+
+def _bias_key(view: View) -> str:
+    return next((key for key in ("attention_bias", "bias") if view.value(key) is True), "")
+
+
+def _unused_fc(view: View) -> bool:
+    dims = view.drafter.dims
+    return dims.aux == 1 and dims.target_hidden == dims.hidden
 
 
 def _captured(case: Case) -> CapturedLayers:
@@ -98,6 +137,16 @@ CONDITIONS: Mapping[str, Condition] = {
     "aux-count": lambda case: case.aux_count != case.view.drafter.dims.aux,
     "unknown-tensor": when(lambda view: view.drafter.unknown),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
+    "last-boundary": _last_boundary,
+    "ids-empty": when(lambda view: view.nested(IDS) == []),
+    "ids-twice": when(_repeated_ids),
+    "head-replaced": when(_replaced_head),
+    "biases-unfilled": when(_unfilled_bias),
+    "one-state": when(_unused_fc),
+    "hidden-act": when(other_activation),
+    "draft-vocab-mismatch": when(other_vocabulary),
+    "null-target-hidden": when(null_target_hidden),
+    "absorbed-names": when(absorbed_names),
     "mlp-bias": has(Feature.MLP_BIAS),
 }
 
@@ -119,6 +168,11 @@ def _words(case: Case) -> Mapping[str, Any]:
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
         "prefixes": " or ".join(case.refused_prefixes),
         "read": _captured(case).words,
+        "depth": view.drafter.target.depth,
+        "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
+        "draft_vocab": dims.draft_vocab,
+        "hidden_act": view.value("hidden_act"),
+        "bias_key": _bias_key(view),
     }
 
 
@@ -131,7 +185,7 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | s
     runner = behaviour("sglang", ENGINE.releases[-1]).runners[RUNNER]
     lowered = tuple(boundary - 1 for boundary in boundaries)
     for ids in (lowered, tuple(boundaries)):
-        if ids[0] >= 0 and _meaning(runner, ids, target) == tuple(boundaries):
+        if _meaning(runner, ids, target) == tuple(boundaries):
             return ids
     if target.model_type is None and boundaries[0] > 0:
         return (

@@ -63,7 +63,8 @@ def _rewritten_model_type(case: Case) -> bool:
     return releases is not None and is_within(releases, case.release)
 
 
-def _null_target_hidden(view: View) -> bool:
+def null_target_hidden(view: View) -> bool:
+    """Whether the config states target_hidden_size: null."""
     is_null = "target_hidden_size" in view.config and view.config["target_hidden_size"] is None
     return is_null and not view.is_speculators
 
@@ -81,7 +82,8 @@ def _unstated_vocabulary(view: View) -> bool:
     return view.drafter.has_reduced_vocabulary and view.value("draft_vocab_size") is None
 
 
-def _other_vocabulary(view: View) -> bool:
+def other_vocabulary(view: View) -> bool:
+    """Whether the config states another number of draft tokens than lm_head has rows."""
     return view.number("draft_vocab_size") not in (None, view.drafter.dims.draft_vocab)
 
 
@@ -95,7 +97,8 @@ def _later_hidden_norm(view: View) -> bool:
     return not has_own and any(name.endswith("hidden_norm.weight") for name in later)
 
 
-def _runtime_names(view: View) -> bool:
+def absorbed_names(view: View) -> bool:
+    """Whether MLA weights have the names that engines give them after loading."""
     return any(part in name for name in view.names for part in RUNTIME_NAMES)
 
 
@@ -117,6 +120,11 @@ def _headless_multimodal(case: Case) -> bool:
     if not isinstance(names, list) or "V2" not in case.captured:
         return False
     return _headless(case.view) and any("ForConditionalGeneration" in str(name) for name in names)
+
+
+def other_activation(view: View) -> bool:
+    """Whether the config states another activation than silu."""
+    return view.value("hidden_act") not in (None, "silu")
 
 
 def _replaced_embedding(view: View) -> bool:
@@ -249,11 +257,11 @@ CONDITIONS: Mapping[str, Condition] = {
     "unknown-tensor": when(_unknown_tensor),
     "unknown-tensor-early": when(_unknown_tensor),
     "unknown-tensor-dropped": when(_unknown_tensor),
-    "null-target-hidden": when(_null_target_hidden),
+    "null-target-hidden": when(null_target_hidden),
     "identity-d2t": when(_identity_map),
     "d2t-missing": when(missing_map),
     "no-draft-vocab-size": when(_unstated_vocabulary),
-    "draft-vocab-mismatch": when(_other_vocabulary),
+    "draft-vocab-mismatch": when(other_vocabulary),
     "mla-plain-rope": when(lambda view: view.drafter.rope.scaling is None),
     "multi-layer": has(Feature.MULTI_LAYER),
     "aux-count": has(Feature.AUX_COUNT),
@@ -298,7 +306,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "aux-unknown": _unknown_layers,
     "aux-runner": lambda case: {True, False} <= case.sameness,
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
-    "absorbed-names": when(_runtime_names),
+    "absorbed-names": when(absorbed_names),
     "class-mismatch": _class_mismatch,
     "later-hidden-norm": when(_later_hidden_norm),
     "verifier-tensors": when(_verifier_tensors),
@@ -308,7 +316,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "mla-rope-base": when(
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),
-    "hidden-act": when(lambda view: view.value("hidden_act") not in (None, "silu")),
+    "hidden-act": when(other_activation),
     "tied-head": when(_tied_head),
     "head-absent": when(_headless),
     "head-of-multimodal": _headless_multimodal,

@@ -28,7 +28,8 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from tests.conftest import FIXTURES
 from tests.engine import pairs
-from tests.engine.parity_child import LENGTHS, difference, in_reference, in_vllm
+from tests.engine.parity_child import in_vllm
+from tests.engine.rounds import LENGTHS, difference, in_reference
 
 # the map -> the fixture it starts from, and what is asked; all written in float32, so that no rounding hides
 # an error

@@ -19,26 +19,11 @@ import torch
 from vllm import LLM, SamplingParams
 
 from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.reference.loading import load_drafter
-from eaglectl.reference.speculation import (
-    DecodingSettings,
-    DraftSession,
-    GeneratedSequence,
-    SpeculativeDecoder,
-)
-from eaglectl.reference.target import load_target
 from tests.engine import pairs
+from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
 
-K = 3
-NEW_TOKENS = 24
-LENGTHS = (1, 6, 31, 40)  # vLLM's blocks hold 32 tokens
 PATIENCE = 120.0
 SIDE_BY_SIDE = 2
-
-# of one prompt: every round's drafted tokens, and the logits each of them was taken from, over the target's
-# vocabulary
-Rounds = list[tuple[list[int], list[torch.Tensor]]]
 
 
 def main() -> None:
@@ -74,10 +59,8 @@ def run(root: Path, path: str) -> dict[str, Any]:
     target, folder = root / ("mla" if pairs.case(path).attention == "MLA" else "llama"), root / path
     folder.parent.mkdir(exist_ok=True)
     drafter = pairs.drafter(path, target, folder)
-    dice = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(0, 256, (length,), generator=dice).tolist() for length in LENGTHS]
-    theirs, their_output = in_vllm(target, folder, prompts, is_mla=drafter.dims.attention == "MLA")
-    ours, generated = in_reference(target, folder, drafter, prompts)
+    theirs, their_output = in_vllm(target, folder, prompts(), is_mla=drafter.dims.attention == "MLA")
+    ours, generated = in_reference(target, folder, drafter, prompts())
     pairs_of_rounds = [
         pair for one, other in zip(theirs, ours, strict=True) for pair in zip(one, other, strict=False)
     ]
@@ -94,16 +77,6 @@ def run(root: Path, path: str) -> dict[str, Any]:
         "is_output_equal": their_output == [found.tokens for found in generated],
         "accepted": [sum(found.accepted[place] for found in generated) for place in range(K)],
     }
-
-
-def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of finite logits over the largest logit; infinite where other tokens are drafted
-    from.
-    """
-    finite = torch.isfinite(one)
-    if not torch.equal(finite, torch.isfinite(other)):
-        return float("inf")
-    return float((one[finite] - other[finite]).abs().max() / one[finite].abs().max())
 
 
 def in_vllm(
@@ -149,41 +122,6 @@ def in_vllm(
         outputs.append(tuple(found[0].outputs[0].token_ids))
         every.append(list(rounds))
     return every, outputs
-
-
-def in_reference(
-    target: Path, folder: Path, drafter: Drafter, prompts: list[list[int]]
-) -> tuple[list[Rounds], list[GeneratedSequence]]:
-    """The reference in float32, its drafting recorded."""
-    boundaries = drafter.aux.boundaries
-    assert boundaries is not None
-    loaded = load_target(target, boundaries, dtype="float32", device="cpu")
-    model = load_drafter(folder, drafter, dtype="float32", device="cpu")
-    logits: list[torch.Tensor] = []
-    rounds: Rounds = []
-    compute, propose = model.logits, DraftSession.draft
-
-    def recorded_compute(state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-        found = compute(state, head)
-        targets = (
-            torch.arange(len(head)) if model.draft_id_to_target_id is None else model.draft_id_to_target_id
-        )
-        logits.append(torch.full((256,), float("-inf")).scatter(0, targets, found[0, 0]))
-        return found
-
-    def recorded_propose(self: DraftSession, verified: Any) -> torch.Tensor:
-        logits.clear()
-        found = propose(self, verified)
-        rounds.append((found[0].tolist(), list(logits)))
-        return found
-
-    model.logits, DraftSession.draft = recorded_compute, recorded_propose  # type: ignore[method-assign]
-    every, generated = [], []
-    for ids in prompts:
-        rounds.clear()
-        generated += SpeculativeDecoder(loaded, model, DecodingSettings(K, NEW_TOKENS)).run([ids])
-        every.append(list(rounds))
-    return every, generated
 
 
 if __name__ == "__main__":

@@ -125,6 +125,9 @@ SECOND = {
         "self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
     }.items()
 }
+HEADED = {"draft_vocab_size": None}
+HEADED_TENSORS = {"d2t": None, "lm_head.weight": floats("lm_head", VOCAB, HIDDEN)}
+ONE_STATE = {"num_aux_hidden_states": 1, IDS: [4], "eagle_config": {IDS: [3]}}
 JOINT = json.loads((PRODUCERS / "speculators/default/config.json").read_text())["transformer_layer_config"]
 THEIRS = {name.replace("hidden_norm", "input_layernorm"): stored for name, stored in SECOND.items()}
 LATENT = {
@@ -570,6 +573,20 @@ BAD = (
             "layers.0.mlp.gate_proj.bias": floats("gate", MLP),
         },
     ),
+    Bad(
+        "sglang-last-boundary",
+        "sglang",
+        "(boundary 8)",
+        {IDS: [1, 4, 8], "eagle_config": {IDS: [0, 3, 7]}},
+        target={},
+    ),
+    Bad("sglang-ids-empty", "sglang", "stops", {IDS: [2, 4, 5], "eagle_config": {IDS: []}}, target={}),
+    Bad("sglang-head-replaced", "sglang", "is None", HEADED, HEADED_TENSORS),
+    Bad("sglang-biases-unfilled", "sglang", "because bias says true", {"bias": True}),
+    Bad("sglang-one-state", "sglang", config=ONE_STATE, tensors={"fc.weight": floats("fc", HIDDEN, HIDDEN)}),
+    Bad("sglang-hidden-act", "sglang", "hidden_act gelu", {"hidden_act": "gelu"}),
+    Bad("sglang-draft-vocab-mismatch", "sglang", "head of 32 rows", {"draft_vocab_size": 32}),
+    Bad("sglang-null-target-hidden", "sglang", config={"target_hidden_size": None}),
 )
 
 
@@ -604,6 +621,8 @@ TOGETHER = {
     "vllm-speculators-norm-output",
     "vllm-speculators-fc-norm",
     "sglang-attention-bias",
+    "sglang-ids-twice",
+    "sglang-absorbed-names",
 }
 
 
@@ -631,6 +650,8 @@ def test_every_serving_rule_has_a_bad_case() -> None:
         ("vllm-speculators-norm-output", "vllm==0.24.0", "speculators/eagle3.1", {}, {}),
         ("vllm-speculators-fc-norm", "vllm==0.24.0", "speculators/eagle3.1", {}, {}),
         ("sglang-attention-bias", "sglang", "vllm/bias", {}, {}),
+        ("sglang-ids-twice", "sglang", "", {IDS: [2, 4, 4], **nested(**{IDS: [1, 3, 3]})}, {}),
+        ("sglang-absorbed-names", "sglang", "sglang/mla-absorbed", {}, {}),
     ],
 )
 def test_a_fact_that_comes_with_others_is_found_too(

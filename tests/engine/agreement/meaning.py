@@ -1,0 +1,77 @@
+"""What eaglectl's reference engine drafts with a checkpoint as it is written."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+import eaglectl
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.drafter.drafter import Feature
+from eaglectl.errors import EaglectlError
+from eaglectl.reference.model import DraftModel
+from tests.engine.agreement.bases import Base
+from tests.engine.rounds import Rounds, difference, in_reference, prompts
+
+TOLERANCE = 1e-3
+
+
+def meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, str]:
+    """What eaglectl's reference engine drafts with the checkpoint as it is written, or why it means
+    nothing.
+    """
+    place, out = root / "targets" / base.kind, folder.parent / f"{folder.name}-meant"
+    try:
+        meant = eaglectl.convert(str(folder), out, ConvertOptions(target=str(place))).plan.drafter
+        if problem := _nonsense(out):
+            return None, problem
+        if Feature.SLIDING_WINDOW in meant.features():
+            _narrow(int(meant.carried["sliding_window"]))
+        return in_reference(place, out, meant, prompts())[0], ""
+    except EaglectlError as error:
+        return None, str(error)
+    except (AssertionError, IndexError, KeyError, RuntimeError, ValueError) as error:
+        return None, f"the reference cannot run it: {type(error).__name__} {error}"
+
+
+def _narrow(window: int) -> None:
+    """Let the reference, which has no windows, look back no further than `window` tokens, the own one among
+    them.
+    """
+    forward = DraftModel.forward
+
+    def windowed(
+        self: Any, embeddings: Any, state: Any, positions: Any, caches: Any, mask: torch.Tensor
+    ) -> torch.Tensor:
+        behind = mask.sum(-1, keepdim=True) - mask.cumsum(-1)
+        return forward(self, embeddings, state, positions, caches, mask & (behind < window))
+
+    DraftModel.forward = windowed
+
+
+def _nonsense(folder: Path) -> str:
+    """Why no training can have written these tensors, if so."""
+    weights = {
+        name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()
+    }
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
+            return f"{name} is not finite"
+    if "d2t" in weights:
+        targets = (weights["d2t"] + torch.arange(len(weights["d2t"]))).tolist()
+        if len(set(targets)) < len(targets) or min(targets) < 0 or max(targets) >= 256:
+            return "draft tokens share a target, or have none"
+    return ""
+
+
+def same(one: list[Rounds], other: list[Rounds]) -> bool:
+    """Whether all drafted tokens agree, and the logits they were taken from."""
+    for ours, theirs in zip(one, other, strict=True):
+        for (tokens, logits), (their_tokens, their_logits) in zip(ours, theirs, strict=False):
+            if tokens != their_tokens:
+                return False
+            for left, right in zip(logits, their_logits, strict=True):
+                if left.shape != right.shape or not difference(left, right) < TOLERANCE:
+                    return False
+    return True

@@ -1,0 +1,118 @@
+"""SGLang's own scheduler in this process, on a CPU. Import this before anything of SGLang."""
+
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# it compiles small functions for seconds, which changes nothing of what they return
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+from tests.engine.sglang import kernels, stubs
+
+stubs.install()
+kernels.stand_in()
+
+from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.runtime_context import SpawnRanks, publish
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import PortArgs, ServerArgs
+
+OPTIONS: dict[str, Any] = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "skip_tokenizer_init": True,
+    "disable_cuda_graph": True,
+    "max_total_tokens": 8192,
+    "max_running_requests": 4,
+    "disable_radix_cache": True,
+    "mem_fraction_static": 0.3,
+    "random_seed": 0,
+    "disable_overlap_schedule": True,
+    "log_level": "error",
+    "page_size": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Answers to some prompts, and what was drafted: a row is a round, the verified token first."""
+
+    tokens: list[list[int]]
+    rounds: list[list[list[int]]]
+    drafts: int
+    accepted: int
+
+    @property
+    def acceptance_length(self) -> float:
+        return 1 + self.accepted / self.drafts
+
+
+def start(target: Path, drafter: Path | None = None, k: int = 3, dtype: str = "float32") -> Any:
+    """A scheduler with its target worker, and with its draft worker where a drafter is given."""
+    options = OPTIONS | {"model_path": str(target), "dtype": dtype}
+    if drafter is not None:
+        options |= {
+            "speculative_algorithm": "EAGLE3",
+            "speculative_draft_model_path": str(drafter),
+            "speculative_num_steps": k,
+            "speculative_eagle_topk": 1,
+            "speculative_num_draft_tokens": k + 1,
+        }
+    arguments = ServerArgs(**options)
+    if hasattr(arguments, "resolve"):
+        arguments.resolve()
+    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+    engine = Scheduler(arguments, PortArgs.init_new(arguments))
+    engine.schedule_stream.synchronize = lambda: None
+    return engine
+
+
+def generate(engine: Any, prompts: Sequence[Sequence[int]], tokens: int = 32) -> Generated:
+    """Greedy answers, one prompt after the other."""
+    answers, rounds, drafts, accepted = [], [], 0, 0
+    for place, prompt in enumerate(prompts):
+        kernels.CANDIDATES.clear()
+        request = _request(engine, f"r{place}", prompt, tokens)
+        while not request.finished():
+            plan = engine.get_next_batch_to_run(
+                running_batch=engine.running_batch, last_batch=engine.last_batch
+            )
+            engine.running_batch, batch = plan.running_batch, plan.batch_to_run
+            if batch:
+                engine.process_batch_result(batch, engine.run_batch(batch))
+            engine.last_batch = batch
+        answers.append(list(request.output_ids)[:tokens])
+        rounds.append([list(row) for row in kernels.CANDIDATES])
+        drafts += request.spec_verify_ct
+        accepted += request.spec_num_correct_drafts
+    return Generated(answers, rounds, drafts, accepted)
+
+
+def _request(engine: Any, name: str, prompt: Sequence[int], tokens: int) -> Any:
+    params = SamplingParams(max_new_tokens=tokens, temperature=0.0, ignore_eos=True)
+    params.normalize(None)
+    engine.handle_generate_request(
+        TokenizedGenerateReqInput(
+            rid=name,
+            input_text="",
+            input_ids=array("q", prompt),
+            input_embeds=None,
+            mm_inputs=None,
+            token_type_ids=None,
+            sampling_params=params,
+            return_logprob=False,
+            logprob_start_len=-1,
+            top_logprobs_num=0,
+            token_ids_logprob=None,
+            stream=False,
+        )
+    )
+    return engine.waiting_queue[-1]

@@ -1,0 +1,44 @@
+"""Holding validate and inspect to SGLang: no false pass, no false alarm, and the disagreements that stand."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import eaglectl
+from eaglectl.validation.judge import Report
+from tests.engine.agreement.bases import TARGETS, target
+from tests.engine.sglang.cases import CASES
+from tests.engine.sglang.records import SGLANG, Record
+
+# where validate and the engine of the records disagree, and validate stands
+JUSTIFIED: Mapping[str, str] = {}
+
+
+def targets(root: Path) -> Path:
+    """Write all targets below `root`."""
+    for kind in TARGETS:
+        target(kind).write(root / kind)
+    return root
+
+
+def report(name: str, root: Path, parent: Path) -> Report:
+    """What validate says of a case, its target at hand."""
+    case = CASES[name]
+    folder = case.files().write(parent / "drafter")
+    return eaglectl.validate(
+        str(folder), eaglectl.ValidateOptions(target=str(root / case.kind), engines=[SGLANG])
+    )
+
+
+def disagreement(record: Record, found: Report) -> str:
+    """How validate and the engine disagree, in words; empty where they do not."""
+    errors = [
+        f"{finding.rule.id} {finding.match.message}"
+        for finding in found.findings
+        if finding.severity == "error"
+    ]
+    is_passed = found.verdict == "pass" or any(release.outcome == "pass" for release in found.releases)
+    if not record.is_served and is_passed:
+        return f"false pass: the engine: {record}"
+    if record.is_served and errors:
+        return f"false alarm: the engine serves it ({record.verdict}), validate: {'; '.join(errors)}"
+    return ""

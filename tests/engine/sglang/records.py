@@ -1,0 +1,53 @@
+"""What SGLang 0.5.23 did with each case: `records.json`, one case a line."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Literal
+
+RECORDS = Path(__file__).with_name("records.json")
+SGLANG = "sglang==0.5.23"
+# raises: an exception; dies: a signal, or no end; as meant: it drafts what the reference engine drafts with
+# the checkpoint; as base: the checkpoint as a whole means nothing, and it drafts what the good drafter does;
+# differently: neither; loads: it was loaded only
+Verdict = Literal["raises", "dies", "as meant", "as base", "differently", "loads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The engine's verdict on one case. `digest` says of which bytes, `captured` has the target's boundaries,
+    the others names of tensors without a place and of parameters that got nothing, or not all.
+    """
+
+    digest: str
+    verdict: Verdict
+    reason: str = ""
+    captured: tuple[int, ...] = ()
+    skipped: tuple[str, ...] = ()
+    unfilled: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the engine drafts as the checkpoint was trained to, as far as was looked."""
+        return self.verdict in ("as meant", "as base") or (
+            self.verdict == "loads" and not (self.skipped or self.unfilled or self.partly)
+        )
+
+
+def read(path: Path = RECORDS) -> dict[str, Record]:
+    """All records of a file, none where there is no file."""
+    if not path.exists():
+        return {}
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        name: Record(digest, verdict, reason, *(tuple(names) for names in more))
+        for name, (digest, verdict, reason, *more) in rows.items()
+    }
+
+
+def write(path: Path, records: Mapping[str, Record]) -> None:
+    """Write them, one a line."""
+    rows = [f"{json.dumps(name)}: {json.dumps(astuple(record))}" for name, record in records.items()]
+    path.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
