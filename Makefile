@@ -9,6 +9,10 @@ ENGINE_VENV ?= .venv-engine
 ENGINE_BIN := $(ENGINE_VENV)/bin
 ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
 
+SGLANG_VENV ?= .venv-sglang
+SGLANG_BIN := $(SGLANG_VENV)/bin
+SGLANG_PIP := $(SGLANG_BIN)/python -m pip --disable-pip-version-check
+
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_BIN := $(FUZZ_VENV)/bin
 FUZZ_PIP := $(FUZZ_BIN)/python -m pip --disable-pip-version-check
@@ -20,7 +24,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs schemas test test-slow test-engine fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs schemas test test-slow test-engine test-sglang fuzz lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -56,6 +60,18 @@ $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 
 test-engine: $(ENGINE_VENV)/.ready
 	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
+
+# SGLang's own engine without its GPU packages (tests/engine/sglang/README.md)
+$(SGLANG_VENV)/.ready: pyproject.toml constraints.txt tests/engine/sglang/requirements.txt
+	$(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_PIP) install --quiet --constraint constraints.txt torch
+	$(SGLANG_PIP) install --quiet --no-deps --requirement tests/engine/sglang/requirements.txt
+	$(SGLANG_PIP) install --quiet --no-deps sglang==0.5.23
+	$(SGLANG_PIP) install --quiet --no-deps --editable .
+	touch $@
+
+test-sglang: $(SGLANG_VENV)/.ready
+	OMP_NUM_THREADS=1 $(SGLANG_BIN)/python -m pytest -o filterwarnings=default tests/engine/sglang
 
 # without torch: no parser needs it. Where there is no wheel of atheris, inputs are hypothesis's
 $(FUZZ_VENV)/.ready: pyproject.toml requirements/fuzz.txt requirements/run.txt
@@ -122,4 +138,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/validate.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(FUZZ_VENV) $(WHEEL_VENV) .fuzz dist
+	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(FUZZ_VENV) $(WHEEL_VENV) .fuzz dist

@@ -140,6 +140,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "last-boundary": _last_boundary,
     "ids-empty": when(lambda view: view.nested(IDS) == []),
     "ids-twice": when(_repeated_ids),
+    "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
     "head-replaced": when(_replaced_head),
     "biases-unfilled": when(_unfilled_bias),
     "one-state": when(_unused_fc),
@@ -185,7 +186,7 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | s
     runner = behaviour("sglang", ENGINE.releases[-1]).runners[RUNNER]
     lowered = tuple(boundary - 1 for boundary in boundaries)
     for ids in (lowered, tuple(boundaries)):
-        if _meaning(runner, ids, target) == tuple(boundaries):
+        if ids[0] >= 0 and _meaning(runner, ids, target) == tuple(boundaries):
             return ids
     if target.model_type is None and boundaries[0] > 0:
         return (

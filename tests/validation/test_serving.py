@@ -581,6 +581,7 @@ BAD = (
         target={},
     ),
     Bad("sglang-ids-empty", "sglang", "stops", {IDS: [2, 4, 5], "eagle_config": {IDS: []}}, target={}),
+    Bad("sglang-ids-unsorted", "sglang", "ascending", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}),
     Bad("sglang-head-replaced", "sglang", "is None", HEADED, HEADED_TENSORS),
     Bad("sglang-biases-unfilled", "sglang", "because bias says true", {"bias": True}),
     Bad("sglang-one-state", "sglang", config=ONE_STATE, tensors={"fc.weight": floats("fc", HIDDEN, HIDDEN)}),

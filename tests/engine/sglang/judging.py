@@ -6,11 +6,20 @@ from pathlib import Path
 import eaglectl
 from eaglectl.validation.judge import Report
 from tests.engine.agreement.bases import TARGETS, target
+from tests.engine.agreement.judging import DIVIDED, DROPPED, UNTRAINED
 from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import SGLANG, Record
 
 # where validate and the engine of the records disagree, and validate stands
-JUSTIFIED: Mapping[str, str] = {}
+JUSTIFIED: Mapping[str, str] = {
+    "llama31/sglang: parallel": "it was trained to draft in parallel, and drafts one token after the other",
+    "llama31/sglang: fc.bias alone": DROPPED,
+    "llama31/sglang: an unknown tensor": DROPPED,
+    "llama31/sglang: norm_before_fc unstated": DIVIDED,
+    "llama31/sglang: norm_before_fc, nested false": DIVIDED,
+    "llama31/sglang: its own embed_tokens": "EGL704 warns; whether the embedding was trained is not known",
+    "mla3-yarn/kv_b_proj of int8": UNTRAINED,
+}
 
 
 def targets(root: Path) -> Path:
@@ -37,7 +46,7 @@ def disagreement(record: Record, found: Report) -> str:
         if finding.severity == "error"
     ]
     is_passed = found.verdict == "pass" or any(release.outcome == "pass" for release in found.releases)
-    if not record.is_served and is_passed:
+    if record.is_wrong and is_passed:
         return f"false pass: the engine: {record}"
     if record.is_served and errors:
         return f"false alarm: the engine serves it ({record.verdict}), validate: {'; '.join(errors)}"

@@ -5,6 +5,7 @@ names, all that `records.json` does not have yet, which it is then merged into (
 """
 
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -69,7 +70,8 @@ def _record(digest: str, answer: Any) -> Record:
 def _case(root: Path, name: str) -> tuple[Any, ...]:
     """Verdict, reason, captured boundaries, and names: skipped, unfilled, partly filled."""
     case = CASES[name]
-    folder = case.files().write(root / "cases" / name)
+    # SGLang takes the path for a pattern of names: a bracket in it is no file
+    folder = case.files().write(root / "cases" / re.sub(r"\W+", "-", name))
     seen: dict[str, Any] = {}
     for cls in (LlamaForCausalLMEagle3, Eagle3DeepseekV2ForCausalLM):
         spy.watch(cls, seen)

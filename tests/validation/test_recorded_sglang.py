@@ -1,0 +1,37 @@
+"""validate and inspect agree with what SGLang 0.5.23 was recorded to do with changed drafters."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.sglang import judging
+from tests.engine.sglang.cases import CASES
+from tests.engine.sglang.records import read
+
+RECORDED = read()
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return judging.targets(tmp_path_factory.mktemp("targets"))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_validate_agrees_with_the_engine(name: str, targets: Path, tmp_path: Path) -> None:
+    found = judging.disagreement(RECORDED[name], judging.report(name, targets, tmp_path))
+    assert bool(found) == (name in judging.JUSTIFIED), (
+        found or f"no disagreement any more: {judging.JUSTIFIED[name]}"
+    )
+
+
+def test_every_record_is_of_the_case_as_it_is() -> None:
+    assert set(RECORDED) <= set(CASES)
+    assert {name: CASES[name].files().digest() for name in RECORDED} == {
+        name: record.digest for name, record in RECORDED.items()
+    }
+
+
+def test_exceptions_are_few_and_have_a_reason() -> None:
+    assert set(judging.JUSTIFIED) <= set(RECORDED)
+    assert all(judging.JUSTIFIED.values())
+    assert len(judging.JUSTIFIED) < len(RECORDED) / 10
