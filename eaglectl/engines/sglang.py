@@ -18,6 +18,7 @@ from eaglectl.engines.vllm_conditions import (
     null_target_hidden,
     other_activation,
     other_vocabulary,
+    short_positions,
     when,
 )
 from eaglectl.formats.format import IdsPlace
@@ -145,6 +146,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "biases-unfilled": when(_unfilled_bias),
     "one-state": when(_unused_fc),
     "hidden-act": when(other_activation),
+    "positions": when(short_positions),
     "draft-vocab-mismatch": when(other_vocabulary),
     "null-target-hidden": when(null_target_hidden),
     "absorbed-names": when(absorbed_names),
@@ -174,6 +176,8 @@ def _words(case: Case) -> Mapping[str, Any]:
         "draft_vocab": dims.draft_vocab,
         "hidden_act": view.value("hidden_act"),
         "bias_key": _bias_key(view),
+        "positions": view.value("max_position_embeddings"),
+        "target_positions": view.target_text.get("max_position_embeddings"),
     }
 
 

@@ -209,7 +209,8 @@ def _only_rope_parameters(view: View) -> bool:
     return view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None
 
 
-def _short_positions(view: View) -> bool:
+def short_positions(view: View) -> bool:
+    """Whether the drafter's config states fewer positions than the target's."""
     theirs, ours = view.target_text.get("max_position_embeddings"), view.number("max_position_embeddings")
     return isinstance(theirs, int) and ours is not None and ours < theirs
 
@@ -321,7 +322,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "head-absent": when(_headless),
     "head-of-multimodal": _headless_multimodal,
     "embedding-replaced": when(_replaced_embedding),
-    "positions": when(_short_positions),
+    "positions": when(short_positions),
     "target-unlisted": _unlisted_target,
     "speculators-unknown": _in_speculators(lambda view: True),
     "speculators-mla": _in_speculators(lambda view: True),

@@ -581,6 +581,13 @@ BAD = (
         target={},
     ),
     Bad("sglang-ids-empty", "sglang", "stops", {IDS: [2, 4, 5], "eagle_config": {IDS: []}}, target={}),
+    Bad(
+        "sglang-positions",
+        "sglang",
+        "--context-length 1024",
+        {"max_position_embeddings": 1024},
+        target={"max_position_embeddings": 2048},
+    ),
     Bad("sglang-ids-unsorted", "sglang", "ascending", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}),
     Bad("sglang-head-replaced", "sglang", "is None", HEADED, HEADED_TENSORS),
     Bad("sglang-biases-unfilled", "sglang", "because bias says true", {"bias": True}),
