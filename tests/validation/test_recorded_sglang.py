@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import importlib
+
 import pytest
 
 from tests.engine.sglang import judging
@@ -35,3 +37,10 @@ def test_exceptions_are_few_and_have_a_reason() -> None:
     assert set(judging.JUSTIFIED) <= set(RECORDED)
     assert all(judging.JUSTIFIED.values())
     assert len(judging.JUSTIFIED) < len(RECORDED) / 10
+
+
+def test_the_page_of_agreement_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = Path(judging.eaglectl.__file__).parent.parent / "docs"
+    monkeypatch.syspath_prepend(str(docs))
+    agreement = importlib.import_module("agreement")
+    assert agreement.PAGE.read_text() == agreement.page(), "run `make docs`"

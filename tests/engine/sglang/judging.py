@@ -6,7 +6,7 @@ from pathlib import Path
 import eaglectl
 from eaglectl.validation.judge import Report
 from tests.engine.agreement.bases import TARGETS, target
-from tests.engine.agreement.judging import DIVIDED, DROPPED, UNTRAINED
+from tests.engine.agreement.judging import DIVIDED, DROPPED
 from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import SGLANG, Record
 
@@ -18,7 +18,9 @@ JUSTIFIED: Mapping[str, str] = {
     "llama31/sglang: norm_before_fc unstated": DIVIDED,
     "llama31/sglang: norm_before_fc, nested false": DIVIDED,
     "llama31/sglang: its own embed_tokens": "EGL704 warns; whether the embedding was trained is not known",
-    "mla3-yarn/kv_b_proj of int8": UNTRAINED,
+    "llama3/an unknown tensor in the layer": DROPPED,
+    "llama3/a single fc_norm.weight": DROPPED,
+    "llama3/verifier_norm": DROPPED,
 }
 
 

@@ -13,14 +13,14 @@ import pytest
 
 from tests.conftest import FIXTURES
 from tests.engine import pairs
-from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import Record, read
 
 SEED = os.environ.get("EAGLECTL_AGREEMENT_SEED", "2026-11-22")
 COUNT = os.environ.get("EAGLECTL_AGREEMENT_CASES", "24")
-SAMPLE = sorted(CASES) if COUNT == "all" else sorted(random.Random(SEED).sample(sorted(CASES), int(COUNT)))
-PATIENCE = 120.0 + 60.0 * len(SAMPLE)
 RECORDED = read()
+NAMES = sorted(RECORDED)
+SAMPLE = NAMES if COUNT == "all" else sorted(random.Random(SEED).sample(NAMES, int(COUNT)))
+PATIENCE = 120.0 + 60.0 * len(SAMPLE)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,60 @@
+"""docs/agreement.md from the recorded runs of engines: how often validate says what an engine did."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.engine.agreement import judging, records
+from tests.engine.sglang import judging as sglang_judging
+from tests.engine.sglang import records as sglang_records
+from tests.engine.sglang.cases import CASES as SGLANG_CASES
+
+PAGE = Path(__file__).with_name("agreement.md")
+HEAD = """# Agreement with engines
+
+Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk and run by the real
+engine; `validate` judges the same bytes. Outside of the exceptions below there is no false pass (validate passes what the engine does
+not serve as trained) and no false alarm (an error for what it does). `tests/validation/test_recorded_agreement.py` and
+`test_recorded_sglang.py` hold validate to every record; `make test-engine` and `make test-sglang` run samples again.
+
+| engine | runner | cases | what it did | exceptions |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    vllm, sglang = records.read(), sglang_records.read()
+    rows = [
+        _row(records.VLLM, "V1, CPU", [record.verdict for record in vllm.values()], judging.JUSTIFIED),
+        _row(
+            sglang_records.SGLANG,
+            "CPU, chains (tests/engine/sglang/README.md)",
+            [record.verdict for record in sglang.values()],
+            sglang_judging.JUSTIFIED,
+        ),
+    ]
+    missing = len(SGLANG_CASES) - len(set(sglang) & set(SGLANG_CASES))
+    rest = f"\n{missing} of SGLang's {len(SGLANG_CASES)} cases are not recorded yet.\n" if missing else ""
+    exceptions = (
+        _exceptions("vLLM", judging.JUSTIFIED),
+        _exceptions("SGLang", sglang_judging.JUSTIFIED),
+    )
+    return HEAD + "".join(rows) + rest + "".join(exceptions)
+
+
+def _row(engine: str, runner: str, verdicts: list[str], justified: Mapping[str, str]) -> str:
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(Counter(verdicts).items()))
+    return f"| {engine} | {runner} | {len(verdicts)} | {counts} | {len(justified)} |\n"
+
+
+def _exceptions(title: str, justified: Mapping[str, str]) -> str:
+    reasons: dict[str, list[str]] = {}
+    for name, reason in justified.items():
+        reasons.setdefault(reason, []).append(name)
+    lines = [f"* {reason}: {'; '.join(sorted(names))}\n" for reason, names in sorted(reasons.items())]
+    return f"\n## Exceptions: {title}\n\n{''.join(lines)}"
