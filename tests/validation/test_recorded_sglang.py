@@ -1,8 +1,7 @@
 """validate and inspect agree with what SGLang 0.5.23 was recorded to do with changed drafters."""
 
-from pathlib import Path
-
 import importlib
+from pathlib import Path
 
 import pytest
 
