@@ -16,10 +16,11 @@ from tests.engine.sglang.cases import CASES as SGLANG_CASES
 PAGE = Path(__file__).with_name("agreement.md")
 HEAD = """# Agreement with engines
 
-Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk and run by the real
-engine; `validate` judges the same bytes. Outside of the exceptions below there is no false pass (validate passes what the engine does
-not serve as trained) and no false alarm (an error for what it does). `tests/validation/test_recorded_agreement.py` and
-`test_recorded_sglang.py` hold validate to every record; `make test-engine` and `make test-sglang` run samples again.
+Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk
+and run by the real engine; `validate` judges the same bytes. Outside of the exceptions below there is no
+false pass (validate passes what the engine does not serve as trained) and no false alarm (an error for what
+it does). `tests/validation/test_recorded_agreement.py` and `test_recorded_sglang.py` hold validate to every
+record; `make test-engine` and `make test-sglang` run samples again.
 
 | engine | runner | cases | what it did | exceptions |
 |---|---|---|---|---|

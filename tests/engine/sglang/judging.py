@@ -26,7 +26,7 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/t2d that does not": DIVIDED,
     "llama3/input_norm without the flag": DIVIDED,
     "llama3/aux ids as floats": UNREADABLE,
-    "llama3/d2t slightly negative": "a token before the first wraps round to the last, which no prompt here drafts",
+    "llama3/d2t slightly negative": "an index of -1 is the last token, which no prompt here drafts",
     "llama3/norm all zero": UNTRAINED,
     "llama3/lm_head all zero": UNTRAINED,
     "llama3/o_proj all zero": UNTRAINED,
