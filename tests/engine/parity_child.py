@@ -94,7 +94,7 @@ def in_vllm(
         "is_mla": is_mla,
         "is_mla_target": is_mla,
     }
-    llm = LLM(**llm_arguments(request, 128), **options, speculative_config=speculative_config(request))
+    llm = LLM(**llm_arguments(request, 128) | options, speculative_config=speculative_config(request))
     drafter: Any = (
         llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
     )
