@@ -5,7 +5,7 @@ and what makes tests fast.
 import gc
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,12 @@ FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 # typer builds its commands anew at each call, which costs as much as an inspect; no test changes them
 typer.main.get_command = cache(typer.main.get_command)
+
+
+def sampled(names: Iterable[str], step: int) -> list[Any]:
+    """Names as parameters of a test: one in `step` for the fast tests, the others slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=[slow] if place % step else []) for place, name in enumerate(names)]
 
 
 def pytest_collection_finish() -> None:
