@@ -86,7 +86,7 @@ $(FUZZ_VENV)/.ready: pyproject.toml requirements/fuzz.txt requirements/run.txt
 JOBS ?= 2
 FUZZ_TIME = $(if $(MINUTES),--minutes $(MINUTES),--seconds $(or $(SECONDS),20))
 fuzz: $(FUZZ_VENV)/.ready
-	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
+	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --seed $(or $(SEED),0) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

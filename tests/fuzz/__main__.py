@@ -1,8 +1,8 @@
 """`make fuzz`: every parser for some time, two at once, and a table of what was found.
 
-    python -m tests.fuzz [--seconds 20 | --minutes 5] [--parser header]... [--jobs 2] [--keep] [FOLDER]
+    python -m tests.fuzz [--seconds 20 | --minutes 5] [--parser header]... [--seed N] [--jobs 2] [--keep] [DIR]
 
-FOLDER (.fuzz) keeps what atheris learned, and the findings. `--keep` then writes the smallest inputs that
+DIR (.fuzz) keeps what atheris learned, and the findings. `--keep` then writes the smallest inputs that
 reach the same code to tests/fuzz/corpus. Exit code 1 where there are findings.
 """
 
@@ -63,7 +63,7 @@ def read_once(parsers: Sequence["Parser"]) -> None:
             parser.read(next(iter(parser.seeds())))
 
 
-def start(parser: "Parser", seconds: float, folder: Path) -> int:
+def start(parser: "Parser", seconds: float, seed: int, folder: Path) -> int:
     """Fuzz a parser in a fork, which has all imports; its process id."""
     from tests.fuzz.child import run_parser
 
@@ -75,7 +75,7 @@ def start(parser: "Parser", seconds: float, folder: Path) -> int:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
-        run_parser(parser, seconds, folder)
+        run_parser(parser, seconds, seed, folder)
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -93,13 +93,15 @@ def outcome(name: str, code: int, folder: Path) -> Outcome:
     return Outcome(name, figures["inputs"], figures["seconds"], figures["places"], ended)
 
 
-def fuzz(parsers: Sequence["Parser"], seconds: float, jobs: int, folder: Path) -> list[Outcome]:
+def fuzz(
+    parsers: Sequence["Parser"], seconds: float, jobs: int, folder: Path, seed: int = 0
+) -> list[Outcome]:
     """Run all parsers, `jobs` at once, and print a line for each."""
     waiting, running, outcomes = list(reversed(parsers)), dict[int, str](), list[Outcome]()
     while waiting or running:
         while waiting and len(running) < jobs:
             parser = waiting.pop()
-            running[start(parser, seconds, folder / parser.name)] = parser.name
+            running[start(parser, seconds, seed, folder / parser.name)] = parser.name
         process, status = os.wait()
         name = running.pop(process)
         outcomes.append(outcome(name, os.waitstatus_to_exitcode(status), folder / name))
@@ -114,6 +116,7 @@ def options_of(arguments: Sequence[str] | None, names: Sequence[str]) -> argpars
     parser.add_argument("--seconds", type=float, default=20.0, help="for each parser")
     parser.add_argument("--minutes", type=float, help="for each parser")
     parser.add_argument("--parser", action="append", choices=sorted(names))
+    parser.add_argument("--seed", type=int, default=0, help="of the mutations; 0: another each time")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("folder", type=Path, nargs="?", default=Path(".fuzz"))
@@ -140,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.tempdir = temporary
         with instrumentation():
             read_once(chosen)
-        outcomes = fuzz(chosen, seconds, options.jobs, options.folder)
+        outcomes = fuzz(chosen, seconds, options.jobs, options.folder, options.seed)
         if options.keep:
             from tests.fuzz.keep import keep
 

@@ -62,7 +62,7 @@ class Run:
         (self.folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
-def run_parser(parser: Parser, seconds: float, folder: Path) -> None:
+def run_parser(parser: Parser, seconds: float, seed: int, folder: Path) -> None:
     """Fuzz a parser. May end the process, and not return.
 
     What is found goes to FOLDER/findings, the inputs that atheris keeps to FOLDER/corpus, figures to
@@ -70,23 +70,24 @@ def run_parser(parser: Parser, seconds: float, folder: Path) -> None:
     """
     run = Run(parser, folder)
     if find_spec("atheris"):
-        by_atheris(run, seconds)
+        by_atheris(run, seconds, seed)
     else:
         by_hypothesis(run, seconds)
 
 
-def by_atheris(run: Run, seconds: float) -> None:
+def by_atheris(run: Run, seconds: float, seed: int) -> None:
     """Mutations led by the coverage of eaglectl and of what it reads with. Does not return."""
     import atheris
 
     folder = run.folder
-    for number, seed in enumerate(run.seeds):
-        (folder / "corpus" / f"seed-{number}").write_bytes(seed)
-    words = {word for seed in run.seeds for word in PARTS.findall(seed)[:200]} | set(ODD)
+    for number, data in enumerate(run.seeds):
+        (folder / "corpus" / f"seed-{number}").write_bytes(data)
+    words = {word for data in run.seeds for word in PARTS.findall(data)[:200]} | set(ODD)
     entries = ("".join(f"\\x{byte:02x}" for byte in word) for word in sorted(words)[:400])
     (folder / "words").write_text("".join(f'"{entry}"\n' for entry in entries), encoding="ascii")
     options = {
         "max_total_time": max(1, round(seconds)),
+        "seed": seed,
         "timeout": HANGS,
         "rss_limit_mb": 3000,
         "max_len": min(MAX_INPUT, max([4096, *map(len, run.seeds)])),

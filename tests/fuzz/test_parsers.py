@@ -87,7 +87,7 @@ def test_a_run_by_hypothesis_counts_its_inputs_and_keeps_what_it_finds(
     monkeypatch.setattr(child, "find_spec", lambda name: None)
     monkeypatch.setattr(child, "limit_memory", lambda: None)
     parser = Parser("a", lambda data: [][len(data) > 20], lambda: [b"x" * 30])
-    child.run_parser(parser, 0.2, tmp_path)
+    child.run_parser(parser, 0.2, 1, tmp_path)
     ended = outcome("a", 0, tmp_path)
     assert ended.inputs > 10
     [(place, name)] = ended.places.items()
