@@ -1,6 +1,6 @@
 """`make fuzz`: every parser for some time, two at once, and a table of what was found.
 
-    python -m tests.fuzz [--seconds 20 | --minutes 5] [--parser header]... [--seed N] [--jobs 2] [--keep] [DIR]
+  python -m tests.fuzz [--seconds 20 | --minutes N] [--parser header]... [--seed N] [--jobs 2] [--keep] [DIR]
 
 DIR (.fuzz) keeps what atheris learned, and the findings. `--keep` then writes the smallest inputs that
 reach the same code to tests/fuzz/corpus. Exit code 1 where there are findings.
