@@ -243,7 +243,7 @@ def front_matter(card: str) -> dict[str, list[str]]:
     block = MATTER.match(card)
     facts: dict[str, list[str]] = {}
     key = ""
-    for line in block[2].splitlines() if block else []:
+    for line in block[2].split("\n") if block else []:
         if top := re.match(r"([A-Za-z_][\w-]*):(.*)", line):
             key, line = top[1], top[2]
             facts[key] = []
