@@ -27,6 +27,8 @@ WORDS = {True: "yes", False: "no", None: "unknown"}
 # a list in brackets on one line, without brackets in it
 FLOW = re.compile(r"\[[^\[\]]*\][ \t]*(?:#.*)?")
 KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
+# line breaks to YAML, and not to those who split at line feeds
+ODD_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
 
 
@@ -97,6 +99,11 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         text = f"---{newline}---{newline}{newline}{text}"
         match = MATTER.match(text)
         assert match is not None
+    if ODD_BREAK.search(match[2]):
+        raise RefusedError(
+            f"{CARD}: its front matter has a line break that only some readers take for one (a lone carriage"
+            " return, or Unicode's); end its lines with a line feed"
+        )
     _check_keys(match[2])
     known = front_matter(text)
     inner = _with_tags(match[2], _tags(facts), newline)
