@@ -12,6 +12,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.cli import run
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError
+from tests import probes
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -138,28 +139,8 @@ def test_a_dflash_file_is_still_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def largest_error(drafter: Drafter) -> float:
-    """Of the reference's logits against those of DeepSpec's own forward: a prompt, then two draft steps."""
-    torch = pytest.importorskip("torch")
-    from safetensors.torch import load_file
-
-    from eaglectl.reference.loading import load_drafter
-
-    probe = load_file(PRODUCER / "probe.safetensors")
-    model = load_drafter(SOURCE, drafter, dtype="float32", device="cpu")
-    table, head = model.weights["embed_tokens.weight"], model.weights["lm_head.weight"]
-    slots = torch.arange(probe["tokens"].shape[1])
-    mask = slots[None, :, None] >= slots[None, None]
-    caches, state = model.new_caches(), model.combine_hidden_states(probe["states"])
-    state = model.forward(table[probe["tokens"]], state, slots[None], caches, mask)
-    pairs = [(model.logits(state, head), probe["logits"])]
-    state = model.feedback(state[:, -1:])
-    for step in range(2):
-        position = torch.tensor([[len(slots) + step]])
-        seen = torch.ones(1, 1, len(slots) + step + 1, dtype=torch.bool)
-        state = model.forward(table[probe[f"step{step}.token"]], state, position, caches, seen)
-        pairs.append((model.logits(state, head), probe[f"step{step}.logits"]))
-        state = model.feedback(state)
-    return max(float((own - theirs).abs().max() / theirs.abs().max()) for own, theirs in pairs)
+    """Of the fixture, read as this drafter, against DeepSpec's own forward."""
+    return probes.largest_error(PRODUCER / "probe.safetensors", SOURCE, drafter)
 
 
 def test_the_reference_computes_what_deepspecs_own_forward_does() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import sampled
+from tests.engine.agreement.judging import targets as targets_of_cases
 from tests.engine.sglang import judging
 from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import read
@@ -15,7 +16,7 @@ RECORDED = read()
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return judging.targets(tmp_path_factory.mktemp("targets"))
+    return targets_of_cases(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.mark.parametrize("name", sampled(RECORDED, 5))

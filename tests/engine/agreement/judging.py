@@ -109,11 +109,16 @@ def report(name: str, root: Path, parent: Path) -> Report:
 
 def disagreement(record: Record, found: Report) -> str:
     """How validate and the engine disagree, in words; empty where they do not."""
+    words = ", ".join(filter(None, (record.verdict, record.said)))
+    return compared(found, words, is_served=record.is_served, is_wrong=not record.is_served)
+
+
+def compared(found: Report, words: str, *, is_served: bool, is_wrong: bool) -> str:
+    """How validate disagrees with an engine that served the drafter as trained, or was seen not to."""
     errors = [f"{one.rule.id} {one.match.message}" for one in found.findings if one.severity == "error"]
     is_passed = found.verdict == "pass" or any(one.outcome == "pass" for one in found.releases)
-    if not record.is_served and is_passed:
-        return f"false pass: the engine: {record.verdict}, {record.said}"
-    if record.is_served and errors:
-        served = ", ".join(filter(None, (record.verdict, record.said)))
-        return f"false alarm: the engine serves it ({served}), validate: {'; '.join(errors)}"
+    if is_wrong and is_passed:
+        return f"false pass: the engine: {words}"
+    if is_served and errors:
+        return f"false alarm: the engine serves it ({words}), validate: {'; '.join(errors)}"
     return ""

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import eaglectl
 from eaglectl.validation.judge import Report
-from tests.engine.agreement.bases import TARGETS, target
-from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNTRAINED
+from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNTRAINED, compared
 from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import SGLANG, Record
 
@@ -33,13 +32,6 @@ JUSTIFIED: Mapping[str, str] = {
 }
 
 
-def targets(root: Path) -> Path:
-    """Write all targets below `root`."""
-    for kind in TARGETS:
-        target(kind).write(root / kind)
-    return root
-
-
 def report(name: str, root: Path, parent: Path) -> Report:
     """What validate says of a case, its target at hand."""
     case = CASES[name]
@@ -51,14 +43,4 @@ def report(name: str, root: Path, parent: Path) -> Report:
 
 def disagreement(record: Record, found: Report) -> str:
     """How validate and the engine disagree, in words; empty where they do not."""
-    errors = [
-        f"{finding.rule.id} {finding.match.message}"
-        for finding in found.findings
-        if finding.severity == "error"
-    ]
-    is_passed = found.verdict == "pass" or any(release.outcome == "pass" for release in found.releases)
-    if record.is_wrong and is_passed:
-        return f"false pass: the engine: {record}"
-    if record.is_served and errors:
-        return f"false alarm: the engine serves it ({record.verdict}), validate: {'; '.join(errors)}"
-    return ""
+    return compared(found, str(record), is_served=record.is_served, is_wrong=record.is_wrong)
