@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
+from eaglectl.api.validating import given_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.drafter.drafter import Note
@@ -14,6 +15,8 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.results import Inspection
+from eaglectl.validation.judge import errors_for_engines
+from eaglectl.validation.subject import Subject
 
 
 def inspect(
@@ -26,15 +29,20 @@ def inspect(
     """
     wanted = [parse_engine(text) for text in engines]
     answers = answers or Answers()
-    checkpoint = read_checkpoint(open_source(source))
+    opened = open_source(source)
+    checkpoint = read_checkpoint(opened)
     choice = fitting_target(choose_target(checkpoint.source, target), checkpoint, answers)
     drafter = read_drafter(checkpoint, answers, choice.known())
     drafter = replace(drafter, notes=tuple(_explained(note, choice) for note in drafter.notes))
     names, config = tuple(checkpoint.tensors), checkpoint.config
     flat = by_name(drafter.producer).flat(config)
 
+    subject = Subject(opened, given_target(choice), answers=answers, headers_only=True)
+    errors = tuple(f"{rule}: {message}" for rule, message in errors_for_engines(subject) if rule)
+
     def judge(one: EngineRequest) -> tuple[Verdict, ...]:
-        return verdicts(drafter, config, flat, names, one)
+        found = verdicts(drafter, config, flat, names, one, subject.target.config)
+        return tuple(_with(errors, verdict) for verdict in found)
 
     every = (*judge(parse_engine("vllm>=0")), *judge(parse_engine("sglang")))
     asked = tuple(verdict for one in wanted for verdict in judge(one))
@@ -52,6 +60,13 @@ def inspect(
         launch_commands(drafter, place, revision=revision),
         command("convert", source, target=choice.text, answers=answers),
     )
+
+
+def _with(errors: tuple[str, ...], verdict: Verdict) -> Verdict:
+    """The verdict; no fact shows what the engine does with a checkpoint that validate finds an error in."""
+    if not errors or verdict.outcome != "as trained":
+        return verdict
+    return replace(verdict, outcome="unknown", reasons=errors)
 
 
 def _explained(note: Note, choice: TargetChoice) -> Note:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target, target_source
-from eaglectl.api.targets import choose_target, fitting_target
+from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -68,7 +68,7 @@ def validate(
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            _given_target(opened, options),
+            given_target(_chosen_target(opened, options)),
             tuple(parse_engine(text) for text in options.engines or policy.engines),
             options.answers,
             policy,
@@ -88,12 +88,17 @@ def check_options(options: ValidateOptions) -> None:
     select_rules(options.read_policy(), options.select, options.ignore)
 
 
-def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
+def _chosen_target(source: Source, options: ValidateOptions) -> TargetChoice:
     """The target that was given, or that the checkpoint names and that fits it."""
     choice = choose_target(source, options.target)
     if options.target is None:
         with suppress(EaglectlError):  # what cannot be read is for the rules to report
             choice = fitting_target(choice, read_checkpoint(source), options.answers)
+    return choice
+
+
+def given_target(choice: TargetChoice) -> GivenTarget:
+    """The files of a target; without its config where that cannot be read."""
     if choice.place is None:
         return GivenTarget(choice.known())
     files = target_source(choice.place)

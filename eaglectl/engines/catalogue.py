@@ -126,11 +126,12 @@ def verdicts(
     flat: Mapping[str, Any],
     names: tuple[str, ...],
     wanted: EngineRequest,
+    target: Mapping[str, Any] | None = None,
 ) -> tuple[Verdict, ...]:
-    """What each requested release does with a checkpoint as stored."""
+    """What each requested release does with a checkpoint as stored; `target` is the target's config."""
     if wanted.engine not in ENGINES:
         return ()
-    view = view_for(wanted.engine, drafter, config, flat, names)
+    view = view_for(wanted.engine, drafter, config, flat, names, target)
     return tuple(ENGINES[wanted.engine].verdict(view, release) for release in wanted.releases)
 
 

@@ -6,14 +6,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eaglectl.errors import UnreadableError
+from eaglectl.validation.catalogue import rules as every_rule
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.fixes import smallest_changes
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule, Severity
 from eaglectl.validation.subject import Subject
 from eaglectl.validation.verdicts import Outcome as Outcome
+from eaglectl.validation.verdicts import (
+    Reason,
+    changes_serving,
+    general_errors,
+    is_asked,
+    one_each,
+    release_verdicts,
+)
 from eaglectl.validation.verdicts import ReleaseVerdict as ReleaseVerdict
-from eaglectl.validation.verdicts import is_asked, one_each, release_verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,12 @@ def judge(
         target=subject.target.known.origin,
         smallest_changes=smallest_changes(subject, result.rule_ids, path),
     )
+
+
+def errors_for_engines(subject: Subject) -> tuple[Reason, ...]:
+    """The errors that change how every engine serves the checkpoint, as rule ids and messages."""
+    general = [rule for rule in every_rule() if changes_serving(rule)]
+    return tuple(general_errors(subject, _run(subject, general, Policy()).findings))
 
 
 def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:

@@ -82,7 +82,7 @@ def release_verdicts(
     releases = _judged_releases(subject, rules)
     if not releases:
         return ()
-    general = tuple(_general(subject, findings))
+    general = tuple(general_errors(subject, findings))
     try:
         facts = subject.applied_facts
     except CannotLook as reason:
@@ -143,24 +143,28 @@ def _reporting_rule(applied_fact: AppliedFact, reporting: Collection[str]) -> st
     return next((rule for rule in (own, *applied_fact.fact.reported_by) if rule in reporting), own)
 
 
-def _general(subject: Subject, findings: Sequence[Finding]) -> Iterator[Reason]:
+def general_errors(subject: Subject, findings: Sequence[Finding]) -> Iterator[Reason]:
     """Errors that concern every release.
 
     Those of other rules, and problems in reading that no rule reports.
     """
     for finding in findings:
         is_error = finding.rule.severity == "error" and not finding.match.engines
-        if is_error and _changes_serving(finding.rule, subject):
+        if is_error and changes_serving(finding.rule) and _is_read(finding.rule, subject):
             yield finding.rule.id, finding.match.message
     for note in subject.drafter.notes if subject.read_error is None else ():
         if note.level == "problem" and not note.topic:
             yield "", note.text
 
 
-def _changes_serving(rule: Rule, subject: Subject) -> bool:
-    if rule.family.startswith("serving"):
-        return False
-    return rule.family not in NOT_SERVED or (subject.read_error is None and rule.name in WEIGHT_FILES)
+def changes_serving(rule: Rule) -> bool:
+    """Whether what the rule reports changes how any engine serves the checkpoint."""
+    is_of_one_engine = rule.family.startswith("serving")
+    return not is_of_one_engine and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
+
+
+def _is_read(rule: Rule, subject: Subject) -> bool:
+    return rule.family not in NOT_SERVED or subject.read_error is None
 
 
 def _questions(subject: Subject) -> list[str]:

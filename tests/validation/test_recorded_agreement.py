@@ -7,8 +7,9 @@ import pytest
 
 from tests.conftest import sampled
 from tests.engine.agreement import judging
+from tests.engine.agreement.bases import BASES
 from tests.engine.agreement.cases import CASES
-from tests.engine.agreement.records import RECORDS, read
+from tests.engine.agreement.records import RECORDS, VLLM, read
 
 RECORDED = read()
 
@@ -24,6 +25,12 @@ def test_validate_agrees_with_the_engine(name: str, targets: Path, tmp_path: Pat
     assert bool(found) == (name in judging.JUSTIFIED), (
         found or f"no disagreement any more: {judging.JUSTIFIED[name]}"
     )
+
+
+@pytest.mark.parametrize("name", sampled(CASES, 5))
+def test_inspect_and_validate_say_the_same(name: str, targets: Path, tmp_path: Path) -> None:
+    folder = CASES[name].files().write(tmp_path / "drafter")
+    assert judging.contradiction(folder, targets / BASES[CASES[name].base].kind, VLLM) == ""
 
 
 def test_every_record_is_of_the_case_as_it_is() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import sampled
+from tests.engine.agreement.judging import contradiction
 from tests.engine.agreement.judging import targets as targets_of_cases
 from tests.engine.sglang import judging
 from tests.engine.sglang.cases import CASES
-from tests.engine.sglang.records import read
+from tests.engine.sglang.records import SGLANG, read
 
 RECORDED = read()
 
@@ -25,6 +26,12 @@ def test_validate_agrees_with_the_engine(name: str, targets: Path, tmp_path: Pat
     assert bool(found) == (name in judging.JUSTIFIED), (
         found or f"no disagreement any more: {judging.JUSTIFIED[name]}"
     )
+
+
+@pytest.mark.parametrize("name", sampled(CASES, 5))
+def test_inspect_and_validate_say_the_same(name: str, targets: Path, tmp_path: Path) -> None:
+    folder = CASES[name].files().write(tmp_path / "drafter")
+    assert contradiction(folder, targets / CASES[name].kind, SGLANG) == ""
 
 
 def test_every_record_is_of_the_case_as_it_is() -> None:

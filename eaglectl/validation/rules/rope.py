@@ -100,7 +100,7 @@ def rope_spellings(subject: Subject) -> Iterator[Match]:
     yield from subject.reported("rope-spellings")
 
 
-@rule("EGL605", "rope-pairing", "warning")
+@rule("EGL605", "rope-pairing", "error")
 def rope_pairing(subject: Subject) -> Iterator[Match]:
     """An MLA drafter rotates pairs of neighbouring dimensions.
 

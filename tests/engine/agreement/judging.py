@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import eaglectl
+from eaglectl.errors import EaglectlError
 from eaglectl.validation.judge import Report
 from tests.engine.agreement.bases import BASES, TARGETS, target
 from tests.engine.agreement.cases import CASES
@@ -30,6 +31,13 @@ V2 = (
     "the release takes the V2 runner for this target wherever Triton is, which reads other keys;"
     " on CPUs it takes V1"
 )
+# what validate may say of a release where inspect says this
+AGREEING = {
+    "as trained": ("pass",),
+    "differs": ("fail",),
+    "fails": ("fail",),
+    "unknown": ("fail", "could-not-look"),
+}
 # where validate and the engine of the records disagree, and validate stands
 JUSTIFIED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -96,6 +104,18 @@ def targets(root: Path) -> Path:
     for kind in TARGETS:
         target(kind).write(root / kind)
     return root
+
+
+def contradiction(folder: Path, target: Path, engine: str) -> str:
+    """Where inspect and validate, both with headers alone, say different things of one engine release."""
+    asked = eaglectl.ValidateOptions(target=str(target), engines=[engine], headers_only=True)
+    release = eaglectl.validate(str(folder), asked).releases[0]
+    try:
+        found = eaglectl.inspect(str(folder), target=str(target), engines=[engine]).requested[0]
+    except EaglectlError as error:
+        return "" if release.outcome != "pass" else f"validate passes it, and inspect cannot read it: {error}"
+    is_agreed = release.outcome in AGREEING[found.outcome]
+    return "" if is_agreed else f"inspect: {found.outcome}; validate: {release.outcome} {release.reasons}"
 
 
 def report(name: str, root: Path, parent: Path) -> Report:
