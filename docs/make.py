@@ -62,7 +62,8 @@ def _contents(rules: Iterable[Rule]) -> str:
 def _section(rule: Rule) -> str:
     engines = f"\nConcerns `{rule.engines}`.\n" if rule.engines else ""
     head = f"### {rule.id} {rule.name}\n\n*{rule.severity}.* {rule.summary}\n"
-    return f"{head}{engines}\n{rule.why}\n\nFix: {rule.fix}\n"
+    evidence = f"\nEvidence: {rule.evidence}.\n" if rule.evidence else ""
+    return f"{head}{engines}\n{rule.why}\n{evidence}\nFix: {rule.fix}\n"
 
 
 def _pains() -> str:

@@ -4,6 +4,7 @@ Every fact has a condition, and known cases come out as they were measured.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from packaging.specifiers import SpecifierSet
 
 import eaglectl
 from eaglectl.engines import vllm
+from eaglectl.engines.behaviour import unversioned_behaviour
 from eaglectl.engines.catalogue import ENGINES, parse_engine, view_for
+from eaglectl.engines.data import data_from, folder
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.validation.support import ideal, services
-from tests.builders import call
+from tests.builders import ABSENT, call
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -306,3 +309,78 @@ def test_ranges_are_those_of_pep_508(text: str) -> None:
 def test_ranges_of_releases_are_told_in_few_words() -> None:
     assert ranges(("0.33.0", "0.31.0", "0.32.0", "0.10.0"), vllm.releases()) == "0.10.0, 0.31.0 - 0.33.0"
     assert ranges((), vllm.releases()) == ""
+
+
+def with_data(parent: Path, name: str, key: str, place: int, **changes: Any) -> Path:
+    """A copy of the data files with keys of one row changed (ABSENT: gone)."""
+    shutil.copytree(folder(), parent / "data", ignore=lambda _, names: {n for n in names if ".json" not in n})
+    path = parent / "data" / name
+    data = json.loads(path.read_text())
+    row = {**data[key][place], **changes}
+    data[key][place] = {name: value for name, value in row.items() if value is not ABSENT}
+    path.write_text(json.dumps(data))
+    return path.parent
+
+
+@pytest.mark.parametrize("run_in", [ABSENT, None, ["0.32.0"], "run"])
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_a_fact_that_states_no_evidence_is_refused(name: str, run_in: Any, tmp_path: Path) -> None:
+    with (
+        data_from(with_data(tmp_path, f"{name}_releases.json", "facts", 1, run_in=run_in)),
+        pytest.raises(ValueError, match="run_in has to name the releases"),
+    ):
+        list(ENGINES[name].facts)
+
+
+def test_a_fact_is_not_run_in_a_release_that_it_does_not_concern(tmp_path: Path) -> None:
+    changed_data = with_data(
+        tmp_path, "vllm_releases.json", "facts", 0, releases="<0.18.0", run_in={"0.18.0": "llama3/none"}
+    )
+    with (
+        data_from(changed_data),
+        pytest.raises(ValueError, match=r"names 0\.18\.0, in which it does not hold"),
+    ):
+        list(vllm.ENGINE.facts)
+
+
+@pytest.mark.parametrize("run_in", [ABSENT, {"0.31.0": ["V1"], "0.99.0": ["V1"]}])
+def test_an_entry_that_states_no_evidence_of_its_releases_is_refused(run_in: Any, tmp_path: Path) -> None:
+    with (
+        data_from(with_data(tmp_path, "vllm_releases.json", "behaviour", -1, run_in=run_in)),
+        pytest.raises(ValueError, match="run_in"),
+    ):
+        vllm.ENGINE.behaviour("0.33.0")
+
+
+def test_an_engine_without_releases_states_its_evidence_too(tmp_path: Path) -> None:
+    with (
+        data_from(with_data(tmp_path, "unversioned.json", "engines", "atom", run_in=ABSENT)),  # type: ignore[arg-type]
+        pytest.raises(ValueError, match="atom: run_in"),
+    ):
+        unversioned_behaviour("atom")
+
+
+def test_the_table_of_engines_says_what_was_run_and_what_was_read() -> None:
+    out = call("engines").out
+    assert "run: 0.32.0 (" in out and "read in their sources, not run: 0.10.0 - 0.31.0, 0.33.0" in out
+    assert "read in their sources, not run: tensorrt-llm, tokenspeed, atom" in out
+    document = call("engines", "--json").document
+    releases = {row["release"]: row for row in document["engines"][0]["releases"]}
+    assert "V1" in releases["0.32.0"]["run"] and releases["0.32.0"]["facts"]["run"] >= 28
+    assert releases["0.31.0"]["run"] == [] and releases["0.31.0"]["facts"]["run"] == 0
+    facts = {row["id"]: row["run_in"] for row in document["engines"][0]["facts"]}
+    assert facts["d2t-missing"] == {"0.32.0": "llama3/d2t missing"} and facts["fc-norm-dropped"] == {}
+    assert {row["evidence"] for row in document["not_followed"]} == {"read"}
+
+
+def test_explain_shows_the_evidence_of_a_fact() -> None:
+    assert (
+        "run on vLLM 0.32.0: llama3/d2t missing; read in the sources of the other"
+        in call("explain", "EGL1009").out
+    )
+    assert "read in the sources of vLLM, not run" in call("explain", "EGL1016").out
+    assert call("explain", "EGL1016", "--json").document["evidence"] == "read in the sources of vLLM, not run"
+    assert (
+        call("explain", "EGL101", "--json").document["evidence"] == ""
+        and "Evidence" not in call("explain", "EGL101").out
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from eaglectl.drafter.default_layers import DefaultLayers
-from eaglectl.engines.data import folder, read
+from eaglectl.engines.data import check_evidence, folder, read
 from eaglectl.engines.releases import is_within, release_numbers
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
@@ -123,8 +123,13 @@ def unversioned() -> Mapping[str, Any]:
 
 
 def unversioned_behaviour(engine: str) -> Behaviour:
-    """What an engine does whose releases are not followed."""
-    return parse(unversioned()["engines"][engine]["behaviour"], engine)
+    """What an engine does whose releases are not followed.
+
+    Raises ValueError where it does not state its evidence.
+    """
+    stated = unversioned()["engines"][engine]
+    check_evidence(stated, engine, lambda release: True)
+    return parse(stated["behaviour"], engine)
 
 
 @cache
@@ -144,7 +149,7 @@ def stated(engine: str, release: str) -> Mapping[str, Any]:
 def entries(engine: str) -> Sequence[Mapping[str, Any]]:
     """The entries of an engine's data file.
 
-    Raises ValueError where releases do not ascend or are outside their range.
+    Raises ValueError where releases do not ascend or are outside their range, or the evidence is not stated.
     """
     return _entries(folder(), engine)
 
@@ -154,6 +159,7 @@ def _entries(where: Path, engine: str) -> Sequence[Mapping[str, Any]]:
     rows: Sequence[Mapping[str, Any]] = read(where, f"{engine}_releases.json")["behaviour"]
     known = [release_numbers(release) or () for row in rows for release in row["releases"]]
     for row in rows:
+        check_evidence(row, f"{engine}, the entry of {row['releases']}", row["releases"].__contains__)
         for release in row["releases"]:
             if not is_within(row["range"], release):
                 raise ValueError(f"{engine} {release}: it is not in the range {row['range']!r} of its entry")

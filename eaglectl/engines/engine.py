@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from eaglectl.engines.behaviour import Behaviour, behaviour, releases
+from eaglectl.engines.behaviour import Behaviour, behaviour, releases, stated
 from eaglectl.engines.data import load
-from eaglectl.engines.facts import AppliedFact, Fact, Outcome, facts
+from eaglectl.engines.facts import AppliedFact, Evidence, Fact, Outcome, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import View
@@ -111,6 +111,16 @@ class Engine:
     def behaviour(self, release: str) -> Behaviour:
         """What a release reads and captures."""
         return behaviour(self.name, release)
+
+    def runners_run(self, release: str) -> tuple[str, ...]:
+        """The runners of a release that ran recorded cases; none where the release was only read."""
+        named = stated(self.name, release)["run_in"].get(release, ())
+        return tuple(name for name in self.behaviour(release).runners if name in named)
+
+    def evidence(self, release: str) -> Mapping[Evidence, int]:
+        """How many facts of a release were run, and how many read only."""
+        known = [fact.evidence(release) for fact in self.facts if is_within(fact.releases, release)]
+        return {"run": known.count("run"), "read": known.count("read")}
 
     def readings(self, view: View, release: str) -> Mapping[str, CapturedLayers]:
         """The layers that `release` captures for a checkpoint, by the runners that it may take."""

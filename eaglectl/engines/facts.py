@@ -6,9 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from eaglectl.engines.data import folder, read
+from eaglectl.engines.data import check_evidence, folder, read
+from eaglectl.engines.releases import is_within
 
 Outcome = Literal["as trained", "differs", "fails", "unknown"]
+# run: a recorded case shows it on the engine itself; read: its sources show it
+Evidence = Literal["run", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class Fact:
     `message` has places for a checkpoint's values; `summary`, `why` and `fix` are the rule's documentation.
     `remedy` is the smallest change that helps: config keys to write, "convert", "restore" (only the trainer
     can) or "upgrade" (the engine). `reported_by` are rules that report the same defect whatever the engine.
-    Where a final fact holds, no other is reported.
+    Where a final fact holds, no other is reported. `run_in` has the releases in which the engine itself
+    showed the fact, each with the recorded case; in all others it was read in the sources.
     """
 
     id: str
@@ -32,8 +36,13 @@ class Fact:
     fix: str
     remedy: Mapping[str, Any] | str
     source: str
+    run_in: Mapping[str, str]
     reported_by: tuple[str, ...] = ()
     is_final: bool = False
+
+    def evidence(self, release: str) -> Evidence:
+        """How it is known that the fact holds in a release."""
+        return "run" if release in self.run_in else "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,10 @@ class AppliedFact:
 
 
 def facts(engine: str) -> tuple[Fact, ...]:
-    """The facts of an engine, in the order of its data file."""
+    """The facts of an engine, in the order of its data file.
+
+    Raises ValueError where one does not state its evidence.
+    """
     return _facts(folder(), engine)
 
 
@@ -58,5 +70,6 @@ def _facts(where: Path, engine: str) -> tuple[Fact, ...]:
 
 
 def _fact(row: Mapping[str, Any]) -> Fact:
+    check_evidence(row, f"the fact {row['id']}", lambda release: is_within(row["releases"], release))
     lists: dict[str, Any] = {key: tuple(row.get(key, ())) for key in ("classes", "reported_by")}
     return Fact(**{**row, **lists})

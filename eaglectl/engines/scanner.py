@@ -274,6 +274,7 @@ def entry(found: Found, release: str) -> Mapping[str, Any]:
         "range": f">={found['release']}",
         "releases": [found["release"]],
         "source": "sources of the wheel, by `eaglectl engines scan`",
+        "run_in": {},
         **{key: value for key, value in changed.items() if value and value != before.get(key)},
     }
 

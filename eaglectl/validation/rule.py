@@ -53,7 +53,7 @@ class Rule:
     """One rule; `summary`, `why` and `fix` document it. `engines` is PEP 508 text, empty for all engines.
 
     `reported_by` are ids of rules that report the same defect for every engine: one of two such findings is
-    kept.
+    kept. `evidence` is how the fact of an engine behind it is known: where it was run, or that it was read.
     """
 
     id: str
@@ -65,6 +65,7 @@ class Rule:
     check: Check
     engines: str = ""
     reported_by: tuple[str, ...] = ()
+    evidence: str = ""
 
     @property
     def family(self) -> str:

@@ -50,3 +50,14 @@ def test_exceptions_are_few_and_have_a_reason() -> None:
     assert set(judging.JUSTIFIED) <= set(CASES)
     assert all(judging.JUSTIFIED.values())
     assert len(judging.JUSTIFIED) < len(CASES) / 10
+
+
+RUN = judging.run_facts("vllm", "0.32.0")
+
+
+@pytest.mark.parametrize("name", sampled(RUN, 5))
+def test_the_recorded_case_of_a_fact_shows_it(name: str, targets: Path, tmp_path: Path) -> None:
+    fact, case = RUN[name]
+    record = RECORDED[case]
+    found = judging.report(case, targets, tmp_path, select=[fact.rule])
+    assert not judging.unshown(fact, found, record.verdict, is_wrong=not record.is_served)

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import sampled
-from tests.engine.agreement.judging import contradiction
+from tests.engine.agreement.judging import contradiction, run_facts, unshown
 from tests.engine.agreement.judging import targets as targets_of_cases
 from tests.engine.sglang import judging
 from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import SGLANG, read
 
 RECORDED = read()
+RUN = run_facts("sglang", "0.5.23")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,14 @@ def test_exceptions_are_few_and_have_a_reason() -> None:
     assert set(judging.JUSTIFIED) <= set(RECORDED)
     assert all(judging.JUSTIFIED.values())
     assert len(judging.JUSTIFIED) < len(RECORDED) / 10
+
+
+@pytest.mark.parametrize("name", sampled(RUN, 5))
+def test_the_recorded_case_of_a_fact_shows_it(name: str, targets: Path, tmp_path: Path) -> None:
+    fact, case = RUN[name]
+    record = RECORDED[case]
+    found = judging.report(case, targets, tmp_path, select=[fact.rule])
+    assert not unshown(fact, found, record.verdict, is_wrong=record.is_wrong)
 
 
 def test_the_page_of_agreement_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:

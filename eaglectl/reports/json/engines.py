@@ -5,7 +5,7 @@ from typing import Any
 
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
-from eaglectl.reports.engines import model_runners, unversioned_notes
+from eaglectl.reports.engines import model_runners, unversioned_evidence, unversioned_notes
 from eaglectl.reports.json.document import head
 from eaglectl.validation.support import Service, services
 
@@ -20,7 +20,8 @@ def engines_document() -> dict[str, Any]:
             for engine in ENGINES.values()
         ],
         "not_followed": [
-            {"engine": name, "notes": list(notes)} for name, notes in unversioned_notes().items()
+            {"engine": name, "evidence": unversioned_evidence(name), "notes": list(notes)}
+            for name, notes in unversioned_notes().items()
         ],
     }
 
@@ -31,11 +32,22 @@ def _engine(engine: Engine, served: Iterable[Service]) -> dict[str, Any]:
         "title": engine.title,
         "source": engine.data["source"],
         "releases": [
-            {"release": release, "runners": list(model_runners(engine, release))}
+            {
+                "release": release,
+                "runners": list(model_runners(engine, release)),
+                "run": list(engine.runners_run(release)),
+                "facts": dict(engine.evidence(release)),
+            }
             for release in engine.releases
         ],
         "facts": [
-            {"rule": fact.rule, "id": fact.id, "releases": fact.releases, "source": fact.source}
+            {
+                "rule": fact.rule,
+                "id": fact.id,
+                "releases": fact.releases,
+                "source": fact.source,
+                "run_in": dict(fact.run_in),
+            }
             for fact in engine.facts
         ],
         "serves": [_service(service) for service in served],

@@ -15,7 +15,14 @@ def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
 
 def explain_document(rule: Rule) -> dict[str, Any]:
     """Return eaglectl/explain/1: one rule, with its docstring in parts."""
-    return {**head("explain"), **_rule(rule), "sentence": rule.summary, "why": rule.why, "fix": rule.fix}
+    return {
+        **head("explain"),
+        **_rule(rule),
+        "sentence": rule.summary,
+        "why": rule.why,
+        "fix": rule.fix,
+        "evidence": rule.evidence,
+    }
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

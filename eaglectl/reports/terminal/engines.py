@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.releases import ranges
-from eaglectl.reports.engines import model_runners, unversioned_notes
+from eaglectl.reports.engines import model_runners, unversioned_evidence, unversioned_notes
 from eaglectl.reports.terminal.console import Console, Table, Text, indented
 from eaglectl.reports.terminal.layout import table
 from eaglectl.validation.support import ATTENTION, NORMS, Service, services
@@ -22,12 +22,15 @@ def print_engines(console: Console) -> None:
     served = tuple(services())
     for engine in ENGINES.values():
         console.print(Text.assemble((engine.title, "bold"), f" {ranges(engine.releases, engine.releases)}"))
-        _print_lines(console, [*_runner_lines(engine), f"from {engine.data['source']}", SCOPE])
+        source = f"from {engine.data['source']}"
+        _print_lines(console, [*_runner_lines(engine), *_evidence_lines(engine), source, SCOPE])
         rows = _table(engine, [service for service in served if service.engine == engine.name])
         console.print(indented(rows, lines_after=1))
     console.print(Text("Releases not followed", style="bold"))
     for name, notes in unversioned_notes().items():
         _print_lines(console, [f"{name}: {note}" for note in notes])
+    known = [name for name in unversioned_notes() if unversioned_evidence(name) == "read"]
+    _print_lines(console, [f"read in their sources, not run: {', '.join(known)}"] if known else [])
     console.print()
     console.print("`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release")
 
@@ -47,6 +50,23 @@ def _runner_lines(engine: Engine) -> Iterator[str]:
             for runners, releases in by_runners.items()
         )
         yield f"model runner: {'; '.join(parts)}"
+
+
+def _evidence_lines(engine: Engine) -> Iterator[str]:
+    """The releases that ran recorded cases, then those that were only read."""
+    run = [release for release in engine.releases if engine.runners_run(release)]
+    for release in run:
+        runners = (
+            " and ".join(engine.runners_run(release)) if len(engine.behaviour(release).runners) > 1 else ""
+        )
+        count = engine.evidence(release)
+        yield (
+            f"run: {release}{runners and f' ({runners} runner)'}; recorded cases show {count['run']} of the"
+            f" {sum(count.values())} facts about it, the others are read"
+        )
+    read = [release for release in engine.releases if release not in run]
+    if read:
+        yield f"read in their sources, not run: {ranges(read, engine.releases)}"
 
 
 def _table(engine: Engine, served: Sequence[Service]) -> Table:

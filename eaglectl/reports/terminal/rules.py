@@ -37,7 +37,13 @@ def print_rule(console: Console, rule: Rule) -> None:
     console.print(Text("  ".join(facts), style="dim"))
     console.print()
     console.print(indented(Text(rule.summary)))
-    for heading, text in (("Why", rule.why), ("Fix", rule.fix), ("To suppress it", suppression(rule))):
+    evidence = [("Evidence", rule.evidence)] if rule.evidence else []
+    for heading, text in (
+        ("Why", rule.why),
+        *evidence,
+        ("Fix", rule.fix),
+        ("To suppress it", suppression(rule)),
+    ):
         print_heading(console, heading)
         for line in text.split("\n"):
             console.print(indented(line))

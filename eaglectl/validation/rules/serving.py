@@ -8,7 +8,7 @@ from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.releases import ranges
+from eaglectl.engines.releases import is_within, ranges
 from eaglectl.engines.view import View
 from eaglectl.validation.rule import CannotLook, Check, Match, Rule
 from eaglectl.validation.subject import Subject
@@ -124,7 +124,17 @@ def _rule(engine: Engine, fact: Fact) -> Rule:
         _check(engine, fact),
         concerns,
         fact.reported_by,
+        _evidence(engine, fact),
     )
+
+
+def _evidence(engine: Engine, fact: Fact) -> str:
+    if not fact.run_in:
+        return f"read in the sources of {engine.title}, not run"
+    runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
+    concerned = {release for release in engine.releases if is_within(fact.releases, release)}
+    rest = "; read in the sources of the other releases" if concerned - set(fact.run_in) else ""
+    return f"{'; '.join(runs)}{rest}"
 
 
 RULES = tuple(_rule(engine, fact) for engine in ENGINES.values() for fact in engine.facts)

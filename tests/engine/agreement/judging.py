@@ -2,10 +2,12 @@
 stands, with the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import eaglectl
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.facts import Fact
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.judge import Report
 from tests.engine.agreement.bases import BASES, TARGETS, target
@@ -118,12 +120,29 @@ def contradiction(folder: Path, target: Path, engine: str) -> str:
     return "" if is_agreed else f"inspect: {found.outcome}; validate: {release.outcome} {release.reasons}"
 
 
-def report(name: str, root: Path, parent: Path) -> Report:
-    """What validate says of a case, its target at hand."""
+def report(name: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
+    """What validate says of a case, its target at hand; only these rules, where some are selected."""
     case = CASES[name]
     folder = case.files().write(parent / "drafter")
-    return eaglectl.validate(
-        str(folder), eaglectl.ValidateOptions(target=str(root / BASES[case.base].kind), engines=[VLLM])
+    target_folder = root / BASES[case.base].kind
+    options = eaglectl.ValidateOptions(target=str(target_folder), engines=[VLLM], select=select)
+    return eaglectl.validate(str(folder), options)
+
+
+def run_facts(engine: str, release: str) -> Mapping[str, tuple[Fact, str]]:
+    """The facts of an engine that are said to be run in a release, by id, each with its recorded case."""
+    return {fact.id: (fact, fact.run_in[release]) for fact in ENGINES[engine].facts if release in fact.run_in}
+
+
+def unshown(fact: Fact, found: Report, verdict: str, *, is_wrong: bool) -> str:
+    """Why a case does not show a fact, from a report of its rule alone; empty where it does."""
+    if fact.rule not in {finding.rule.id for finding in found.findings}:
+        return "the fact does not hold for the case"
+    if not is_wrong:
+        return "the engine served the case"
+    is_stopped = verdict in ("raises", "dies")
+    return (
+        "" if is_stopped == (fact.outcome == "fails") else f"the engine: {verdict}, the fact: {fact.outcome}"
     )
 
 

@@ -1,6 +1,6 @@
 """Holding validate and inspect to SGLang: no false pass, no false alarm, and the disagreements that stand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import eaglectl
@@ -32,13 +32,12 @@ JUSTIFIED: Mapping[str, str] = {
 }
 
 
-def report(name: str, root: Path, parent: Path) -> Report:
-    """What validate says of a case, its target at hand."""
+def report(name: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
+    """What validate says of a case, its target at hand; only these rules, where some are selected."""
     case = CASES[name]
     folder = case.files().write(parent / "drafter")
-    return eaglectl.validate(
-        str(folder), eaglectl.ValidateOptions(target=str(root / case.kind), engines=[SGLANG])
-    )
+    options = eaglectl.ValidateOptions(target=str(root / case.kind), engines=[SGLANG], select=select)
+    return eaglectl.validate(str(folder), options)
 
 
 def disagreement(record: Record, found: Report) -> str:
