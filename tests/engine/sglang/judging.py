@@ -5,7 +5,7 @@ from pathlib import Path
 
 import eaglectl
 from eaglectl.validation.judge import Report
-from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNTRAINED, compared
+from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNSAFE, UNTRAINED, compared
 from tests.engine.sglang.cases import CASES
 from tests.engine.sglang.records import SGLANG, Record
 
@@ -29,6 +29,16 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/norm all zero": UNTRAINED,
     "llama3/lm_head all zero": UNTRAINED,
     "llama3/o_proj all zero": UNTRAINED,
+    "llama3/layers.0.input_layernorm.weight as U8": UNTRAINED,
+    "llama3/layers.0.self_attn.k_proj.weight all 1e30": UNTRAINED,
+    "llama3/scales without quantization_config": DROPPED,
+    "llama31/fc_norm.3 there too": DROPPED,
+    "llama3/two shards, a name not in the index": DIVIDED,
+    "llama3/two shards, a tensor in both": DIVIDED,
+    "llama31/aux ids as floats": UNREADABLE,
+    "llama31/aux ids as one text": UNREADABLE,
+    "llama3/a pickle beside the weights": UNSAFE,
+    "llama3/a README and code": UNSAFE,
 }
 
 
