@@ -109,6 +109,7 @@ def test_what_cannot_be_known_is_never_called_as_trained() -> None:
         ("vllm==0.32.0", ("0.32.0",)),
         ("vllm>=0.31,<=0.33", ("0.31.0", "0.32.0", "0.33.0")),
         ("sglang", ("0.5.23",)),
+        ("sglang>=0.5.15,<0.5.17", ("0.5.15", "0.5.15.post1", "0.5.16")),
     ],
 )
 def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...]) -> None:
@@ -192,6 +193,7 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
         ("vllm>=99", f"near it: vllm=={vllm.releases()[-1]}"),
         ("vllm<0.3", "near it: vllm==0.10.0"),
         ("sglang==0.6.0", "near it: sglang==0.5.23"),
+        ("sglang==0.5.13", "sglang is known from 0.5.14 to 0.5.23; near it: sglang==0.5.14"),
         ("vllm==0.9.*", "near it: vllm==0.10.0"),
         ("vllm=>1", "vllm"),
         ("\x1b[31mvllm\n==", "vllm"),
@@ -258,7 +260,9 @@ def test_what_no_release_serves_is_empty_and_not_left_out() -> None:
     assert (
         SERVED["vllm", "vllm", "3.1-joint", "MLA"] == () and SERVED["sglang", "speculators", "3", "GQA"] == ()
     )
-    assert SERVED["sglang", "sglang", "3.1", "MLA"] == ("0.5.23",)
+    known = ENGINES["sglang"].releases
+    assert SERVED["sglang", "sglang", "3.1", "MLA"] == known
+    assert SERVED["sglang", "sglang", "3.1-joint", "GQA"] == known[known.index("0.5.17") :]
     assert ("vllm", "speculators", "3", "MLA") not in SERVED  # the layout has no place for it
 
 
@@ -299,10 +303,24 @@ RANGES = sorted(
 
 
 @pytest.mark.parametrize(
-    "text", [*RANGES, "<0.22", "==0.10", ">0.10.1", "<=0.33.0", "~=0.22.0", "!=0.11.0", "==0.22.*"]
+    "text",
+    [
+        *RANGES,
+        "<0.22",
+        "==0.10",
+        ">0.10.1",
+        "<=0.33.0",
+        "~=0.22.0",
+        "==0.22.0.post1",
+        ">0.22.0.post1",
+        "<0.22.0.post2",
+        "!=0.11.0",
+        "==0.22.*",
+    ],
 )
 def test_ranges_are_those_of_pep_508(text: str) -> None:
-    for release in (*vllm.releases(), "0.22", "0.100.0", "1", "0.34.0rc1", "0.22.0.dev3", "0.0"):
+    posts = ("0.22.0.post1", "0.22.0.post12", "0.10.1.post1")
+    for release in (*vllm.releases(), *posts, "0.22", "0.100.0", "1", "0.34.0rc1", "0.22.0.dev3", "0.0"):
         assert is_within(text, release) == (not text or release in SpecifierSet(text)), release
 
 

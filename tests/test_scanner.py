@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 
 from eaglectl.engines import vllm
-from eaglectl.engines.checks import CHECKS, CLAIMS
-from eaglectl.engines.extraction import extract
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.scanner import changes, compare
+from eaglectl.engines.scanner import changes, compare, extracted
+from eaglectl.engines.vllm_checks import CHECKS, CLAIMS
 from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
 from tests.builders import call
 
-SCANS = sorted(Path(__file__).parent.glob("scans/*.json"))
+SCANS = sorted(Path(__file__).parent.glob("scans/vllm-*.json"))
 LIKE = "0.33.0"  # the release that TREE mirrors
 
 
@@ -193,7 +192,7 @@ def tree(parent: Path, **changed: tuple[str, str]) -> Path:
 
 
 def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) -> None:
-    assert compare(extract(Sources(tree(tmp_path))), LIKE) == []
+    assert compare(extracted(tree(tmp_path)), LIKE) == []
 
 
 @pytest.mark.parametrize(
@@ -299,13 +298,13 @@ def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) 
 def test_one_change_in_the_sources_is_seen_as_that_change(
     file: str, old: str, new: str, differs: set[str], tmp_path: Path
 ) -> None:
-    found = extract(Sources(tree(tmp_path, **{file: (old, new)})))
+    found = extracted(tree(tmp_path, **{file: (old, new)}))
     assert {one.what for one in compare(found, LIKE)} == differs
 
 
 def test_a_class_that_is_gone_is_seen(tmp_path: Path) -> None:
     (tree(tmp_path) / "vllm/model_executor/models/qwen3_eagle3.py").unlink()
-    found = {one.what for one in compare(extract(Sources(tmp_path)), LIKE)}
+    found = {one.what for one in compare(extracted(tmp_path), LIKE)}
     assert found == {"no-class-qwen3"}
 
 
@@ -346,14 +345,6 @@ def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
         assert done.code == 3 and "Traceback" not in done.err and "gone.json" in done.err
     with pytest.raises(UnreadableError):
         Sources(tmp_path / "empty")
-
-
-def test_a_wheel_of_sglang_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    wheel = tmp_path / "sglang-0.5.24-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("sglang/__init__.py", "")
-    done = call("engines", "scan", str(wheel))
-    assert done.code == 3 and "cannot be scanned yet" in done.err
 
 
 def test_it_loads_nothing_heavy(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from eaglectl.engines.scanner import Scan, scan
 
 
 def scan_engine(wheel: Path, *, against: str | None = None) -> Scan:
-    """Compare a vLLM wheel, or a folder with its files, with the data of a release or with a scan's JSON.
+    """Compare a wheel of vLLM or SGLang, or a folder with its files, with the data or with a scan's JSON.
 
     Raises UnreadableError, UsageError.
     """

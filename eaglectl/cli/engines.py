@@ -25,11 +25,11 @@ def engines_command(context: typer.Context, json_: Json = False) -> None:
     context.obj.show(print_engines)
 
 
-@engines_app.command("scan", short_help="Compare a vLLM wheel's sources with what eaglectl knows.")
+@engines_app.command("scan", short_help="Compare a vLLM or SGLang wheel's sources with what eaglectl knows.")
 def scan_command(
     wheel: Annotated[
         Path,
-        typer.Argument(metavar="WHEEL", help="A vLLM wheel, or a folder with its Python files."),
+        typer.Argument(metavar="WHEEL", help="A wheel of vLLM or SGLang, or a folder with its Python files."),
     ],
     against: Annotated[
         str | None,
@@ -43,7 +43,7 @@ def scan_command(
 ) -> None:
     """Print the entry that eaglectl's data lacks for a release, from its sources; none of them is run.
 
-    Exits with 1 where the data and the sources differ. SGLang's wheels cannot be scanned yet.
+    Exits with 1 where the data and the sources differ. docs/engines.md has the steps of a new release.
     """
     from eaglectl import api
     from eaglectl.reports.terminal.scan import lines

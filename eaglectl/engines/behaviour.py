@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.data import check_evidence, folder, read
-from eaglectl.engines.releases import is_within, release_numbers
+from eaglectl.engines.releases import is_within, release_order
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
 Value = TypeVar("Value", covariant=True)
@@ -157,13 +157,14 @@ def entries(engine: str) -> Sequence[Mapping[str, Any]]:
 @cache
 def _entries(where: Path, engine: str) -> Sequence[Mapping[str, Any]]:
     rows: Sequence[Mapping[str, Any]] = read(where, f"{engine}_releases.json")["behaviour"]
-    known = [release_numbers(release) or () for row in rows for release in row["releases"]]
+    known = [release_order(release) for row in rows for release in row["releases"]]
+    orders = [order for order in known if order]
     for row in rows:
         check_evidence(row, f"{engine}, the entry of {row['releases']}", row["releases"].__contains__)
         for release in row["releases"]:
             if not is_within(row["range"], release):
                 raise ValueError(f"{engine} {release}: it is not in the range {row['range']!r} of its entry")
-    if known != sorted(set(known)) or () in known:
+    if known != sorted(set(orders)):
         raise ValueError(f"{engine}: the releases of its entries do not ascend, or are not numbers")
     return rows
 

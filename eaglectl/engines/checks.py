@@ -1,12 +1,64 @@
-"""Which facts and claims about vLLM a scan of its sources shows, each as a check of the scan."""
+"""What a scan of an engine's sources is held to: checks of facts, and statements on behaviour."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from eaglectl.engines.extraction import Found
+from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.engines.behaviour import Behaviour
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.extraction import Found, Part, Watched
 from eaglectl.engines.layers import IDS
 
 # whether the sources show something; None where they hold nothing to look at
 Check = Callable[[Found], bool | None]
+# a statement, whether the data makes it, and whether the sources do
+Row = tuple[str, bool, bool | None]
+PLACE_WORDS = {IDS: "at the top of the config", f"eagle_config.{IDS}": "in eagle_config"}
+COUNT_WORDS = {3: "three"}
+ID_PLACES = (IDS, f"eagle_config.{IDS}", "target_layer_ids", "eagle_config.layer_ids")
+# ids of other speculative methods, which engines read in the same functions
+OTHER_METHODS = ("dflash_config.", "dspark_")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A statement on which the data and the sources do not agree.
+
+    `expected` by the data, `found` in the sources.
+    """
+
+    what: str
+    expected: object
+    found: object
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """What is looked for in an engine's sources, and how it is held to the engine's data.
+
+    `parts` make the scan, with digests of the functions `watched`. `checks` say by fact id whether a fact
+    holds, `claims` what holds in a range of releases and no data file states; `rows` are statements on a
+    release's behaviour, `tables` the differences from other tables of the data. `changed` has the keys of a
+    new entry, `questions` what a person has to settle beside the differences. `in_tables` are the facts that
+    rows and tables show.
+    """
+
+    engine: Engine
+    parts: Mapping[str, Part]
+    watched: tuple[Watched, ...]
+    checks: Mapping[str, Check]
+    claims: Mapping[str, tuple[str, Check]]
+    rows: tuple[Callable[[Found, Behaviour], Iterator[Row]], ...]
+    tables: Callable[[Found, str], list[Difference]]
+    changed: Callable[[Found, Behaviour, Mapping[str, Any]], Mapping[str, Any]]
+    questions: Callable[[Found, Behaviour], Iterator[str]]
+    in_tables: tuple[str, ...] = ()
+
+    @property
+    def only_when_run(self) -> tuple[str, ...]:
+        """The facts that no sources show."""
+        return tuple(fact.id for fact in self.engine.facts if fact.id not in (*self.checks, *self.in_tables))
 
 
 def reads(found: Found, kind: str, key: str, place: str = "top") -> bool | None:
@@ -15,7 +67,9 @@ def reads(found: Found, kind: str, key: str, place: str = "top") -> bool | None:
     return None if drafter is None else place in drafter["reads"].get(key, ())
 
 
-def _of(kind: str, key: str, *, expected: bool = True) -> Check:
+def shows(kind: str, key: str, *, expected: bool = True) -> Check:
+    """Whether a part of a drafter class is as expected."""
+
     def check(found: Found) -> bool | None:
         drafter = found["classes"][kind]
         return None if drafter is None else bool(drafter[key]) is expected
@@ -23,7 +77,9 @@ def _of(kind: str, key: str, *, expected: bool = True) -> Check:
     return check
 
 
-def _lacks(kind: str, key: str, place: str = "top") -> Check:
+def lacks(kind: str, key: str, place: str = "top") -> Check:
+    """Whether a drafter class reads no such key at a place."""
+
     def check(found: Found) -> bool | None:
         is_read = reads(found, kind, key, place)
         return None if is_read is None else not is_read
@@ -31,105 +87,57 @@ def _lacks(kind: str, key: str, place: str = "top") -> Check:
     return check
 
 
-def _top_only(key: str) -> Check:
-    """Whether every class reads a key at the top of the config and nowhere else."""
-
-    def check(found: Found) -> bool | None:
-        read = [drafter["reads"].get(key, []) for drafter in found["classes"].values() if drafter]
-        return all(places == ["top"] for places in read) if read else None
-
-    return check
+def id_rows(found: Found, known: Behaviour) -> Iterator[Row]:
+    """Where each runner looks for layer ids, and in which order."""
+    for name in sorted({*known.runners, *found["aux_ids"]}):
+        yield from _ids_of(found, known, name)
 
 
-def _unknown(kinds: Sequence[str], how: str) -> Check:
-    def check(found: Found) -> bool | None:
-        classes = [found["classes"][kind] for kind in kinds]
-        outcomes = {drafter["unknown_tensor"] for drafter in classes if drafter}
-        return outcomes == {how} if outcomes else None
-
-    return check
-
-
-def keeps(found: Found, kind: str, key: str) -> bool:
-    """Whether the reader of a kind of speculators config keeps a key."""
-    return key in ((found["speculators"] or {}).get(kind) or {"keeps": ()})["keeps"]
+def _ids_of(found: Found, known: Behaviour, name: str) -> Iterator[Row]:
+    runner = f" ({name} runner)" if {*known.runners, *found["aux_ids"]} != {"default"} else ""
+    stated_places = known.runners[name].id_places if name in known.runners else ()
+    places = id_places(found, name)
+    for path in dict.fromkeys((*ID_PLACES, *stated_places, *places)):
+        where = PLACE_WORDS.get(path, f"in {path}")
+        yield f"ids are read {where}{runner}", path in stated_places, path in places
+    if set(places) == set(stated_places):
+        order = ", ".join(stated_places)
+        yield f"ids are looked up in this order{runner}: {order}", True, places == stated_places
 
 
-def _drops_key(kind: str, key: str) -> Check:
-    """Whether a speculators reader drops a key that the Llama class reads."""
-
-    def check(found: Found) -> bool | None:
-        is_read = reads(found, "llama", key)
-        return bool(is_read) and kind in (found["speculators"] or {}) and not keeps(found, kind, key)
-
-    return check
+def id_places(found: Found, name: str) -> tuple[str, ...]:
+    """The places where a runner looks for the ids of EAGLE-3 drafters."""
+    paths = found["aux_ids"].get(name) or ()
+    return tuple(path for path in paths if not path.startswith(OTHER_METHODS))
 
 
-# facts that the sources show; the others show only when the engine runs
-CHECKS: Mapping[str, Check] = {
-    "no-class-mla": lambda f: f["classes"]["mla"] is None,
-    "no-class-qwen3": lambda f: f["classes"]["qwen3"] is None,
-    "prefix": _of("llama", "prefixes_model"),
-    "unknown-tensor": _unknown(("llama", "mla", "qwen3"), "refused"),
-    "unknown-tensor-early": _unknown(("llama", "qwen3"), "KeyError"),
-    "unknown-tensor-dropped": _unknown(("mla",), "dropped"),
-    "identity-d2t": _of("llama", "d2t_only_if_reduced"),
-    "multi-layer": _lacks("llama", "num_hidden_layers"),
-    "layers-overstated": lambda f: reads(f, "llama", "num_hidden_layers"),
-    "aux-count": _lacks("llama", "num_aux_hidden_states"),
-    "aux-count-unstated": lambda f: (
-        bool(reads(f, "llama", "num_aux_hidden_states")) and not reads(f, "llama", IDS)
-    ),
-    "fc-norm-absent": _lacks("llama", "fc_norm"),
-    "fc-norm-dropped": _lacks("mla", "fc_norm"),
-    "fc-norm-not-applied": lambda f: (
-        bool(reads(f, "mla", "fc_norm")) and not f["classes"]["mla"]["applies_fc_norm"]
-    ),
-    "fc-norm-unstated": _top_only("fc_norm"),
-    "norm-output-absent": _lacks("llama", "norm_output"),
-    "norm-output-unstated": _top_only("norm_output"),
-    "norm-before-fc-absent": _lacks("llama", "norm_before_fc"),
-    "norm-before-fc-nested": lambda f: (
-        bool(reads(f, "llama", "norm_before_fc")) and not reads(f, "llama", "norm_before_fc", "eagle_config")
-    ),
-    "norm-before-fc-mla": lambda f: _lacks("mla", "norm_before_fc")(f) is not False,
-    "residual-absent": _lacks("llama", "norm_before_residual"),
-    "residual-unstated": lambda f: reads(f, "llama", "norm_before_residual"),
-    "attention-bias-absent": _lacks("llama", "attention_bias"),
-    "bias-unstated": lambda f: ".bias" in f["ignored_suffixes"],
-    "parallel-absent": _of("llama", "has_mask_hidden", expected=False),
-    "sliding-window-qwen3": _lacks("qwen3", "layer_types"),
-    "ids-unsorted": lambda f: f["sorts_aux_layers"] or None,
-    "tied-head": lambda f: not any(reads(f, kind, "tie_word_embeddings") for kind in f["classes"]),
-    "speculators-unknown": lambda f: "eagle3" not in (f["speculators"] or {}),
-    "speculators-norm-before-fc": _drops_key("eagle3", "norm_before_fc"),
-    "speculators-norm-output": _drops_key("eagle3", "norm_output"),
-    "speculators-fc-norm": _drops_key("eagle3", "fc_norm"),
-    "speculators-model-type": lambda f: bool(
-        (f["speculators"] or {}).get("eagle3", {}).get("refuses_other_model_types")
-    ),
-    "aux-ids-unread": lambda f: not any(f["aux_ids"].values()),
-    "positions": lambda f: not f["raises_max_positions"],
-    "target-unlisted": lambda f: f["listed_targets"] is not None,
-}
-# what holds in every release so far and no data file states
-CLAIMS: Mapping[str, tuple[str, Check]] = {
-    "missing tensors are not reported": (
-        "",
-        lambda f: (
-            f["checks_missing_only_if_returned"]
-            and not any(d["reports_what_it_loaded"] for d in f["classes"].values() if d)
-        ),
-    ),
-    "the speculators reader of P-EAGLE drops fc_norm and norm_output": (
-        "",
-        lambda f: (
-            "peagle" not in (f["speculators"] or {})
-            or (not keeps(f, "peagle", "fc_norm") and not keeps(f, "peagle", "norm_output"))
-        ),
-    ),
-    "the speculators reader drops num_aux_hidden_states": (
-        "",
-        lambda f: not keeps(f, "eagle3", "num_aux_hidden_states"),
-    ),
-}
+def count_rows(found: Found, known: Behaviour) -> Iterator[Row]:
+    """How many aux states fc takes where nothing says how many."""
+    for kind, count in known.aux_count.items():
+        drafter = found["classes"].get(kind)
+        if drafter and count.paths:
+            words = COUNT_WORDS.get(count.otherwise, str(count.otherwise))
+            of = "" if kind == "llama" else f" ({kind})"
+            claim = f"fc takes {words} aux states where nothing says how many{of}"
+            yield claim, True, drafter["default_aux_count"] == count.otherwise
+
+
+def count_changes(found: Found, before: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What an entry states of the number of aux states, where it is another."""
+    for kind, drafter in found["classes"].items():
+        count = drafter and drafter["default_aux_count"]
+        if count not in (None, before[kind]["otherwise"]):
+            yield kind, {"otherwise": count}
+
+
+def default_layers(text: str | None) -> str | None:
+    """Default layers as the data writes them; None where the sources' are of another form."""
+    try:
+        return str(DefaultLayers(text or ""))
+    except ValueError:
+        return None
+
+
+def spaced(default: str) -> str:
+    """Default layers as messages show them."""
+    return default.replace("//", " // ").replace("+", " + ").replace("-", " - ")

@@ -31,6 +31,12 @@ def load(engine: str) -> Mapping[str, Any]:
     return read(folder(), f"{engine}_releases.json")
 
 
+def recorded(engine: str) -> Mapping[str, Any]:
+    """The release that the recorded cases were run with, and digests of its functions by file and name."""
+    value: Mapping[str, Any] = read(folder(), "recorded.json")[engine]
+    return value
+
+
 @cache
 def read(where: Path, name: str) -> Mapping[str, Any]:
     """A data file."""

@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-COMPARISONS: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+# the numbers of a release, and of its post-release; -1 for none
+Order = tuple[tuple[int, ...], int]
+COMPARISONS: Mapping[str, Callable[[Order, Order], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
@@ -17,24 +19,35 @@ COMPARISONS: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = 
 @cache
 def is_within(specifier: str, release: str) -> bool:
     """Whether a release is in a PEP 508 range; an empty range holds all."""
-    numbers = release_numbers(release)
-    bounds = [re.fullmatch(r"\s*(>=|<=|==|>|<)\s*([0-9.]+)\s*", bound) for bound in specifier.split(",")]
+    order = release_order(release)
+    bounds = [
+        re.fullmatch(r"\s*(>=|<=|==|>|<)\s*([0-9.]+(?:\.post[0-9]+)?)\s*", bound)
+        for bound in specifier.split(",")
+    ]
     if not specifier:
         return True
-    if numbers and all(bounds):  # packaging takes as long to load as everything else that validate needs
+    # packaging takes as long to load as everything else that validate needs
+    if order and all(bound and _is_plain(bound[1], order) for bound in bounds):
         return all(
-            COMPARISONS[bound[1]](numbers, release_numbers(bound[2]) or ()) for bound in bounds if bound
+            COMPARISONS[bound[1]](order, release_order(bound[2]) or ((), -1)) for bound in bounds if bound
         )
     from packaging.specifiers import SpecifierSet
 
     return release in SpecifierSet(specifier)
 
 
-def release_numbers(release: str) -> tuple[int, ...] | None:
-    """The numbers of a release without zeros at the end; None for one with letters in it."""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", release):
+def _is_plain(comparison: str, order: Order) -> bool:
+    """Whether the comparison is of numbers alone: 1.0.post1 is not > 1.0."""
+    return comparison != ">" or order[1] < 0
+
+
+def release_order(release: str) -> Order | None:
+    """What releases are compared by, zeros at the end left out; None for one with letters but .post1."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)*)(?:\.post([0-9]+))?", release)
+    if not match:
         return None
-    return tuple(map(int, re.sub(r"(\.0+)+$", "", release).split(".")))
+    numbers = tuple(map(int, re.sub(r"(\.0+)+$", "", match[1]).split(".")))
+    return numbers, int(match[2]) if match[2] else -1
 
 
 def ranges(releases: Iterable[str], known: Sequence[str]) -> str:

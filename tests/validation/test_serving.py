@@ -561,6 +561,18 @@ BAD = (
         tensors={"input_norm.weight": floats("norm", 96)},
     ),
     Bad("sglang-aux-count", "sglang", "for 2 aux states", {"num_aux_hidden_states": 2}),
+    Bad(
+        "sglang-norm-before-fc-absent",
+        "sglang>=0.5.14,<=0.5.16",
+        config={"norm_before_fc": True},
+        tensors=INPUT_NORM,
+    ),
+    Bad(
+        "sglang-target-unlisted",
+        "sglang==0.5.15.post1",
+        "of model_type minimax_m3",
+        target={"model_type": "minimax_m3"},
+    ),
     Bad("sglang-unknown-tensor", "sglang", tensors={"layers.0.extra.weight": floats("extra", HIDDEN)}),
     Bad("sglang-fc-bias", "sglang", tensors={"fc.bias": floats("fc.bias", HIDDEN)}),
     Bad(
@@ -631,6 +643,7 @@ TOGETHER = {
     "sglang-attention-bias",
     "sglang-ids-twice",
     "sglang-absorbed-names",
+    "sglang-mla-aux-count",
 }
 
 
@@ -660,6 +673,13 @@ def test_every_serving_rule_has_a_bad_case() -> None:
         ("sglang-attention-bias", "sglang", "vllm/bias", {}, {}),
         ("sglang-ids-twice", "sglang", "", {IDS: [2, 4, 4], **nested(**{IDS: [1, 3, 3]})}, {}),
         ("sglang-absorbed-names", "sglang", "sglang/mla-absorbed", {}, {}),
+        (
+            "sglang-mla-aux-count",
+            "sglang",
+            "vllm/mla",
+            {"num_aux_hidden_states": 3, IDS: ABSENT, "eagle_config": {IDS: [1, 3]}},
+            {},
+        ),
     ],
 )
 def test_a_fact_that_comes_with_others_is_found_too(

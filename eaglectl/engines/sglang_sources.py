@@ -1,0 +1,292 @@
+"""What SGLang's sources show.
+
+Drafter classes and what they read, where ids are looked up, and what they mean to each target's class.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from eaglectl.engines.extraction import (
+    KEYS,
+    Found,
+    Part,
+    Watched,
+    default_count,
+    function_of,
+    nodes_of,
+    raises,
+    reads_of,
+    source_of,
+)
+from eaglectl.engines.wheels import Sources, called, functions, text_of
+
+MODELS = "srt/models"
+CLASSES = {"llama": "llama_eagle3", "mla": "kimi_k25_eagle3"}
+CAPTURE = "set_eagle3_layers_to_capture"
+# where the ids of aux layers are looked up, and were before 0.5.16
+RESOLVER = "srt/model_executor/model_runner_components/spec_aux_hidden_state.py"
+RESOLVERS = (RESOLVER, "srt/model_executor/model_runner.py")
+CONTEXT = "srt/configs/model_config.py"
+WORKER = "srt/speculative/eagle_worker_v2.py"
+AUX = ("aux-layers", "aux-unknown", "last-boundary", "ids-empty", "ids-twice", "ids-unsorted")
+WATCHED = (
+    Watched(f"{MODELS}/llama_eagle3.py", (), ("llama", "qwen3")),
+    Watched(f"{MODELS}/kimi_k25_eagle3.py", (), ("mla",)),
+    Watched(
+        f"{MODELS}/llama.py",
+        ("LlamaMLP.__init__", "LlamaMLP.forward", "LlamaAttention"),
+        ("hidden-act", "mlp-bias", "biases-unfilled"),
+    ),
+    Watched(f"{MODELS}/llama.py", ("LlamaModel.forward", f"LlamaForCausalLM.{CAPTURE}"), AUX),
+    Watched(
+        f"{MODELS}/llama.py",
+        ("LlamaForCausalLM.set_embed", "LlamaForCausalLM.set_embed_and_head"),
+        ("head-replaced",),
+    ),
+    Watched(f"{MODELS}/qwen3.py", (f"Qwen3ForCausalLM.{CAPTURE}",), AUX),
+    Watched(RESOLVER, ("_resolve_eagle_aux_hidden_state",), AUX),
+    Watched(CONTEXT, ("ModelConfig._derive_context_length",), ("positions",)),
+    Watched(WORKER, ("EagleDraftWorker.init_lm_head",), ("head-replaced", "d2t-missing")),
+)
+# of what no file of the engine speaks, the engine knows nothing
+WORDS = ("transformer_layer_config", "norm_before_residual", "mask_hidden")
+HEADS = re.compile(rb"^class\s+(\w+)\(([^)]*)\)", re.MULTILINE)
+
+
+def _architectures(sources: Sources) -> Found:
+    """Names of drafter classes that the registry finds, and their modules."""
+    found: dict[str, str] = {}
+    for name in CLASSES.values():
+        for node in nodes_of(sources.module(f"{MODELS}/{name}.py")):
+            match node:
+                case ast.Assign(targets=[ast.Name(id="EntryClass")], value=value):
+                    found |= {part.id: name for part in ast.walk(value) if isinstance(part, ast.Name)}
+    return dict(sorted(found.items()))
+
+
+def _drafter(sources: Sources, name: str) -> Found | None:
+    """One drafter class: what it reads, and what it does with tensors."""
+    tree = sources.module(f"{MODELS}/{name}.py")
+    if tree is None:
+        return None
+    loader = "".join(source_of(function) for function in functions(tree, "load_weights"))
+    text = source_of(tree)
+    return {
+        "reads": reads_of(tree, (*KEYS, "bias", "use_aux_norm")),
+        "needs": _needs(tree),
+        "default_aux_count": default_count(tree) or _returned_count(tree),
+        "qkv_bias": _biases(tree).get("qkv_proj"),
+        "has_qk_norms": "q_norm" in text or "k_norm" in text,
+        "prefixes_model": "f'model.{" in loader,
+        "knows_unprefixed_and_prefixed": "in params_dict else f'model.{" in loader,
+        "skips_unknown_tensors": "in params_dict:" in loader,
+        "keeps_d2t_as_differences": "loaded_weight + torch.arange(" in loader,
+        "starts_without_d2t": "self.hot_token_id = None" in text,
+        "one_layer_only": _refuses(tree, "num_hidden_layers"),
+        "refuses_other_dtypes": _refuses(tree, ".dtype not in"),
+        "shares_head_without_size": _shares_head(tree),
+        "later_layers_use_input_layernorm": _later_norm(tree),
+        "fuses_only_other_widths": "hidden_states.shape[-1] != embeds.shape[-1]" in text,
+    }
+
+
+def _returned_count(tree: ast.AST) -> int | None:
+    """The number of aux states of a function that returns it where there are no ids."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.If(
+                test=ast.Compare(left=ast.Name(id="layer_ids"), ops=[ast.Is()]),
+                body=[ast.Return(value=ast.Constant(value=int(count)))],
+            ):
+                return count
+    return None
+
+
+def _needs(tree: ast.AST) -> list[str]:
+    """Keys that are read as attributes of the config alone, and so have to be there."""
+    read, asked = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=holder, attr=name, ctx=ast.Load()) if source_of(holder).endswith(
+                "config"
+            ):
+                read.add(name)
+            case ast.Call(args=[_, key, *_]) if called(node) in ("getattr", "hasattr"):
+                asked.add(text_of(key))
+    return sorted((read - asked) & set(KEYS))
+
+
+def _biases(tree: ast.AST | None) -> Mapping[str, bool]:
+    """Of each linear layer, self.x or self.y.x, whether it has a bias, where that is written out."""
+    found = {}
+    for node in nodes_of(tree):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call(keywords=keywords)):
+                for keyword in keywords:
+                    if keyword.arg == "bias" and isinstance(keyword.value, ast.Constant):
+                        found[name] = bool(keyword.value.value)
+    return found
+
+
+def _refuses(tree: ast.AST | None, words: str) -> bool:
+    """Whether a condition on these words ends in an exception."""
+    return any(
+        words in source_of(node.test) and any(isinstance(part, ast.Raise) for part in node.body)
+        for node in nodes_of(tree)
+        if isinstance(node, ast.If)
+    )
+
+
+def _shares_head(tree: ast.AST) -> bool:
+    """Whether the target's head is taken where no draft_vocab_size is stated."""
+    return any(
+        source_of(node.test).endswith("draft_vocab_size is None")
+        and "self.load_lm_head_from_target = True" in "\n".join(map(source_of, node.body))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+    )
+
+
+def _later_norm(tree: ast.AST) -> bool | None:
+    """Whether layers after the first apply input_layernorm; None where layers are not told apart."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and source_of(node.test) == "self.is_input_layer":
+            return "input_layernorm" in "\n".join(map(source_of, node.orelse))
+    return None
+
+
+def _aux_ids(sources: Sources) -> Mapping[str, list[str] | None]:
+    """The keys that name aux layers, by the one runner there is."""
+    for path in RESOLVERS:
+        for node in nodes_of(sources.module(path)):
+            match node:
+                case ast.Assign(
+                    targets=[ast.Attribute(attr="eagle_aux_hidden_state_layer_ids")], value=value
+                ):
+                    if keys := list(_keys(value)):
+                        return {"default": keys}
+    return {"default": None}
+
+
+def _keys(value: ast.expr) -> Iterator[str]:
+    """The path of eagle_config["key"], and of the like."""
+    match value:
+        case ast.Subscript(value=ast.Name(id=holder), slice=ast.Constant(value=str(key))):
+            yield f"{holder}.{key}"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=holder), attr="get"), args=[key, *_]):
+            yield f"{holder}.{text_of(key)}"
+
+
+def _captures(sources: Sources) -> Mapping[str, Found]:
+    """How each target's class takes ids and its default layers, by the class's module.
+
+    Classes that inherit or hand on to another are left out.
+    """
+    found: dict[str, Found] = {}
+    for path, data in sources.modules(MODELS):
+        if CAPTURE.encode() not in data:
+            continue
+        for node in nodes_of(sources.module(path)):
+            if isinstance(node, ast.ClassDef) and (capture := _capture(node)):
+                found[path.removeprefix(f"{MODELS}/").removesuffix(".py")] = capture
+    return found
+
+
+def _capture(node: ast.ClassDef) -> Found | None:
+    function = next(
+        (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == CAPTURE), None
+    )
+    if function is None or not any(argument.arg == "layer_ids" for argument in function.args.args):
+        return None
+    default = next((part for part in ast.walk(function) if isinstance(part, ast.List) and part.elts), None)
+    if default is None:
+        return None  # another class's function is called
+    text = source_of(function)
+    adds_to_default = "layer_ids = [" in text and "if layer_ids is None" in text
+    words = ", ".join(map(source_of, default.elts)).replace("num_layers", "n")
+    return {
+        "class": node.name,
+        "adds_one": _meaning(text),
+        "default": _plus_one(words) if adds_to_default else f"({words})",
+    }
+
+
+def _meaning(text: str) -> str:
+    """Whether ids are outputs of layers, in the words of the data's adds_one; "unknown" for other code."""
+    adds, keeps = "[val + 1 for val in layer_ids]" in text, "list(layer_ids)" in text
+    if adds and not keeps:
+        return "always"
+    if adds and "layer_ids[0] == 1" in text:
+        return "first id is 1"
+    if adds and "max(layer_ids) == num_layers" in text:
+        return "no id is n"
+    return "unknown"
+
+
+def _plus_one(words: str) -> str:
+    return "(" + ", ".join(f"{word} + 1" for word in words.split(", ")) + ")"
+
+
+def _inheriting(sources: Sources) -> Mapping[str, str]:
+    """Classes that take layers as a class of another module does, which they inherit."""
+    bases: dict[str, list[str]] = {}
+    modules: dict[str, str] = {}
+    for path, data in sources.modules(MODELS):
+        for name, parents in HEADS.findall(data):
+            bases.setdefault(name.decode(), re.findall(r"\w+", parents.decode(errors="replace")))
+            modules.setdefault(name.decode(), path.removeprefix(f"{MODELS}/").removesuffix(".py"))
+    capturing = {str(one["class"]): module for module, one in _captures(sources).items()}
+    found = {}
+    for name, parents in bases.items():
+        if name not in capturing and (module := _ancestor(parents, bases, capturing)):
+            found[name] = module
+    return dict(sorted(found.items()))
+
+
+def _ancestor(
+    parents: Sequence[str], bases: Mapping[str, Sequence[str]], capturing: Mapping[str, str]
+) -> str | None:
+    seen: set[str] = set()
+    waiting = list(parents)
+    while waiting:
+        name = waiting.pop(0)
+        if name in capturing:
+            return capturing[name]
+        if name not in seen:
+            seen.add(name)
+            waiting += bases.get(name, ())
+    return None
+
+
+def _unmentioned(sources: Sources) -> list[str]:
+    """Those of WORDS that no file mentions."""
+    missing = set(WORDS)
+    for _, data in sources.modules("srt"):
+        missing -= {word for word in missing if word.encode() in data}
+    return sorted(missing)
+
+
+def _mlp(sources: Sources) -> Found | None:
+    """The MLP that the drafter borrows from Llama's class."""
+    for node in nodes_of(sources.module(f"{MODELS}/llama.py")):
+        if isinstance(node, ast.ClassDef) and node.name == "LlamaMLP":
+            return {"biases": dict(_biases(node)), "refuses_other_activations": _refuses(node, "hidden_act")}
+    return None
+
+
+def _refuses_longer(sources: Sources) -> bool | None:
+    function = function_of(sources, CONTEXT, "_derive_context_length")
+    return None if function is None else raises(function) and "context_length > " in source_of(function)
+
+
+PARTS: Mapping[str, Part] = {
+    "architectures": _architectures,
+    "classes": lambda sources: {kind: _drafter(sources, name) for kind, name in CLASSES.items()},
+    "aux_ids": _aux_ids,
+    "captures": _captures,
+    "inheriting": _inheriting,
+    "mlp": _mlp,
+    "refuses_longer_targets": _refuses_longer,
+    "unmentioned": _unmentioned,
+}
