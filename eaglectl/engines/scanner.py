@@ -64,7 +64,14 @@ def scan(path: Path, against: str | None = None) -> Scan:
 
     Raises UnreadableError, UsageError.
     """
-    found = extracted(path)
+    return held_to_data(extracted(path), against)
+
+
+def held_to_data(found: Found, against: str | None = None) -> Scan:
+    """What comes of all that sources show, compared as `scan` does.
+
+    Raises UnreadableError, UsageError.
+    """
     name = str(found["engine"])
     plan = PLANS[name]
     if against and against.endswith(".json"):
@@ -114,7 +121,11 @@ def compare(found: Found, release: str) -> list[Difference]:
     """Where the sources and the data of `release` differ: facts, claims, behaviour, tables."""
     plan = PLANS[found["engine"]]
     ranges = {fact.id: fact.releases for fact in plan.engine.facts}
-    rows = [(name, is_within(ranges[name], release), check(found)) for name, check in plan.checks.items()]
+    rows = [
+        (name, is_within(ranges[name], release), check(found))
+        for name, check in plan.checks.items()
+        if name in ranges
+    ]
     rows += [(claim, is_within(held, release), check(found)) for claim, (held, check) in plan.claims.items()]
     known = plan.engine.behaviour(release)
     rows += [row for part in plan.rows for row in part(found, known)]

@@ -20,7 +20,8 @@ def lines(scan: Scan) -> Iterator[str]:
     if scan.entry is not None:
         yield from ("", f"add to `behaviour` in {DATA.format(engine=scan.engine)}:", "", *_entry(scan))
         kept = f"tests/scans/{scan.engine}-{release}.json"
-        yield f"and keep the scan: eaglectl engines scan WHEEL --json > {kept}"
+        yield "and keep the scan:"
+        yield f"  eaglectl engines scan WHEEL --json | python -m json.tool --compact > {kept}"
     if scan.undecided:
         yield from ("", "to decide by hand:", *(f"  {text}" for text in scan.undecided))
     if scan.only_when_run:
@@ -38,7 +39,7 @@ def _entry(scan: Scan) -> Iterator[str]:
 def _rerun(engine: str, rerun: Rerun) -> Iterator[str]:
     """The command that lists the recorded cases to run again, and why."""
     if not rerun.concerns:
-        yield f"no case needs to run again: the functions are those of {rerun.release}, which all ran with"
+        yield f"the functions that decided the recorded cases are those of {rerun.release}: a sample is enough"
         return
     yield f"cases recorded with {rerun.release} to run again, in a checkout, with the new release installed:"
     yield f"  python -m tests.engine.again {engine} {' '.join(rerun.concerns)}"

@@ -1,0 +1,65 @@
+"""docs/engines.md: an hour with a release, with what the scan printed on the day of SGLang 0.5.17."""
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eaglectl.engines.behaviour import releases
+from eaglectl.engines.data import data_from, folder
+from eaglectl.engines.releases import is_within
+from eaglectl.engines.scanner import held_to_data
+from eaglectl.reports.terminal.scan import lines
+
+PAGE = Path(__file__).with_name("engines.md")
+SCANS = PAGE.parent.parent / "tests/scans"
+BEFORE, RELEASE = "0.5.16", "0.5.17"
+BLOCK = re.compile(r"(```\n\$ eaglectl engines scan sglang-[^\n]*\n).*?```", re.DOTALL)
+
+
+def page() -> str:
+    """The page with the scan as it is printed now."""
+    found = json.loads((SCANS / f"sglang-{RELEASE}.json").read_text())
+    with tempfile.TemporaryDirectory() as parent, data_from(data_before(Path(parent))):
+        printed = "\n".join(line.rstrip() for line in lines(held_to_data(found)))
+    return BLOCK.sub(lambda block: f"{block[1]}{printed}\n```", PAGE.read_text())
+
+
+def data_before(parent: Path) -> Path:
+    """The data files as they were before the release: what is said of later ones is left out.
+
+    The recorded cases count as run with the release before.
+    """
+    known = releases("sglang")
+    known = known[: known.index(BEFORE) + 1]
+    copy = parent / "data"
+    copy.mkdir()
+    for file in folder().glob("*.json"):
+        shutil.copy(file, copy)
+    path = copy / "sglang_releases.json"
+    data = json.loads(path.read_text())
+    data["behaviour"] = [
+        {**row, "run_in": {}, "releases": [release for release in row["releases"] if release in known]}
+        for row in data["behaviour"]
+        if set(row["releases"]) & set(known)
+    ]
+    data["facts"] = [fact for row in data["facts"] for fact in _before(row, known)]
+    path.write_text(json.dumps(data))
+    scan = json.loads((SCANS / f"sglang-{BEFORE}.json").read_text())
+    path = copy / "recorded.json"
+    recorded = json.loads(path.read_text())
+    path.write_text(json.dumps(recorded | {"sglang": {"release": BEFORE, "functions": scan["functions"]}}))
+    return copy
+
+
+def _before(row: Mapping[str, Any], known: tuple[str, ...]) -> list[Mapping[str, Any]]:
+    """A fact as it was: in all releases where it held in all, gone where it held in none."""
+    holding = [release for release in known if is_within(row["releases"], release)]
+    return (
+        [{**row, "run_in": {}, "releases": "" if len(holding) == len(known) else row["releases"]}]
+        if holding
+        else []
+    )
