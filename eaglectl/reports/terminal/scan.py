@@ -39,7 +39,7 @@ def _entry(scan: Scan) -> Iterator[str]:
 def _rerun(engine: str, rerun: Rerun) -> Iterator[str]:
     """The command that lists the recorded cases to run again, and why."""
     if not rerun.concerns:
-        yield f"the functions that decided the recorded cases are those of {rerun.release}: a sample is enough"
+        yield f"the functions behind the recorded cases are those of {rerun.release}: a sample is enough"
         return
     yield f"cases recorded with {rerun.release} to run again, in a checkout, with the new release installed:"
     yield f"  python -m tests.engine.again {engine} {' '.join(rerun.concerns)}"
