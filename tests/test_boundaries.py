@@ -21,7 +21,9 @@ from eaglectl.drafter.boundaries import (
 )
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Target
+from eaglectl.engines.behaviour import behaviour
 from eaglectl.engines.catalogue import aux_readings
+from eaglectl.engines.layers import capture
 from eaglectl.engines.sglang import sglang_ids
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import TARGET_DEPTH
@@ -31,7 +33,17 @@ from tests.conftest import FIXTURES
 
 depths = st.integers(7, 128)
 kinds = st.sampled_from(
-    ["llama", "qwen3", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "gpt_oss", "minimax_m3", "gemma3_text"]
+    [
+        "llama",
+        "qwen3",
+        "deepseek_v3",
+        "kimi_k2",
+        "glm4_moe_lite",
+        "glm_moe_dsa",
+        "gpt_oss",
+        "minimax_m3",
+        "gemma3_text",
+    ]
 )
 
 
@@ -122,7 +134,25 @@ def test_sglang_ids_follow_the_model(
     )
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v3", "kimi_k2"])
+@pytest.mark.parametrize(
+    ("release", "kind", "depth", "ids", "expected"),
+    [
+        ("0.5.16", "gpt_oss", 36, [24, 30, 36], (25, 31, 37)),
+        ("0.5.17", "gpt_oss", 36, [24, 30, 36], (24, 30, 36)),
+        ("0.5.17", "minimax_m3_vl", 60, [], (2, 30, 57)),
+        ("0.5.18", "minimax_m3_vl", 60, [], (3, 31, 58)),
+        ("0.5.14", "glm_moe_dsa", 78, [2, 38, 75], (2, 38, 75)),
+    ],
+)
+def test_what_ids_and_defaults_mean_changed_with_releases_of_sglang(
+    release: str, kind: str, depth: int, ids: list[int], expected: tuple[int, ...]
+) -> None:
+    runner = behaviour("sglang", release).runners["default"]
+    config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}} if ids else {}
+    assert capture(runner, config, Target(model_type=kind, depth=depth)).boundaries == expected
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v3", "kimi_k2", "glm_moe_dsa"])
 def test_boundary_1_of_a_deepseek_target_cannot_be_written(kind: str) -> None:
     assert "no ids" in str(sglang_ids((1, 30, 58), Target(model_type=kind, depth=61)))
 
@@ -155,6 +185,7 @@ def test_one_config_means_different_layers_to_different_engines() -> None:
         ("gpt_oss", 36, [1, 17, 33], (2, 18, 34)),
         ("deepseek_v3", 61, [2, 30, 58], (2, 30, 58)),
         ("deepseek_v3", 61, [1, 29, 57], (2, 30, 58)),
+        ("glm_moe_dsa", 78, [2, 38, 75], (2, 38, 75)),  # GlmMoeDsaForCausalLM inherits DeepSeek's class
         ("llama", 32, [], (2, 16, 29)),
         ("minimax_m3_vl", 60, [], (3, 31, 58)),
         (None, 61, [2, 30, 58], None),

@@ -38,6 +38,7 @@ class Sources:
     def __init__(self, where: Path) -> None:
         self.where = where
         self._wheel = None if where.is_dir() else self._opened()
+        self._members = self._wheel.namelist() if self._wheel else []
         names = [name for name in PACKAGES if self._holds(name)]
         if len(names) != 1:
             raise UnreadableError(
@@ -58,7 +59,7 @@ class Sources:
 
     def _holds(self, package: str) -> bool:
         if self._wheel is not None:
-            return f"{package}/__init__.py" in self._wheel.NameToInfo
+            return f"{package}/__init__.py" in self._members
         return (self._parent(package) / package / "__init__.py").is_file()
 
     def _parent(self, package: str) -> Path:
@@ -74,7 +75,7 @@ class Sources:
         if self._wheel is None:
             names = [path.name for path in self._parent(self.package).glob(f"{self.package}*.dist-info")]
         else:
-            folders = dict.fromkeys(name.partition("/")[0] for name in self._wheel.NameToInfo)
+            folders = dict.fromkeys(name.partition("/")[0] for name in self._members)
             names = [*(name for name in folders if name.endswith(".dist-info")), self.where.name]
         matches = [NAMED.match(name) for name in names]
         releases = [match[2] for match in matches if match and match[1] == self.package]
@@ -113,7 +114,7 @@ class Sources:
             root = self._parent(self.package) / self.package
             return sorted(str(path.relative_to(root)) for path in (root / folder).rglob("*.py"))
         start = f"{self.package}/"
-        inside = (name for name in self._wheel.NameToInfo if name.startswith(f"{start}{folder}/"))
+        inside = {name for name in self._members if name.startswith(f"{start}{folder}/")}
         return sorted(name.removeprefix(start) for name in inside if name.endswith(".py"))
 
     def read(self, path: str) -> bytes | None:
