@@ -40,7 +40,13 @@ PACKAGES = (
 )
 # the packages and modules that may import a third-party package
 HOMES = {
-    "torch": ("acceptance/vllm/", "checkpoint/pickles.py", "conversion/upgrade.py", "reference/"),
+    "torch": (
+        "acceptance/sglang/",
+        "acceptance/vllm/",
+        "checkpoint/pickles.py",
+        "conversion/upgrade.py",
+        "reference/",
+    ),
     "safetensors": ("acceptance/vllm/connector.py", "checkpoint/pickles.py", "reference/loading.py"),
     "numpy": (
         "acceptance/measurement.py",
@@ -54,6 +60,7 @@ HOMES = {
     "typer": ("cli/",),
     "model_signing": ("publishing/signature.py",),
     "vllm": ("acceptance/vllm/",),
+    "sglang": ("acceptance/sglang/",),
     "jsonschema": ("acceptance/server/answers.py", "validation/rules/config_schema.py"),
     "httpx2": ("acceptance/server/http.py",),
     "anyio": ("acceptance/server/http.py",),

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl.acceptance import reference_engine  # noqa: E402
+from eaglectl.acceptance import installed, reference_engine  # noqa: E402
+from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
 from eaglectl.acceptance.prompts import builtin_prompts, read_prompts  # noqa: E402
 from eaglectl.acceptance.vllm import run as vllm_run  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
@@ -286,8 +287,8 @@ def test_load_only_lists_what_the_file_does_not_fill(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     answer = {**LOADED, "unfilled": unfilled}
-    monkeypatch.setattr(vllm_run, "require_vllm", lambda alternative: None)
-    monkeypatch.setattr(vllm_run, "_run_child", lambda job, mode, texts: answer)
+    monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
+    monkeypatch.setattr(vllm_run, "ask", lambda engine, job, mode, texts: answer)
     call = ["smoke", str(FIXTURES / "producers/vllm/native"), "--target", str(target), "--load-only"]
     assert run([*call, "--json"]) == code
     document = json.loads(capsys.readouterr().out)
@@ -303,14 +304,14 @@ def test_vllm_runs_the_target_alone_first_and_differences_fail(
     modes: list[str] = []
     result = {"tokens": [1, 2, 3, 4], "drafts": 2, "accepted": [2, 1, 0]}
 
-    def answer(job: object, mode: str, texts: list[list[int]]) -> dict[str, Any]:
+    def answer(engine: object, job: object, mode: str, texts: list[list[int]]) -> dict[str, Any]:
         modes.append(mode)
         common = {"version": "0.32.0", "device": "cpu", "dtype": "float32", "seconds": 1.0}
         resolved = {"norm_output": True, "aux_layers": [2, 4, 5]} if mode == "generate" else {}
         return {**common, "results": [result] * len(texts), "resolved": resolved}
 
-    monkeypatch.setattr(vllm_run, "require_vllm", lambda alternative: None)
-    monkeypatch.setattr(vllm_run, "_run_child", answer)
+    monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
+    monkeypatch.setattr(installed, "ask", answer)
     folder = str(FIXTURES / "producers/vllm/native")
     more = ("--engine", "vllm", "--aux-layers", "2,4,5")
     code, report, _ = smoke(capsys, target, prompts, *more, drafter=folder)

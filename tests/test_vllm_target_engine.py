@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.vllm import process  # noqa: E402
+from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
 from eaglectl.acceptance.vllm.target_engine import VllmEngine, VllmOptions, start_vllm  # noqa: E402
 from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.checkpoint.source import FolderSource  # noqa: E402
@@ -220,7 +220,7 @@ def test_newer_releases_and_builds_between_them_are_tried(release: str) -> None:
 def test_without_vllm_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "is_installed", lambda: False)
+    monkeypatch.setattr(InstalledEngine, "is_installed", lambda engine: False)
     assert run([*CALL, "--engine", "vllm", "--device", "cpu", "-o", str(tmp_path / "stats")]) == 3
     assert "vLLM is not installed" in (said := capsys.readouterr().err)
     assert "--engine transformers" in said

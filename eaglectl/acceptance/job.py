@@ -17,6 +17,8 @@ class EngineJob:
 
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
     tokens for each prompt, `timeout` is in seconds. `trust_remote_code` lets the target's own code run.
+    `engine_arguments` are the engine's own, by name. `draft_tokens` is the target token of each draft
+    token as the checkpoint means it, where that was read.
     """
 
     folder: Path
@@ -31,6 +33,15 @@ class EngineJob:
     timeout: float = 600.0
     trust_remote_code: bool = False
     on_progress: OnProgress | None = None
+    tensor_parallel_size: int = 1
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+    draft_tokens: tuple[int, ...] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What was asked of the engine beyond eaglectl's own settings, for reports."""
+        size = self.tensor_parallel_size
+        return ({"tensor_parallel_size": size} if size > 1 else {}) | dict(self.engine_arguments)
 
     @property
     def needs_tokenizer(self) -> bool:
@@ -49,7 +60,7 @@ class EngineRun:
 
     `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` holds
     the settings that the engine reports, `differences` where they are not those of the checkpoint. `proves`
-    states what a run of this engine is evidence of.
+    states what a run of this engine is evidence of. `arguments` are the engine's own that were given.
     """
 
     engine: str
@@ -63,6 +74,7 @@ class EngineRun:
     plain_seconds: float
     resolved: Mapping[str, Any] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def equal_outputs(self) -> int | None:

@@ -2,12 +2,12 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.api.converting import ConvertOptions, convert, readable_folder
 from eaglectl.api.inputs import check_timeout, open_target
@@ -49,7 +49,8 @@ class CalibrateOptions:
     `prompts` is a file, None the built-in prompts; `answer_tokens` the tokens of the target's own answer to
     each prompt that count too. `engine` runs the target: transformers in this process, or the installed vLLM
     in a child process, on `tensor_parallel_size` GPUs. `timeout` is in seconds, for vLLM to load and for each
-    of its batches. `trust_remote_code` lets the target's own code run. `force` replaces an existing folder.
+    of its batches. `engine_arguments` go to vLLM itself. `trust_remote_code` lets the target's own code run.
+    `force` replaces an existing folder.
     """
 
     prompts: str | Path | None = None
@@ -59,6 +60,7 @@ class CalibrateOptions:
     tensor_parallel_size: int = 1
     timeout: float = TIMEOUT
     trust_remote_code: bool = False
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
     force: bool = False
 
@@ -171,6 +173,8 @@ def split_prompts(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tup
 
 def _check(options: CalibrateOptions) -> None:
     """Raise UsageError for an unknown engine, or an option that this engine does not have."""
+    from eaglectl.acceptance.engine_arguments import check_engine_arguments
+
     if options.engine not in ENGINES:
         raise UsageError(f"--engine {options.engine}: {' or '.join(ENGINES)} was expected")
     check_timeout(options.timeout)
@@ -180,6 +184,9 @@ def _check(options: CalibrateOptions) -> None:
         raise UsageError(
             "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
         )
+    check_engine_arguments(options.engine_arguments, is_calibration=True)
+    if options.engine_arguments and options.engine != "vllm":
+        raise UsageError("--engine-arg is for vLLM: pass --engine vllm")
 
 
 def _require_torch() -> None:
@@ -290,6 +297,7 @@ def _start_engine(
         timeout=options.timeout,
         trust_remote_code=options.trust_remote_code,
         needs_tokenizer=job.needs_tokenizer,
+        engine_arguments=options.engine_arguments,
     )
     # the drafter runs on the CPU: vLLM has taken the GPUs
     with start_vllm(vllm_options) as engine:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.api.converting import ConvertOptions, convert
 from eaglectl.api.inputs import check_timeout, open_target
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.report import SmokeReport
 
 PROBES = ("sensitivity", "drift")
+INSTALLED = ("vllm", "sglang")
+ENGINES = (*INSTALLED, "reference")
 SERVERS = ("http://", "https://")
 
 
@@ -34,11 +36,12 @@ SERVERS = ("http://", "https://")
 class SmokeOptions:
     """Options of `smoke`.
 
-    `engine` is auto, vllm, reference, or the URL of a running server. `k` is the number of draft tokens in a
-    round, `max_tokens` the number of new tokens for each prompt; `prompts` is a file, None the built-in
-    prompts. `against` is a second drafter on the same prompts, `probe` sensitivity or drift. `timeout` is in
-    seconds, for an engine's whole run and for each request to a server. `trust_remote_code` lets the target's
-    own code run.
+    `engine` is auto, vllm, sglang, reference, or the URL of a running server. `k` is the number of draft
+    tokens in a round, `max_tokens` the number of new tokens for each prompt; `prompts` is a file, None the
+    built-in prompts. `against` is a second drafter on the same prompts, `probe` sensitivity or drift.
+    `timeout` is in seconds, for an engine's whole run and for each request to a server. `trust_remote_code`
+    lets the target's own code run. `tensor_parallel_size` GPUs hold the target, and `engine_arguments` go to
+    the engine itself, where it is vllm or sglang.
     """
 
     engine: str = "auto"
@@ -54,6 +57,8 @@ class SmokeOptions:
     timeout: float = 600.0
     probe: str | None = None
     trust_remote_code: bool = False
+    tensor_parallel_size: int = 1
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
 
 
@@ -66,7 +71,7 @@ def smoke(
 ) -> "SmokeReport":
     """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
 
-    vLLM gets the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
+    vLLM and SGLang get the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
     UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
     `convert` does.
     """
@@ -84,7 +89,7 @@ def smoke(
             f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
     engine = _choose_engine(options.engine)
-    if against is not None and engine not in ("vllm", "reference"):
+    if against is not None and engine not in ENGINES:
         raise UsageError(
             "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
             " vllm"
@@ -123,12 +128,26 @@ def _check(options: SmokeOptions) -> None:
             "--trust-remote-code: a server loads the target itself; give the option to the server"
         )
     check_timeout(options.timeout)
+    _check_arguments(options)
     if not 0 <= options.temperature < inf or not 0 <= options.seed < 1 << 63:
         raise UsageError("--temperature and --seed need to be at least 0, and numbers of 64 bits")
     if options.k < 1 or options.max_tokens < 1:
         raise UsageError("-k and --max-tokens need to be at least 1")
     if options.probe not in (None, *PROBES):
         raise UsageError(f"--probe {options.probe}: {' or '.join(PROBES)} was expected")
+
+
+def _check_arguments(options: SmokeOptions) -> None:
+    """Raise UsageError for arguments of an engine that has none, or that would change what is measured."""
+    from eaglectl.acceptance.engine_arguments import check_engine_arguments
+
+    if options.tensor_parallel_size < 1:
+        raise UsageError("--tensor-parallel-size needs to be at least 1")
+    check_engine_arguments(options.engine_arguments)
+    given = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
+    is_given = options.engine_arguments or options.tensor_parallel_size > 1
+    if is_given and _choose_engine(options.engine) not in INSTALLED:
+        raise UsageError(f"{given} is for an installed engine: pass --engine vllm or --engine sglang")
 
 
 def _report(
@@ -185,7 +204,7 @@ def _job(
     """The engine's job: the folder as stored, or for the reference engine with canonical names."""
     from eaglectl.acceptance.job import EngineJob
 
-    def job(folder: Path, drafter: Drafter) -> EngineJob:
+    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> EngineJob:
         return EngineJob(
             folder,
             drafter,
@@ -199,11 +218,17 @@ def _job(
             timeout=options.timeout,
             trust_remote_code=options.trust_remote_code,
             on_progress=on_progress,
+            tensor_parallel_size=options.tensor_parallel_size,
+            engine_arguments=options.engine_arguments,
+            draft_tokens=tokens,
         )
 
-    if _choose_engine(options.engine) != "reference":
+    engine = _choose_engine(options.engine)
+    if engine != "reference":
         stored = open_folder(source)
-        yield job(stored.root, _stored_drafter(stored, target, options.answers))
+        drafter = _stored_drafter(stored, target, options.answers)
+        tokens = _draft_tokens(stored, drafter, options.answers) if engine == "sglang" else None
+        yield job(stored.root, drafter, tokens)
         return
     with scratch_folder() as scratch:
         folder = scratch / "drafter"
@@ -221,14 +246,21 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
     return drafter
 
 
+def _draft_tokens(stored: FolderSource, drafter: Drafter, answers: Answers) -> tuple[int, ...]:
+    """The target token of each draft token, as the checkpoint means it."""
+    from eaglectl.conversion.tensor_steps import draft_vocabulary
+
+    return tuple(draft_vocabulary(read_checkpoint(stored), drafter, answers, None).targets.tolist())
+
+
 def _choose_engine(engine: str) -> str:
     """The value of --engine, with auto resolved."""
-    from eaglectl.acceptance.vllm.process import is_installed
+    from eaglectl.acceptance.vllm.process import VLLM
 
     if engine == "auto":
-        return "vllm" if is_installed() else "reference"
-    if engine not in ("vllm", "reference") and not engine.startswith(SERVERS):
-        raise UsageError(f"--engine {engine}: auto, vllm, reference or a server's URL was expected")
+        return "vllm" if VLLM.is_installed() else "reference"
+    if engine not in ENGINES and not engine.startswith(SERVERS):
+        raise UsageError(f"--engine {engine}: auto, {', '.join(ENGINES)} or a server's URL was expected")
     return engine
 
 
@@ -238,6 +270,10 @@ def _run(job: "EngineJob", engine: str) -> "EngineRun":
             from eaglectl.acceptance.vllm.run import run_vllm
 
             return run_vllm(job)
+        case "sglang":
+            from eaglectl.acceptance.sglang.run import run_sglang
+
+            return run_sglang(job)
         case "reference":
             from eaglectl.acceptance.reference_engine import run_reference
 

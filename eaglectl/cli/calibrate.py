@@ -8,6 +8,7 @@ import typer
 from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
+    EngineArguments,
     Json,
     RunTarget,
     Semantics,
@@ -42,6 +43,7 @@ def calibrate_command(
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", help="GPUs that vLLM spreads the target over.")
     ] = 1,
+    engine_arguments: EngineArguments = None,
     timeout: Annotated[
         float,
         typer.Option("--timeout", help="Seconds for vLLM to load the target, and for each batch after that."),
@@ -55,6 +57,7 @@ def calibrate_command(
 ) -> None:
     """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
     from eaglectl import api
+    from eaglectl.acceptance.engine_arguments import parse_engine_arguments
     from eaglectl.api.targets import runnable_target
     from eaglectl.formats.commands import command
 
@@ -72,6 +75,7 @@ def calibrate_command(
             device=device,
             engine=engine,
             tensor_parallel_size=tensor_parallel_size,
+            engine_arguments=parse_engine_arguments(engine_arguments or [], is_calibration=True),
             timeout=timeout,
             answers=answers,
             trust_remote_code=trust_remote_code,
@@ -86,6 +90,9 @@ def calibrate_command(
         print_json(calibrate_document(statistics, out, trust_remote_code=trust_remote_code))
         return
     print_trust(trust_remote_code)
+    for key in ("tensor_parallel_size", "arguments"):
+        if key in statistics.engine:
+            say(f"{key} of {statistics.engine['name']}: {statistics.engine[key]}")
     if choice.how:
         say(f"target: {choice.how}")
     say(f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers")

@@ -30,6 +30,15 @@ RunTarget = Annotated[
         " here.",
     ),
 ]
+EngineArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-arg",
+        metavar="KEY=VALUE",
+        help="An argument of the engine itself, with its value in JSON, like quantization=fp8. May be given"
+        " several times.",
+    ),
+]
 Engines = Annotated[
     list[str] | None,
     typer.Option(

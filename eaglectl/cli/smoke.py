@@ -8,6 +8,7 @@ import typer
 from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
+    EngineArguments,
     Json,
     Page,
     RunTarget,
@@ -30,11 +31,15 @@ def smoke_command(
         str,
         typer.Option(
             "--engine",
-            help="auto, vllm, reference, or the URL of a running vLLM or SGLang server, to which requests go"
-            " directly, without proxies.",
+            help="auto, vllm, sglang, reference, or the URL of a running vLLM or SGLang server, to which"
+            " requests go directly, without proxies.",
         ),
     ] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", help="GPUs that vLLM or SGLang spreads the target over.")
+    ] = 1,
+    engine_arguments: EngineArguments = None,
     k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", help="Draft tokens in a round.")] = 3,
     prompts: Annotated[
         Path | None,
@@ -84,14 +89,16 @@ def smoke_command(
 ) -> None:
     """Run a drafter against its target and measure how many draft tokens it accepts."""
     from eaglectl import api
+    from eaglectl.acceptance.engine_arguments import parse_engine_arguments
     from eaglectl.reports.files import parse_page, write_page
 
     settings: OutputSettings = context.obj
     if device not in ("auto", "cuda", "cpu"):
         raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    if is_load_only and page is not None:
-        raise UsageError("--load-only measures nothing that a page could show; leave --page out")
+    arguments = parse_engine_arguments(engine_arguments or [])
+    if is_load_only:
+        _check_load_only(engine, page, has_arguments=bool(arguments) or tensor_parallel_size != 1)
     file = parse_page(page)
     if is_load_only:
         _load_only(source, target, timeout, trust_remote_code=trust_remote_code, is_json=json_)
@@ -111,6 +118,8 @@ def smoke_command(
             timeout=timeout,
             probe=probe,
             trust_remote_code=trust_remote_code,
+            tensor_parallel_size=tensor_parallel_size,
+            engine_arguments=arguments,
             answers=answers,
         )
         report = api.smoke(source, target, options, on_progress=bar)
@@ -126,6 +135,21 @@ def smoke_command(
         write_page(file, api.render_page(report))
     if report.verdict == "fail":
         raise typer.Exit(1)
+
+
+def _check_load_only(engine: str, page: str | None, *, has_arguments: bool) -> None:
+    """Raise UsageError for options that --load-only cannot take."""
+    if page is not None:
+        raise UsageError("--load-only measures nothing that a page could show; leave --page out")
+    if engine not in ("auto", "vllm"):
+        raise UsageError(
+            f"--load-only is vLLM's, and --engine is {engine}; smoke --engine sglang without it lists what"
+            " nothing fills too"
+        )
+    if has_arguments:
+        raise UsageError(
+            "--load-only loads the drafter alone; leave --tensor-parallel-size and --engine-arg out"
+        )
 
 
 def _load_only(

@@ -1,10 +1,13 @@
 """Acceptance as rows of text: what the terminal and the page of `smoke` share."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from eaglectl.acceptance.measurement import Estimate
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.text import listed
 
 Cells = Iterator[list[str]]
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % by bootstrap over prompts"
@@ -64,14 +67,18 @@ def _drift_cell(condition: DriftCondition, depth: int) -> str:
 
 
 def resolved(report: SmokeReport) -> str:
-    """The settings that vLLM used, or "" for other engines."""
+    """The settings that vLLM or SGLang used, or "" for other engines."""
     run = report.run
-    if not run.resolved.get("runner"):
+    if run.engine == "sglang" and not run.resolved:
+        return "what sglang resolved could not be seen"
+    if not run.resolved.get("class"):
         return ""
-    return (
-        f"{run.engine} used {run.resolved.get('class')}, aux layers {run.resolved.get('aux_layers')}, runner"
-        f" {run.resolved['runner']}"
-    )
+    text = f"{run.engine} used {run.resolved['class']}, aux layers {run.resolved.get('aux_layers')}"
+    if "runner" in run.resolved:
+        text += f", runner {run.resolved['runner']}"
+    if "unfilled" in run.resolved:
+        text += f"; parameters that nothing fills: {listed(run.resolved['unfilled']) or 'none'}"
+    return text
 
 
 def estimate(value: Estimate) -> str:
@@ -94,6 +101,7 @@ def facts(report: SmokeReport) -> list[tuple[str, str]]:
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
     return [
         ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
+        *([("given", _arguments(run.arguments))] if run.arguments else []),
         ("proves", run.proves),
         *(trust if report.trust_remote_code else []),
         ("lossless", lossless[report.is_lossless]),
@@ -106,6 +114,11 @@ def facts(report: SmokeReport) -> list[tuple[str, str]]:
             ),
         ),
     ]
+
+
+def _arguments(arguments: Mapping[str, Any]) -> str:
+    """The engine's own arguments that were given."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments.items())
 
 
 def share(value: Estimate) -> str:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from eaglectl import api
+from eaglectl.acceptance.installed import differences
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import Prompt, read_prompts
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.acceptance.vllm.run import differences, load_only, run_vllm
+from eaglectl.acceptance.vllm.process import VLLM
+from eaglectl.acceptance.vllm.run import load_only, run_vllm
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from tests.engine import pairs
@@ -99,7 +101,9 @@ def test_a_flag_where_vllm_does_not_look_is_a_difference(folder: Path, tmp_path:
     found = api.load_only(str(drafter), str(folder / "target"), timeout=120)
     assert found.unfilled == ()
     assert found.resolved == {**MEANT, "norm_output": False}
-    assert differences(meant, found.resolved) == ("norm_output: vLLM uses False, the checkpoint means True",)
+    assert differences(VLLM, meant, found.resolved) == (
+        "norm_output: vLLM uses False, the checkpoint means True",
+    )
 
 
 def test_four_ids_into_an_fc_of_three_are_refused_before_anything_hangs(folder: Path, tmp_path: Path) -> None:

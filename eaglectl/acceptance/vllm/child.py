@@ -1,10 +1,11 @@
 """Run in the child process: uses vLLM, and writes one JSON answer. Written against vLLM 0.32.0."""
 
-import json
+import dataclasses
 import sys
 import time
-from pathlib import Path
 from typing import Any
+
+from eaglectl.acceptance.child import answer_request
 
 COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -12,27 +13,25 @@ COUNTERS = {
 }
 KV_CACHE_BYTES = 256 << 20
 MARGIN = 16  # tokens of context beyond those of the longest prompt
-KEPT_LINES = 2  # of an error message; pydantic names the fault in the second line
 
 
 def main() -> None:
     """Read the request in the file of the first argument and write the answer to the second."""
-    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    answer: dict[str, Any] = {}
-    try:
-        import vllm
-
-        answer["version"] = vllm.__version__
-        answer |= {"generate": generate, "plain": generate, "load": load}[request["mode"]](request)
-    except Exception as error:
-        answer |= {"error": error_text(error), "needs_code": "trust_remote_code" in str(error)}
-    Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
+    answer_request({"generate": generate, "plain": generate, "load": load}, version, argument_names)
 
 
-def error_text(error: Exception) -> str:
-    """The class and message of an exception in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
+def version() -> str:
+    """vLLM's release."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def argument_names() -> list[str]:
+    """The arguments of vLLM's engine."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    return [field.name for field in dataclasses.fields(EngineArgs)]
 
 
 def generate(request: dict[str, Any]) -> dict[str, Any]:
@@ -73,12 +72,9 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
             }
         )
         before = now
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     config = llm.llm_engine.vllm_config
-    resolved: dict[str, Any] = {}
-    if not is_plain:
-        resolved = resolved_flags(runner.drafter.model)
-        resolved |= {"aux_layers": _aux_layers(runner), "runner": type(runner).__name__}
+    # asked in the workers, which may be processes of their own
+    resolved = {} if is_plain else llm.collective_rpc(resolved_in_worker)[0]
     return {
         "results": results,
         "seconds": seconds,
@@ -154,6 +150,13 @@ def resolved_flags(model: Any) -> dict[str, Any]:
     }
 
 
+def resolved_in_worker(worker: Any) -> dict[str, Any]:
+    """What the model runner of one worker resolved."""
+    runner = worker.model_runner
+    flags = resolved_flags(runner.drafter.model)
+    return flags | {"aux_layers": _aux_layers(runner), "runner": type(runner).__name__}
+
+
 def _aux_layers(runner: Any) -> list[int] | None:
     inner = getattr(runner.model, "model", runner.model)
     layers = getattr(inner, "aux_hidden_state_layers", None)
@@ -170,7 +173,13 @@ def _counters(llm: Any, k: int, is_plain: bool) -> tuple[int, list[int]]:
 
 
 def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """Arguments of vLLM's LLM that load the target for sequences of `length` tokens."""
+    """Arguments of vLLM's LLM that load the target for sequences of `length` tokens; the user's go last."""
+    given: dict[str, Any] = request.get("engine_arguments", {})
+    return own_arguments(request, length) | given
+
+
+def own_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
+    """Those of them that the user did not give."""
     import torch
 
     arguments: dict[str, Any] = {
@@ -179,6 +188,7 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "enforce_eager": True,
         "max_model_len": length,
         "max_num_seqs": 4,
+        "tensor_parallel_size": request.get("tensor_parallel_size", 1),
         "seed": request["seed"],
         "skip_tokenizer_init": not request.get("needs_tokenizer", True),
     }

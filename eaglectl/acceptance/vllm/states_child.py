@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eaglectl.acceptance.vllm.child import error_text, llm_arguments
-
-REQUEST, ANSWER = "request.json", "answer.json"
+from eaglectl.acceptance.child import error_answer
+from eaglectl.acceptance.process import ANSWER, REQUEST
+from eaglectl.acceptance.vllm.child import argument_names, llm_arguments
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
         (folder / ANSWER).write_text(json.dumps(document), encoding="utf-8")
         print(flush=True, file=pipe)
 
+    given: dict[str, Any] = {}
     try:
         import vllm
 
@@ -34,12 +35,13 @@ def main() -> None:
         for _ in sys.stdin:
             request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
             if llm is None:
+                given = request["engine_arguments"]
                 llm = load(request, folder)
                 answer(describe(llm))
             else:
                 answer(run(llm, request))
     except Exception as error:
-        answer({"error": error_text(error), "needs_code": "trust_remote_code" in str(error)})
+        answer(error_answer(error, given, argument_names))
 
 
 def load(request: dict[str, Any], folder: Path) -> Any:
@@ -50,7 +52,6 @@ def load(request: dict[str, Any], folder: Path) -> Any:
     arguments = llm_arguments(request, request["length"]) | {
         "max_num_seqs": request["batch"],
         "enable_prefix_caching": False,  # else tokens of a cached prefix have no states
-        "tensor_parallel_size": request["tensor_parallel_size"],
         "speculative_config": {
             "method": "extract_hidden_states",
             "num_speculative_tokens": 1,
@@ -63,7 +64,7 @@ def load(request: dict[str, Any], folder: Path) -> Any:
             "kv_connector_extra_config": {"shared_storage_path": str(folder)},
         },
     }
-    if "kv_cache_memory_bytes" in arguments:
+    if "kv_cache_memory_bytes" in arguments.keys() - request["engine_arguments"].keys():
         arguments["kv_cache_memory_bytes"] = max(arguments["kv_cache_memory_bytes"], request["cache_bytes"])
     return LLM(**arguments)
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from eaglectl.acceptance.engine_arguments import unknown_argument
+from eaglectl.acceptance.process import ANSWER, REQUEST, kill_session, last_lines
 from eaglectl.acceptance.tokens import read_context_length
-from eaglectl.acceptance.vllm.process import child_environment, kill_session, last_lines, require_vllm
+from eaglectl.acceptance.vllm.process import VLLM
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from eaglectl.reference.target_engine import AuxStates
 
-REQUEST, ANSWER = "request.json", "answer.json"  # as in states_child.py
 MARGIN = 16  # tokens of context beyond the longest sequence, as in child.py
 POLL = 1.0  # seconds between checks whether the child still runs
 EXIT_TIMEOUT = 10.0  # seconds for a child that has closed its pipe to exit
@@ -41,6 +42,7 @@ class VllmOptions:
     """What vLLM loads: a target for `batch` sequences of at most `length` tokens at once, on so many GPUs.
 
     `timeout` is in seconds, for loading and for each batch. `needs_tokenizer`: the target has one to load.
+    `engine_arguments` are passed to vLLM's LLM.
     """
 
     target: Path
@@ -53,6 +55,7 @@ class VllmOptions:
     timeout: float = 1800.0
     trust_remote_code: bool = False
     needs_tokenizer: bool = True
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Child:
@@ -64,7 +67,7 @@ class Child:
         self.output: IO[bytes] = (folder / "output.txt").open("a+b")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "eaglectl.acceptance.vllm.states_child", str(folder)],
-            env=child_environment(),
+            env=VLLM.child_environment(),
             start_new_session=True,
             bufsize=0,
             stdin=subprocess.PIPE,
@@ -100,6 +103,8 @@ class Child:
         document: dict[str, Any] = json.loads((self.folder / ANSWER).read_text(encoding="utf-8"))
         if document.get("needs_code"):
             raise code_needed(self.target)
+        if "unknown" in document:
+            raise unknown_argument("vLLM", document)
         if "error" in document:
             error = document["error"]
             raise UnreadableError(f"vLLM does not run the target: {error}{self._root_cause(error)}")
@@ -180,7 +185,7 @@ def captured_layers(boundaries: Sequence[int]) -> tuple[int, ...]:
 @contextlib.contextmanager
 def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
     """The target loaded in vLLM. Raises UnreadableError where vLLM is absent, too old, or fails."""
-    require_vllm("--engine transformers")
+    VLLM.require("--engine transformers")
     check_files(options.target)
     with scratch_folder() as folder:
         child = Child(folder, options.target, options.timeout)
@@ -194,6 +199,8 @@ def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
             engine = {"name": "vllm", "vllm": release, **child.request(_load_request(options))}
             if options.tensor_parallel_size > 1:
                 engine["tensor_parallel_size"] = str(options.tensor_parallel_size)
+            if options.engine_arguments:
+                engine["arguments"] = json.dumps(options.engine_arguments)
             yield VllmEngine(child, options, engine)
         finally:
             child.close()
@@ -211,6 +218,7 @@ def _load_request(options: VllmOptions) -> dict[str, Any]:
         "batch": options.batch,
         "device": options.device,
         "tensor_parallel_size": options.tensor_parallel_size,
+        "engine_arguments": dict(options.engine_arguments),
         "seed": 0,
         "trust_remote_code": options.trust_remote_code,
         "needs_tokenizer": options.needs_tokenizer,

@@ -22,6 +22,7 @@ def smoke_document(report: SmokeReport) -> dict[str, Any]:
             "proves": run.proves,
             "resolved": dict(run.resolved),
             "differences": list(run.differences),
+            "arguments": dict(run.arguments),
         },
         "verdict": report.verdict,
         "failures": list(report.failures),

@@ -1,0 +1,1 @@
+"""The installed SGLang as an engine."""

@@ -1,0 +1,143 @@
+"""Run in the child process: uses SGLang, and writes one JSON answer. Written against SGLang 0.5.23."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from eaglectl.acceptance.child import OldReleaseError, answer_request
+from eaglectl.acceptance.sglang.scheduler import ANSWER, REPORT, report_and_run
+
+HISTOGRAM = "spec_correct_drafts_histogram"
+RELEASES = "sglang 0.5.13 or newer"
+CPU_CACHE = 8192  # tokens
+
+
+def main() -> None:
+    """Read the request in the file of the first argument and write the answer to the second."""
+    os.environ |= {ANSWER: sys.argv[2], REPORT: f"{sys.argv[2]}.scheduler"}
+    answer_request({"generate": generate, "plain": generate}, version, argument_names)
+
+
+def version() -> str:
+    """SGLang's release."""
+    import sglang
+
+    return str(sglang.__version__)
+
+
+def argument_names() -> list[str]:
+    """The arguments of SGLang's server and engine."""
+    from sglang.srt.server_args import ServerArgs
+
+    names = getattr(ServerArgs, "__struct_fields__", None) or ServerArgs.__dataclass_fields__
+    return [*names]
+
+
+def generate(request: dict[str, Any]) -> dict[str, Any]:
+    """Generate after each prompt on its own, and read the counts of its rounds.
+
+    Without a drafter in "plain" mode.
+    """
+    is_plain = request["mode"] == "plain"
+    params = {
+        "temperature": request["temperature"],
+        "max_new_tokens": request["max_tokens"],
+        "ignore_eos": True,
+    }
+    arguments = server_arguments(request, max(map(len, request["prompts"])) + request["max_tokens"])
+    if not is_plain:
+        arguments |= speculative_arguments(request)
+    engine = engine_class(arguments)(**arguments)
+    try:
+        # a warm-up: the first run includes what SGLang prepares once
+        engine.generate(input_ids=request["prompts"][0], sampling_params=params)
+        results, seconds = [], 0.0
+        for ids in request["prompts"]:
+            begin = time.perf_counter()
+            output = engine.generate(input_ids=ids, sampling_params=params)
+            seconds += time.perf_counter() - begin
+            drafts, accepted = (
+                (0, [0] * request["k"]) if is_plain else rounds(output["meta_info"], request["k"])
+            )
+            tokens = list(output["output_ids"])[: request["max_tokens"]]
+            results.append({"tokens": tokens, "drafts": drafts, "accepted": accepted})
+        report = read_report()
+    finally:
+        engine.shutdown()
+    return {
+        "results": results,
+        "seconds": seconds,
+        "resolved": {} if is_plain else report.get("resolved", {}),
+        "device": report.get("device", str(arguments.get("device", "auto"))),
+        "dtype": report.get("dtype", str(arguments["dtype"])),
+    }
+
+
+def engine_class(arguments: dict[str, Any]) -> Any:
+    """SGLang's engine, whose scheduler reports what it resolved; with `use_ray` its actors do not."""
+    if arguments.get("use_ray"):
+        from sglang.srt.ray.engine import RayEngine
+
+        return RayEngine
+    from sglang.srt.entrypoints.engine import Engine
+
+    if not hasattr(Engine, "run_scheduler_process_func"):
+        raise OldReleaseError("it has no engine whose scheduler can be asked what it resolved", RELEASES)
+    return type("ReportingEngine", (Engine,), {"run_scheduler_process_func": staticmethod(report_and_run)})
+
+
+def rounds(info: dict[str, Any], k: int) -> tuple[int, list[int]]:
+    """The number of rounds of one request, and in how many each draft position was accepted."""
+    if not info.get("spec_verify_ct"):
+        return 0, [0] * k  # one token needs no round
+    if HISTOGRAM not in info:
+        raise OldReleaseError("it does not count accepted draft tokens by position", RELEASES)
+    histogram: list[int] = info[HISTOGRAM]
+    return sum(histogram), [sum(histogram[position + 1 :]) for position in range(k)]
+
+
+def read_report() -> dict[str, Any]:
+    """What the scheduler said of itself."""
+    path = Path(os.environ[REPORT])
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return report
+
+
+def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
+    """Arguments of SGLang's engine that load the target for `length` tokens; those of the user go last."""
+    import torch
+
+    arguments: dict[str, Any] = {
+        "model_path": request["target"],
+        "trust_remote_code": request["trust_remote_code"],
+        "tp_size": request["tensor_parallel_size"],
+        "random_seed": request["seed"],
+        "skip_tokenizer_init": True,
+        "max_running_requests": 4,
+        "disable_cuda_graph": True,
+        "disable_radix_cache": True,
+        "log_level": "error",
+        "dtype": "auto",
+    }
+    if request["device"] == "cpu" or not torch.cuda.is_available():
+        arguments |= {"device": "cpu", "dtype": "float32", "max_total_tokens": max(CPU_CACHE, 2 * length)}
+    given: dict[str, Any] = request["engine_arguments"]
+    return arguments | given
+
+
+def speculative_arguments(request: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of SGLang's engine for a chain of `k` draft tokens."""
+    return {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_draft_model_path": request["drafter"],
+        "speculative_num_steps": request["k"],
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": request["k"] + 1,
+    }
+
+
+if __name__ == "__main__":
+    main()
