@@ -66,7 +66,7 @@ def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False
     for text in texts:
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("-").replace("-", "_")
-        if not equals or not NAME.fullmatch(name):
+        if not equals:
             raise UsageError(f"--engine-arg {text}: KEY=VALUE was expected")
         if name in found:
             raise UsageError(f"--engine-arg {name} is given twice; give it once")
@@ -78,6 +78,8 @@ def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False
 def check_engine_arguments(arguments: Mapping[str, Any], *, is_calibration: bool = False) -> None:
     """Raise UsageError for an argument that would fake acceptance, or change what is tested."""
     for name, value in arguments.items():
+        if not NAME.fullmatch(name):
+            raise UsageError(f"--engine-arg {name}: a name of small letters, digits and _ was expected")
         reason = REFUSED.get(name)
         for prefix, more in PREFIXES.items():
             if name.startswith(prefix):

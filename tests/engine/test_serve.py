@@ -223,3 +223,11 @@ def small_server(pages: Mapping[str, Any]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_the_cpu_builds_vllm_serve_ends_as_docs_smoke_md_says() -> None:
+    """Once it starts, the page need no longer say how to start the server by its module."""
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", "--help"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert found.returncode != 0
+    assert "PackageNotFoundError" in found.stderr

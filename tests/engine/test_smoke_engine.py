@@ -1,5 +1,6 @@
 """smoke on the real vLLM: what it resolves, what it leaves unfilled, and how it ends when it cannot run."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,29 @@ def test_a_target_that_vllm_cannot_load_is_not_the_drafters_fault(folder: Path, 
 def test_prompts_past_the_context_are_the_users_to_shorten(folder: Path) -> None:
     with pytest.raises(UsageError, match="the target's context of 512 leaves no room for 600 new tokens"):
         smoke(folder, folder / "drafter", max_tokens=600)
+
+
+def test_an_argument_that_vllm_does_not_have_is_usage_with_the_nearest_names(folder: Path) -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"--engine-arg quantisation: vLLM 0\.32\.0 says TypeError: .*quantisation.*quantization",
+    ):
+        smoke(folder, folder / "drafter", engine_arguments={"quantisation": "fp8"})
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need two cores")
+def test_a_target_over_two_ranks_with_arguments_of_vllm_drafts_the_same(
+    folder: Path, dead: SmokeReport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # one NUMA node has room for both
+    mark = f"EAGLECTL_TEST={tmp_path}"
+    monkeypatch.setenv(*mark.split("="))
+    given = {"block_size": 32, "enable_prefix_caching": False}
+    found = smoke(folder, folder / "dead", tensor_parallel_size=2, engine_arguments=given, timeout=600)
+    assert found.run.arguments == {"tensor_parallel_size": 2, **given}
+    assert found.run.resolved == dead.run.resolved
+    assert [result.tokens for result in found.run.results] == [result.tokens for result in dead.run.results]
+    assert [(result.drafts, result.accepted) for result in found.run.results] == [
+        (result.drafts, result.accepted) for result in dead.run.results
+    ]
+    assert pairs.marked(mark) == []

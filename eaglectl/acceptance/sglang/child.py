@@ -108,8 +108,6 @@ def read_report() -> dict[str, Any]:
 
 def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     """Arguments of SGLang's engine that load the target for `length` tokens; those of the user go last."""
-    import torch
-
     arguments: dict[str, Any] = {
         "model_path": request["target"],
         "trust_remote_code": request["trust_remote_code"],
@@ -122,10 +120,17 @@ def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "log_level": "error",
         "dtype": "auto",
     }
-    if request["device"] == "cpu" or not torch.cuda.is_available():
+    if request["device"] == "cpu" or not has_gpu():
         arguments |= {"device": "cpu", "dtype": "float32", "max_total_tokens": max(CPU_CACHE, 2 * length)}
     given: dict[str, Any] = request["engine_arguments"]
     return arguments | given
+
+
+def has_gpu() -> bool:
+    """Whether there is one that torch can use."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def speculative_arguments(request: dict[str, Any]) -> dict[str, Any]:

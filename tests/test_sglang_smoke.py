@@ -1,0 +1,290 @@
+"""The parent's side of smoke in SGLang, with a stand-in of the package `sglang` in the child: every way it
+ends. tests/engine/sglang runs the real one.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eaglectl import api
+from eaglectl.acceptance.installed import ask
+from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.process import InstalledEngine
+from eaglectl.acceptance.prompts import Prompt
+from eaglectl.acceptance.sglang.run import SGLANG, run_sglang
+from eaglectl.acceptance.sglang.scheduler import describe, load_over_nan
+from eaglectl.cli import run
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.formats.format import Answers
+from tests.conftest import FIXTURES
+from tests.tiny import TARGET, TINY
+
+EAGLE3 = TINY / "eagle3"
+PROMPTS = (Prompt("x", token_ids=(5, 6, 7)), Prompt("y", token_ids=(8,)))
+RESOLVED = {
+    "class": "LlamaForCausalLMEagle3",
+    "fc_norm": False,
+    "norm_output": False,
+    "norm_before_fc": False,
+    "norm_before_residual": False,
+    "aux_layers": [2, 4, 5],
+    "draft_tokens": [0, 1, 2],
+    "unfilled": ["model.layers.1.input_layernorm.weight"],
+}
+
+# rounds that accepted 0, 1, 2 and 3 draft tokens are counted in the histogram
+STAND_IN = """
+import json, os, sys, time
+
+HOW = os.environ.get("STAND_IN", "")
+print("what SGLang prints is no answer")
+
+
+class Engine:
+    if HOW != "is of a time before":
+        run_scheduler_process_func = None
+
+    def __init__(self, **given):
+        if "quantisation" in given:
+            raise TypeError("Unexpected keyword argument 'quantisation'")
+        self.is_plain = "speculative_algorithm" not in given
+        if HOW == "hangs":
+            time.sleep(600)
+        if HOW == "dies":
+            print("Segmentation fault", file=sys.stderr, flush=True)
+            os._exit(9)
+        if HOW == "refuses the target" or (HOW == "refuses the drafter" and not self.is_plain):
+            raise ValueError("head_dim is 7")
+        if HOW == "fails in its scheduler":
+            with open(os.environ["EAGLECTL_ANSWER"], "w") as file:
+                json.dump({"version": "0.5.23", "error": "IndexError: of the scheduler"}, file)
+            raise RuntimeError("Initialization failed. Please see the error messages above.")
+        with open(os.environ["STAND_IN_GIVEN"], "a") as file:
+            print(json.dumps(given), file=file)
+        if HOW != "says nothing of itself":
+            report = {"device": "cpu", "dtype": "float32"}
+            if not self.is_plain:
+                report["resolved"] = json.loads(os.environ["STAND_IN_RESOLVED"])
+            with open(os.environ["EAGLECTL_SCHEDULER_REPORT"], "w") as file:
+                json.dump(report, file)
+
+    def generate(self, input_ids, sampling_params):
+        info = {} if self.is_plain else {"spec_verify_ct": 6}
+        if info and HOW != "does not count":
+            info["spec_correct_drafts_histogram"] = [3, 0, 2, 1]
+        assert sampling_params == {"temperature": 0.0, "max_new_tokens": 4, "ignore_eos": True}
+        tokens = [input_ids[-1] + place for place in range(4 + (not self.is_plain))]
+        return {"output_ids": tokens, "meta_info": info}
+
+    def shutdown(self):
+        pass
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package `sglang` for this process and its children; the file where it keeps what Engine was given."""
+    package = tmp_path / "site" / "sglang"
+    (package / "srt" / "entrypoints").mkdir(parents=True)
+    (package / "__init__.py").write_text('__version__ = "0.5.23"')
+    (package / "srt" / "entrypoints" / "engine.py").write_text(STAND_IN)
+    (package / "srt" / "server_args.py").write_text(
+        'class ServerArgs:\n    __struct_fields__ = ("quantization", "dtype")'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    for name, value in {
+        "PYTHONPATH": f"{tmp_path / 'site'}:{FIXTURES.parent}",
+        "STAND_IN_GIVEN": str(tmp_path / "given.jsonl"),
+        "STAND_IN_RESOLVED": json.dumps(RESOLVED),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "given.jsonl"
+
+
+def job(**settings: Any) -> EngineJob:
+    drafter = api.inspect(str(EAGLE3), target=str(TARGET), answers=Answers()).drafter
+    given: dict[str, Any] = {"max_tokens": 4, "device": "cpu", "draft_tokens": (0, 1, 2), **settings}
+    return EngineJob(EAGLE3, drafter, TARGET, PROMPTS, **given)
+
+
+def test_rounds_are_counted_by_position_and_tokens_compared(stand_in: Path) -> None:
+    found = run_sglang(job(tensor_parallel_size=2, engine_arguments={"quantization": "fp8"}))
+    assert [(result.drafts, result.accepted) for result in found.results] == [(6, (3, 3, 1))] * 2
+    assert found.plain == ((7, 8, 9, 10), (8, 9, 10, 11))
+    assert found.equal_outputs == 2
+    assert found.arguments == {"tensor_parallel_size": 2, "quantization": "fp8"}
+    assert found.resolved == {key: value for key, value in RESOLVED.items() if key != "draft_tokens"}
+    assert found.differences == ()
+    plain, drafted = map(json.loads, stand_in.read_text().splitlines())
+    assert (plain["tp_size"], plain["quantization"], plain["device"]) == (2, "fp8", "cpu")
+    assert {key: drafted[key] for key in drafted.keys() - plain.keys()} == {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_draft_model_path": str(EAGLE3.resolve()),
+        "speculative_num_steps": 3,
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"norm_output": True}, "norm_output: SGLang uses True, the checkpoint means False"),
+        ({"aux_layers": [1, 3, 4]}, r"aux_layers: SGLang uses \[1, 3, 4\], the checkpoint means \[2, 4, 5\]"),
+        ({"draft_tokens": [0, 2, 3]}, "d2t: SGLang takes 2 of 3 .* first is 1: it uses token 2, .* means 1"),
+        ({"draft_tokens": [0, 1]}, "d2t: SGLang uses 2 draft tokens, the checkpoint has 3"),
+        ({"unfilled": ["lm_head.weight"]}, "SGLang uses lm_head.weight, which neither"),
+    ],
+)
+def test_what_it_resolved_is_compared_with_what_the_checkpoint_means(
+    changes: dict[str, Any], difference: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_RESOLVED", json.dumps(RESOLVED | changes))
+    (found,) = run_sglang(job()).differences
+    assert re.match(difference, found), found
+
+
+def test_settings_that_were_not_seen_are_not_said_to_agree(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STAND_IN", "says nothing of itself")
+    (tmp_path / "p.jsonl").write_text('{"prompt_token_ids": [5, 6]}\n')
+    call = ["smoke", str(EAGLE3), "--target", str(TARGET), "--engine", "sglang", "--device", "cpu"]
+    run([*call, "--prompts", str(tmp_path / "p.jsonl"), "--max-tokens", "4"])
+    assert "what sglang resolved could not be seen" in capsys.readouterr().out
+
+
+def without_drafter() -> None:
+    ask(SGLANG, job(), "plain", [[5]])
+
+
+def with_drafter() -> None:
+    ask(SGLANG, job(), "generate", [[5]])
+
+
+@pytest.mark.parametrize(
+    ("how", "act", "kind", "message"),
+    [
+        ("dies", with_drafter, UnreadableError, "SGLang ended with code 9 .*Segmentation fault"),
+        ("refuses the target", without_drafter, UnreadableError, "SGLang 0.5.23 does not run the target"),
+        (
+            "refuses the drafter",
+            with_drafter,
+            RefusedError,
+            "not run this drafter: ValueError: head_dim is 7",
+        ),
+        ("fails in its scheduler", with_drafter, RefusedError, "drafter: IndexError: of the scheduler"),
+        ("does not count", with_drafter, UnreadableError, "0.5.23: .*by position; install sglang 0.5.13"),
+        ("is of a time before", without_drafter, UnreadableError, "0.5.23: .*install sglang 0.5.13"),
+    ],
+)
+def test_a_child_that_cannot_go_on_ends_in_one_sentence(
+    how: str,
+    act: Callable[[], None],
+    kind: type[Exception],
+    message: str,
+    stand_in: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STAND_IN", how)
+    with pytest.raises(kind, match=message) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_child_that_hangs_is_stopped(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN", "hangs")
+    with pytest.raises(UnreadableError, match="within --timeout 2 s and was stopped"):
+        ask(SGLANG, job(timeout=2.0), "generate", [[5]])
+
+
+def test_an_unknown_argument_is_usage_with_the_nearest_name(stand_in: Path) -> None:
+    with pytest.raises(UsageError, match=r"SGLang 0\.5\.23 says TypeError: .*nearest names are quantization"):
+        ask(SGLANG, job(engine_arguments={"quantisation": "fp8"}), "plain", [[5]])
+
+
+def test_without_sglang_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InstalledEngine, "is_installed", lambda engine: False)
+    assert run(["smoke", str(EAGLE3), "--target", str(TARGET), "--engine", "sglang"]) == 3
+    assert "SGLang is not installed in this environment; install it (sglang)" in capsys.readouterr().err
+
+
+def test_simulated_acceptance_is_refused(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3")
+    with pytest.raises(RefusedError, match="made up, not measured"):
+        run_sglang(job())
+
+
+def drafter_model() -> Any:
+    """A module with the names that SGLang's drafter class has."""
+    torch = pytest.importorskip("torch")
+
+    class Drafter(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = torch.nn.Module()
+            self.model.fc = torch.nn.Linear(6, 2, bias=False)
+            self.model.norm = torch.nn.RMSNorm(2)
+            self.model.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+            self.lm_head = torch.nn.Linear(2, 4, bias=False)
+            self.config = SimpleNamespace(vocab_size=4, draft_vocab_size=None)
+
+    return Drafter()
+
+
+def test_what_the_files_leave_out_is_named_and_gets_its_value_back() -> None:
+    model = drafter_model()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def load() -> None:
+        for name, parameter in model.named_parameters():
+            if name not in ("model.norm.weight", "lm_head.weight", "model.fc.weight"):
+                parameter.data.fill_(1.0)
+        model.model.fc.weight.data[:, :4] = 2.0
+
+    holes = load_over_nan(model, load)
+    assert sorted(holes) == ["lm_head.weight", "model.fc.weight", "model.norm.weight"]
+    assert model.model.norm.weight.equal(before["model.norm.weight"])
+    assert model.model.fc.weight[:, 4:].equal(before["model.fc.weight"][:, 4:])
+    assert model.model.fc.weight[:, :4].eq(2.0).all()
+
+
+def test_what_the_target_replaces_is_not_unfilled() -> None:
+    torch = pytest.importorskip("torch")
+    model = drafter_model()
+    holes = load_over_nan(model, lambda: None)
+    model.lm_head.weight = torch.nn.Parameter(torch.ones(4, 2))
+    target = torch.nn.Module()
+    target.layers_to_capture = [2, 4, 5]
+    runner = SimpleNamespace(device="cpu", dtype=torch.float32, model=target)
+    scheduler = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=runner))
+    report = describe(scheduler, {"model": model, "unfilled": holes})
+    unfilled = ["model.fc.weight", "model.layers.0.bias", "model.layers.0.weight", "model.norm.weight"]
+    assert (report["device"], report["dtype"]) == ("cpu", "float32")
+    assert report["resolved"] == {
+        "class": "Drafter",
+        "layers": 1,
+        "fc_norm": False,
+        "norm_output": False,
+        "norm_before_fc": False,
+        "norm_before_residual": None,  # this file has the word
+        "fc": [2, 6],
+        "d2t": False,
+        "own_lm_head": True,
+        "aux_layers": [2, 4, 5],
+        "draft_tokens": [0, 1, 2, 3],
+        "unfilled": unfilled,
+    }
+
+
+def test_a_scheduler_without_a_drafter_says_what_it_runs_on() -> None:
+    runner = SimpleNamespace(device="cuda:0", dtype="torch.bfloat16", model=None)
+    scheduler = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=runner))
+    assert describe(scheduler, {}) == {"device": "cuda:0", "dtype": "bfloat16"}
