@@ -130,7 +130,7 @@ def has_gpu() -> bool:
     """Whether there is one that torch can use."""
     import torch
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def speculative_arguments(request: dict[str, Any]) -> dict[str, Any]:
