@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 
 from eaglectl import api
@@ -24,6 +25,9 @@ from eaglectl.formats.format import Answers
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY
 
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((FIXTURES.parent / "schemas/smoke.schema.json").read_text())
+)
 EAGLE3 = TINY / "eagle3"
 PROMPTS = (Prompt("x", token_ids=(5, 6, 7)), Prompt("y", token_ids=(8,)))
 RESOLVED = {
@@ -157,6 +161,28 @@ def test_settings_that_were_not_seen_are_not_said_to_agree(
     call = ["smoke", str(EAGLE3), "--target", str(TARGET), "--engine", "sglang", "--device", "cpu"]
     run([*call, "--prompts", str(tmp_path / "p.jsonl"), "--max-tokens", "4"])
     assert "what sglang resolved could not be seen" in capsys.readouterr().out
+
+
+def test_arguments_of_the_engine_are_on_the_screen_and_in_the_document(
+    stand_in: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt_token_ids": [5, 6]}\n')
+    call = ["smoke", str(EAGLE3), "--target", str(TARGET), "--engine", "sglang", "--device", "cpu"]
+    call += ["--prompts", str(tmp_path / "p.jsonl"), "--max-tokens", "4", "--tensor-parallel-size", "2"]
+    call += ["--engine-arg", "quantization=fp8"]
+    assert run([*call, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    SCHEMA.validate(document)
+    assert document["engine"]["name"] == "sglang"
+    assert document["engine"]["arguments"] == {"tensor_parallel_size": 2, "quantization": "fp8"}
+    assert document["failures"] == [
+        "not as the checkpoint means: d2t: SGLang uses 3 draft tokens, the checkpoint has 320"
+    ]
+    assert "draft_tokens" not in document["engine"]["resolved"]
+    assert run(call) == 1
+    screen = capsys.readouterr().out
+    assert 'given     tensor_parallel_size=2, quantization="fp8"' in screen
+    assert "sglang used LlamaForCausalLMEagle3, aux layers [2, 4, 5]; parameters that nothing fills" in screen
 
 
 def without_drafter() -> None:

@@ -23,7 +23,7 @@ from eaglectl.checkpoint.source import FolderSource  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
 from eaglectl.conversion.calibration import FILE, read_statistics  # noqa: E402
 from eaglectl.engines import vllm  # noqa: E402
-from eaglectl.errors import UnreadableError  # noqa: E402
+from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
@@ -53,6 +53,8 @@ class LLM:
     def __init__(self, **given):
         if HOW == "hangs":
             time.sleep(600)
+        if HOW == "does not know block_sise":
+            raise TypeError("EngineArgs.__init__() got an unexpected keyword argument 'block_sise'")
         if HOW == "fails in a worker":
             print("(Worker_TP1) ERROR ValueError: head_dim=7 is not there", file=sys.stderr, flush=True)
             raise RuntimeError("Engine core initialization failed. See root cause above.")
@@ -157,6 +159,42 @@ def test_vllm_is_given_boundaries_as_ids_each_once_and_in_order(stand_in: Path) 
         "dtype": "float32",
         "tensor_parallel_size": "4",
     }
+
+
+def test_arguments_of_vllm_reach_it_and_are_recorded(stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("def f(x):\n")
+    options = api.CalibrateOptions(
+        prompts=tmp_path / "prompts.txt",
+        engine="vllm",
+        device="cpu",
+        engine_arguments={"quantization": "fp8", "kv_cache_memory_bytes": 5},
+    )
+    made = api.calibrate(EAGLE3, str(TARGET), options=options)
+    given = json.loads(stand_in.read_text())
+    assert (given["quantization"], given["kv_cache_memory_bytes"]) == ("fp8", 5)
+    assert made.engine["arguments"] == '{"quantization": "fp8", "kv_cache_memory_bytes": 5}'
+
+
+def test_an_argument_that_vllm_does_not_have_is_usage(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "site" / "vllm" / "engine"
+    engine.mkdir()
+    (engine / "arg_utils.py").write_text(
+        "from dataclasses import dataclass\n\n@dataclass\nclass EngineArgs:\n    block_size: int = 1\n"
+    )
+    monkeypatch.setenv("STAND_IN", "does not know block_sise")
+    options = VllmOptions(
+        TARGET,
+        (2, 4, 5),
+        api.inspect(EAGLE3, target=str(TARGET)).drafter.dims,
+        100,
+        16,
+        "cpu",
+        engine_arguments={"block_sise": 16},
+    )
+    with pytest.raises(UsageError, match=r"vLLM .*unexpected keyword argument 'block_sise'.*are block_size"):
+        start_vllm(options).__enter__()
 
 
 def test_answers_are_vllms_and_their_states_are_not_kept(stand_in: Path, tmp_path: Path) -> None:
