@@ -99,7 +99,7 @@ def test_what_would_fake_or_change_what_is_measured_is_refused(name: str, value:
         check_engine_arguments({name: value})
 
 
-@pytest.mark.parametrize("name", ["enable_prefix_caching", "max_num_seqs"])
+@pytest.mark.parametrize("name", ["enable_prefix_caching", "max_num_seqs", "kv_cache_dtype"])
 def test_calibration_keeps_what_gives_it_every_state(name: str) -> None:
     check_engine_arguments({name: 1})
     with pytest.raises(UsageError, match="hidden states of every token"):

@@ -57,7 +57,14 @@ PREFIXES = {
     "disaggregation_": REFUSED["disaggregation_mode"],
 }
 # of calibration alone: what takes the hidden states out
-CALIBRATION = ("enable_prefix_caching", "max_num_seqs", "kv_events_config", "ec_transfer_config")
+CALIBRATION = (
+    "enable_prefix_caching",
+    "max_num_seqs",
+    "kv_cache_dtype",  # hidden states are kept in that cache
+    "kv_cache_dtype_skip_layers",
+    "kv_events_config",
+    "ec_transfer_config",
+)
 
 
 def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def check_engine_arguments(arguments: Mapping[str, Any], *, is_calibration: bool
             if name.startswith(prefix):
                 reason = reason or more
         if is_calibration and name in CALIBRATION:
-            reason = "calibration sets it to get the hidden states of every token"
+            reason = "calibration needs its own value, to get the hidden states of every token as they are"
         if name == "load_format" and value in ("dummy", "remote", "remote_instance"):
             reason = "the weights would not be those of --target"
         if reason:
