@@ -242,8 +242,9 @@ def test_without_sglang_it_says_what_to_install(
     assert "SGLang is not installed in this environment; install it (sglang)" in capsys.readouterr().err
 
 
-def test_simulated_acceptance_is_refused(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3")
+@pytest.mark.parametrize("name", ["SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_UNIFORM_EXPERTS"])
+def test_simulated_acceptance_is_refused(name: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
     with pytest.raises(RefusedError, match="made up, not measured"):
         run_sglang(job())
 

@@ -13,8 +13,12 @@ from eaglectl.checkpoint.target_files import code_needed, read_target_config
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError
 
-# environment variables with which engines simulate acceptance
-SYNTHETIC = ("SGLANG_SIMULATE_ACC_LEN",)
+# environment variables with which engines simulate acceptance, or the target's choice of experts
+SYNTHETIC = (
+    "SGLANG_SIMULATE_ACC_LEN",
+    "SGLANG_SIMULATE_UNIFORM_EXPERTS",
+    "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
+)
 HANG = "a drafter with another number of aux layers than its fc can make it hang"
 
 
