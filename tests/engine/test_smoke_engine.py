@@ -61,7 +61,7 @@ def smoke(folder: Path, drafter: Path, **settings: Any) -> SmokeReport:
     return api.smoke(str(drafter), str(folder / "target"), api.SmokeOptions(**given))
 
 
-def job(folder: Path, drafter: Path, prompts: tuple[Prompt, ...] = (), timeout: float = 120.0) -> EngineJob:
+def job(folder: Path, drafter: Path, prompts: tuple[Prompt, ...] = (), timeout: float = 900.0) -> EngineJob:
     """A drafter for vLLM that eaglectl itself need not want to read: what it knows is the good one's."""
     good = api.inspect(str(folder / "drafter"), target=str(folder / "target")).drafter
     return EngineJob(drafter, good, folder / "target", prompts, max_tokens=16, timeout=timeout)
@@ -99,7 +99,7 @@ def test_a_flag_where_vllm_does_not_look_is_a_difference(folder: Path, tmp_path:
     }
     drafter = pairs.changed(folder / "drafter", tmp_path / "nested", norm_output=None, eagle_config=nested)
     meant = api.inspect(str(drafter), target=str(folder / "target")).drafter
-    found = api.load_only(str(drafter), str(folder / "target"), timeout=120)
+    found = api.load_only(str(drafter), str(folder / "target"), timeout=900)
     assert found.unfilled == ()
     assert found.resolved == {**MEANT, "norm_output": False}
     assert differences(VLLM, meant, found.resolved) == (
@@ -171,7 +171,7 @@ def test_a_target_over_two_ranks_with_arguments_of_vllm_drafts_the_same(
     mark = f"EAGLECTL_TEST={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
     given = {"block_size": 32, "enable_prefix_caching": False}
-    found = smoke(folder, folder / "dead", tensor_parallel_size=2, engine_arguments=given, timeout=600)
+    found = smoke(folder, folder / "dead", tensor_parallel_size=2, engine_arguments=given, timeout=1800)
     assert found.run.arguments == {"tensor_parallel_size": 2, **given}
     assert found.run.resolved == dead.run.resolved
     assert [result.tokens for result in found.run.results] == [result.tokens for result in dead.run.results]
