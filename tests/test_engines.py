@@ -380,12 +380,16 @@ def test_an_engine_without_releases_states_its_evidence_too(tmp_path: Path) -> N
 
 def test_the_table_of_engines_says_what_was_run_and_what_was_read() -> None:
     out = call("engines").out
-    assert "run: 0.32.0 (" in out and "read in their sources, not run: 0.10.0 - 0.31.0, 0.33.0" in out
+    assert (
+        "run: 0.32.0 (" in out and "read in their sources, not run, all else: 0.10.0 - 0.31.0, 0.33.0" in out
+    )
+    assert "the functions that resolve layer ids were run: 0.22.0 - 0.33.0" in out
     assert "read in their sources, not run: tensorrt-llm, tokenspeed, atom" in out
     document = call("engines", "--json").document
     releases = {row["release"]: row for row in document["engines"][0]["releases"]}
     assert "V1" in releases["0.32.0"]["run"] and releases["0.32.0"]["facts"]["run"] >= 28
     assert releases["0.31.0"]["run"] == [] and releases["0.31.0"]["facts"]["run"] == 0
+    assert releases["0.31.0"]["ids"] == "run" and releases["0.21.0"]["ids"] == "read"
     facts = {row["id"]: row["run_in"] for row in document["engines"][0]["facts"]}
     assert facts["d2t-missing"] == {"0.32.0": "llama3/d2t missing"} and facts["fc-norm-dropped"] == {}
     assert {row["evidence"] for row in document["not_followed"]} == {"read"}

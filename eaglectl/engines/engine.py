@@ -122,6 +122,15 @@ class Engine:
         known = [fact.evidence(release) for fact in self.facts if is_within(fact.releases, release)]
         return {"run": known.count("run"), "read": known.count("read")}
 
+    def ids_evidence(self, release: str) -> Evidence:
+        """How it is known which layers a release captures.
+
+        "run" where its functions that resolve ids were run, as they were where recorded cases ran.
+        """
+        resolved = self.data.get("ids_run_in")
+        is_run = bool(self.runners_run(release)) or (resolved is not None and is_within(resolved, release))
+        return "run" if is_run else "read"
+
     def readings(self, view: View, release: str) -> Mapping[str, CapturedLayers]:
         """The layers that `release` captures for a checkpoint, by the runners that it may take."""
         known = self.behaviour(release)

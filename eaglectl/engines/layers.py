@@ -78,6 +78,8 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
     for path in runner.id_places:
         if ids := ids_at(config, path):
             return _explicit(runner, path, ids, target)
+        if value_at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)
+            break
     default = default_layers(runner, target)
     boundaries = default.at(target.depth) if target.depth else None
     return CapturedLayers(runner.label, runner.without_ids, None, boundaries, default)

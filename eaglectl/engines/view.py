@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.engines.layers import IDS
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class View:
 SPECULATORS_KEYS = (
     "architectures",
     "draft_vocab_size",
-    "eagle_aux_hidden_state_layer_ids",
+    IDS,
     "fc_norm",
     "norm_before_fc",
     "norm_before_residual",
@@ -86,11 +87,13 @@ def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[
     layer = config.get("transformer_layer_config")
     if "speculators_model_type" not in config or not isinstance(layer, Mapping):
         return flat
-    return {
+    read = {
         key: value
         for key, value in flat.items()
         if key not in config or key in layer or key in SPECULATORS_KEYS
     }
+    # ids beside the layer's config replace those inside only where there are some
+    return read | {IDS: layer[IDS]} if layer.get(IDS) and not config.get(IDS) else read
 
 
 def dimensions(view: View) -> Iterator[tuple[str, int, int]]:

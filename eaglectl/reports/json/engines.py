@@ -36,6 +36,7 @@ def _engine(engine: Engine, served: Iterable[Service]) -> dict[str, Any]:
                 "release": release,
                 "runners": list(model_runners(engine, release)),
                 "run": list(engine.runners_run(release)),
+                "ids": engine.ids_evidence(release),
                 "facts": dict(engine.evidence(release)),
             }
             for release in engine.releases

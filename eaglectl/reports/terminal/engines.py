@@ -64,9 +64,13 @@ def _evidence_lines(engine: Engine) -> Iterator[str]:
             f"run: {release}{runners and f' ({runners} runner)'}; recorded cases show {count['run']} of the"
             f" {sum(count.values())} facts about it, the others are read"
         )
+    resolved = [release for release in engine.releases if engine.ids_evidence(release) == "run"]
+    if resolved != run:
+        yield f"the functions that resolve layer ids were run: {ranges(resolved, engine.releases)}"
     read = [release for release in engine.releases if release not in run]
     if read:
-        yield f"read in their sources, not run: {ranges(read, engine.releases)}"
+        rest = ", all else" if resolved != run else ""
+        yield f"read in their sources, not run{rest}: {ranges(read, engine.releases)}"
 
 
 def _table(engine: Engine, served: Sequence[Service]) -> Table:
