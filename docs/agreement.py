@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.engine.agreement import judging, records
+from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.sglang import judging as sglang_judging
 from tests.engine.sglang import records as sglang_records
 from tests.engine.sglang.cases import CASES as SGLANG_CASES
@@ -30,8 +31,15 @@ record; `make test-engine` and `make test-sglang` run samples again.
 def page() -> str:
     """The whole page."""
     vllm, sglang = records.read(), sglang_records.read()
+    second = records.read(records.RECORDS_V2)
     rows = [
         _row(records.VLLM, "V1, CPU", [record.verdict for record in vllm.values()], judging.JUSTIFIED),
+        _row(
+            records.VLLM,
+            "V2, CPU (tests/engine/interpreted.py)",
+            [record.verdict for record in second.values()],
+            {name: reason for name, reason in judging.JUSTIFIED_V2.items() if name in second},
+        ),
         _row(
             sglang_records.SGLANG,
             "CPU, chains (tests/engine/sglang/README.md)",
@@ -41,6 +49,9 @@ def page() -> str:
     ]
     missing = len(SGLANG_CASES) - len(set(sglang) & set(SGLANG_CASES))
     rest = f"\n{missing} of SGLang's {len(SGLANG_CASES)} cases are not recorded yet.\n" if missing else ""
+    unrun = len(set(CHOSEN) - set(second))
+    rest += f"\n{unrun} of the {len(CHOSEN)} cases chosen for V2 are not recorded yet.\n" if unrun else ""
+    rest += "\nOn a GPU: not run.\n"
     exceptions = (
         _exceptions("vLLM", judging.JUSTIFIED),
         _exceptions("SGLang", sglang_judging.JUSTIFIED),

@@ -15,6 +15,11 @@ os.environ.update(
     HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS="1"
 )
 
+if os.environ.get("ENGINE_RUNNER") == "V2":
+    import tests.engine.interpreted  # noqa: F401
+else:
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+
 import torch
 from vllm import LLM, SamplingParams
 
@@ -22,7 +27,8 @@ from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
 from tests.engine import pairs
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
 
-PATIENCE = 120.0
+RUNNER = "V2" if os.environ.get("ENGINE_RUNNER") == "V2" else "V1"
+PATIENCE = 120.0 if RUNNER == "V1" else 400.0
 SIDE_BY_SIDE = 2
 
 
@@ -95,9 +101,8 @@ def in_vllm(
         "is_mla_target": is_mla,
     }
     llm = LLM(**llm_arguments(request, 128) | options, speculative_config=speculative_config(request))
-    drafter: Any = (
-        llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
-    )
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    drafter: Any = runner.speculator if RUNNER == "V2" else runner.drafter
     logits: list[torch.Tensor] = []
     rounds: Rounds = []
     compute, propose = drafter.model.compute_logits, drafter.propose

@@ -1,5 +1,6 @@
 """What the reference engine drafts, round by round, to hold an engine against."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from eaglectl.reference.speculation import (
 from eaglectl.reference.target import load_target
 
 K = 3
-NEW_TOKENS = 24
+NEW_TOKENS = int(os.environ.get("ENGINE_NEW_TOKENS", "24"))
 LENGTHS = (1, 6, 31, 40)  # vLLM's blocks hold 32 tokens
 
 # of one prompt: every round's drafted tokens, and the logits each of them was taken from, over the target's
@@ -41,9 +42,9 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def in_reference(
-    target: Path, folder: Path, drafter: Drafter, prompts: list[list[int]]
+    target: Path, folder: Path, drafter: Drafter, prompts: list[list[int]], vocab: int = 256
 ) -> tuple[list[Rounds], list[GeneratedSequence]]:
-    """The reference in float32, its drafting recorded."""
+    """The reference in float32, its drafting recorded; `vocab` is the target's number of tokens."""
     boundaries = drafter.aux.boundaries
     assert boundaries is not None
     loaded = load_target(target, boundaries, dtype="float32", device="cpu")
@@ -57,7 +58,7 @@ def in_reference(
         targets = (
             torch.arange(len(head)) if model.draft_id_to_target_id is None else model.draft_id_to_target_id
         )
-        logits.append(torch.full((256,), float("-inf")).scatter(0, targets, found[0, 0]))
+        logits.append(torch.full((vocab,), float("-inf")).scatter(0, targets, found[0, 0]))
         return found
 
     def recorded_propose(self: DraftSession, verified: Any) -> torch.Tensor:

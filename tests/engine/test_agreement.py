@@ -16,10 +16,13 @@ from tests.conftest import FIXTURES
 from tests.engine import pairs
 from tests.engine.agreement import judging
 from tests.engine.agreement.cases import CASES
-from tests.engine.agreement.records import Record, read
+from tests.engine.agreement.records import RECORDS_V2, Record, read
 
 SEED = os.environ.get("EAGLECTL_AGREEMENT_SEED", "2026-11-21")
 SAMPLE = sorted(random.Random(SEED).sample(sorted(CASES), 40))
+RECORDED_V2 = read(RECORDS_V2)
+# Triton's interpreter is slow
+SAMPLE_V2 = sorted(random.Random(SEED).sample(sorted(RECORDED_V2), 6))
 PATIENCE = 1500.0
 RECORDED = read()
 
@@ -27,10 +30,23 @@ RECORDED = read()
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     print(f"sample of EAGLECTL_AGREEMENT_SEED={SEED}")
-    answers = tmp_path_factory.mktemp("agreement") / "answers.json"
-    command = [sys.executable, "-m", "tests.engine.agreement.runner", str(answers), *SAMPLE]
+    return _run(tmp_path_factory.mktemp("agreement") / "answers.json", SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def live_v2(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    answers = tmp_path_factory.mktemp("agreement-v2") / "answers.json"
+    return _run(answers, SAMPLE_V2, ENGINE_RUNNER="V2", ENGINE_NEW_TOKENS="6", AGREEMENT_PATIENCE="400")
+
+
+def _run(answers: Path, names: list[str], **variables: str) -> dict[str, Record]:
+    command = [sys.executable, "-m", "tests.engine.agreement.runner", str(answers), *names]
     process = subprocess.Popen(
-        command, cwd=FIXTURES.parent, stdout=subprocess.DEVNULL, start_new_session=True
+        command,
+        cwd=FIXTURES.parent,
+        env={**os.environ, **variables},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         process.wait(PATIENCE)
@@ -57,3 +73,10 @@ def test_validate_agrees_with_the_engine(
 ) -> None:
     found = judging.disagreement(live[name], judging.report(name, targets, tmp_path))
     assert bool(found) == (name in judging.JUSTIFIED), f"{found or judging.JUSTIFIED[name]}; seed {SEED}"
+
+
+@pytest.mark.parametrize("name", SAMPLE_V2)
+def test_the_v2_runner_does_what_is_recorded(name: str, live_v2: dict[str, Record]) -> None:
+    found, recorded = live_v2[name], RECORDED_V2[name]
+    assert found.digest == recorded.digest
+    assert found.is_served == recorded.is_served, f"{found}, recorded {recorded}, seed {SEED}"

@@ -98,7 +98,10 @@ JUSTIFIED: Mapping[str, str] = {
     "llama-shared/tie_word_embeddings": TIED,
     "llama3/aux ids nested as layer_ids": V2,
     "llama31/aux ids nested alone": V2,
+    "llama31/aux ids nested as layer_ids": V2,
 }
+# the same for the V2 runner, which is the one that validate judges the release by
+JUSTIFIED_V2: Mapping[str, str] = {name: reason for name, reason in JUSTIFIED.items() if reason != V2}
 
 
 def targets(root: Path) -> Path:

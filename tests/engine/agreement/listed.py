@@ -43,6 +43,19 @@ LLAMA_31: dict[str, Edit] = {
     "aux ids at the top alone": inside(NESTED, **{IDS: ABSENT}),
     "aux ids nested alone": config(**{IDS: ABSENT}),
     "aux ids nested alone, as at the top": both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: [1, 4, 6]})),
+    "aux ids nested as layer_ids": both(
+        config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT, "layer_ids": [1, 4, 6]})
+    ),
+    "aux ids as target_layer_ids": both(
+        config(**{IDS: ABSENT, "target_layer_ids": [0, 3, 5]}), inside(NESTED, **{IDS: ABSENT})
+    ),
+    "aux ids empty at the top": both(config(**{IDS: []}), inside(NESTED, **{IDS: [1, 4, 6]})),
+    "num_hidden_layers absent": config(num_hidden_layers=ABSENT),
+    "two layers, hidden_norm in the later": both(
+        config(num_hidden_layers=2),
+        second_layer(),
+        rename("layers.1.input_layernorm", "layers.1.hidden_norm"),
+    ),
     "four aux ids": ids(1, 2, 4, 6),
     "four aux ids, told": both(
         ids(1, 2, 4, 6),

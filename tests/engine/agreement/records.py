@@ -1,4 +1,4 @@
-"""What vLLM 0.32.0 did with each case: `records.json`, one case a line."""
+"""What vLLM 0.32.0 did with each case: its V1 runner in `records.json`, V2 in `records_v2.json`."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 RECORDS = Path(__file__).with_name("records.json")
+RECORDS_V2 = Path(__file__).with_name("records_v2.json")
 VLLM = "vllm==0.32.0"
 # raises: an exception; dies: a signal, or no end; as meant: it drafts what the reference engine drafts with
 # the checkpoint;

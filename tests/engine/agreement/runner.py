@@ -1,7 +1,9 @@
 """What the real vLLM does with mutated drafters: imported once, then a fork for each case, with a timeout.
 
 `python -m tests.engine.agreement.runner ANSWERS NAME...` runs these cases and writes {name: record}; without
-names, all that `records.json` does not have yet, which it is then merged into (ANSWERS is records.json).
+names, all that ANSWERS (records.json) does not have yet, which they are then merged into. With
+ENGINE_RUNNER=V2 the V2 runner takes them, without names those of `chosen.py` (ANSWERS is records_v2.json);
+ENGINE_NEW_TOKENS=6 then saves time.
 AGREEMENT_ROOT names a folder for what the engine drafted, so that another reading of the same bytes can be
 held against it without running them again.
 """
@@ -22,14 +24,14 @@ os.environ.update(
 )
 
 import torch
-from vllm import LLM
 
 from tests.engine.agreement.bases import BASES, TARGETS, Base, drafter, target
 from tests.engine.agreement.cases import CASES
+from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.agreement.forks import Death, forked
 from tests.engine.agreement.meaning import meaning, same
 from tests.engine.agreement.records import Record, read, write
-from tests.engine.parity_child import in_vllm
+from tests.engine.parity_child import LLM, RUNNER, in_vllm
 from tests.engine.rounds import Rounds, prompts
 
 PATIENCE = float(os.environ.get("AGREEMENT_PATIENCE", "90"))
@@ -42,8 +44,8 @@ def main() -> None:
     known = {} if asked else read(out)
     names = asked or [
         name
-        for name, case in CASES.items()
-        if name not in known or known[name].digest != case.files().digest()
+        for name in (CHOSEN if RUNNER == "V2" else CASES)
+        if name not in known or known[name].digest != CASES[name].files().digest()
     ]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
