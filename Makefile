@@ -24,7 +24,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs schemas test test-slow test-engine test-sglang fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs schemas test test-slow test-engine test-sglang test-llamacpp fuzz lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -74,6 +74,27 @@ $(SGLANG_VENV)/.ready: pyproject.toml constraints.txt tests/engine/sglang/requir
 
 test-sglang: $(SGLANG_VENV)/.ready
 	OMP_NUM_THREADS=1 $(SGLANG_BIN)/python -m pytest -o filterwarnings=default tests/engine/sglang
+
+# llama.cpp's converter and drafting code, of the source in llama-cpp-python (tests/engine/llamacpp/README.md); its
+# sdist is fetched without the build's own packages, which pip would build from source too
+LLAMACPP ?= .llamacpp
+LLAMACPP_RELEASE = 0.3.36
+$(LLAMACPP)/.ready: $(VENV)/.ready tests/engine/llamacpp/CMakeLists.txt tests/engine/llamacpp/drafts.cpp
+	$(PIP) install --quiet --target $(LLAMACPP)/build-packages scikit-build-core
+	PYTHONPATH=$(LLAMACPP)/build-packages $(PIP) download --quiet --no-deps --no-build-isolation \
+		--no-binary llama-cpp-python --dest $(LLAMACPP) llama-cpp-python==$(LLAMACPP_RELEASE)
+	tar -xzf $(LLAMACPP)/llama_cpp_python-$(LLAMACPP_RELEASE).tar.gz -C $(LLAMACPP)
+	ln -sfn llama_cpp_python-$(LLAMACPP_RELEASE)/vendor/llama.cpp $(LLAMACPP)/source
+	$(PIP) install --quiet --no-deps --target $(LLAMACPP)/packages sentencepiece
+	cmake -S tests/engine/llamacpp -B $(LLAMACPP)/build -DLLAMA_CPP=$(abspath $(LLAMACPP)/source) -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_C_FLAGS_RELEASE=-O1 -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DLLAMA_OPENSSL=OFF -DLLAMA_ALL_WARNINGS=OFF \
+		-DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DGGML_CPU_REPACK=OFF -DGGML_ALL_WARNINGS=OFF -DLLAMA_BUILD_COMMON=ON \
+		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
+	cmake --build $(LLAMACPP)/build --target drafts --parallel 2
+	touch $@
+
+test-llamacpp: $(LLAMACPP)/.ready
+	EAGLECTL_LLAMACPP=$(abspath $(LLAMACPP)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o filterwarnings=default tests/engine/llamacpp
 
 # without torch: no parser needs it. Where there is no wheel of atheris, inputs are hypothesis's
 $(FUZZ_VENV)/.ready: pyproject.toml requirements/fuzz.txt requirements/run.txt
@@ -140,4 +161,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/validate.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(FUZZ_VENV) $(WHEEL_VENV) .fuzz dist
+	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(WHEEL_VENV) .fuzz dist

@@ -10,6 +10,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.engine.agreement import judging, records
 from tests.engine.agreement.chosen import CHOSEN
+from tests.engine.llamacpp import judging as llamacpp_judging
+from tests.engine.llamacpp import records as llamacpp_records
 from tests.engine.sglang import judging as sglang_judging
 from tests.engine.sglang import records as sglang_records
 from tests.engine.sglang.cases import CASES as SGLANG_CASES
@@ -20,8 +22,9 @@ HEAD = """# Agreement with engines
 Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk
 and run by the real engine; `validate` judges the same bytes. Outside of the exceptions below there is no
 false pass (validate passes what the engine does not serve as trained) and no false alarm (an error for what
-it does). `tests/validation/test_recorded_agreement.py` and `test_recorded_sglang.py` hold validate to every
-record; `make test-engine` and `make test-sglang` run samples again.
+it does). `test_recorded_agreement.py`, `test_recorded_sglang.py` and `test_recorded_llamacpp.py` in
+`tests/validation/` hold validate to every record; `make test-engine`, `make test-sglang` and
+`make test-llamacpp` run samples again.
 
 | engine | runner | cases | what it did | exceptions |
 |---|---|---|---|---|
@@ -46,6 +49,12 @@ def page() -> str:
             [record.verdict for record in sglang.values()],
             sglang_judging.JUSTIFIED,
         ),
+        _row(
+            llamacpp_records.LLAMACPP,
+            "converter and drafts on a CPU (tests/engine/llamacpp/README.md)",
+            [record.verdict for record in llamacpp_records.read().values()],
+            llamacpp_judging.JUSTIFIED,
+        ),
     ]
     missing = len(SGLANG_CASES) - len(set(sglang) & set(SGLANG_CASES))
     rest = f"\n{missing} of SGLang's {len(SGLANG_CASES)} cases are not recorded yet.\n" if missing else ""
@@ -55,6 +64,7 @@ def page() -> str:
     exceptions = (
         _exceptions("vLLM", judging.JUSTIFIED),
         _exceptions("SGLang", sglang_judging.JUSTIFIED),
+        _exceptions("llama.cpp", llamacpp_judging.JUSTIFIED),
     )
     return HEAD + "".join(rows) + rest + "".join(exceptions)
 

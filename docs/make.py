@@ -26,6 +26,7 @@ from pains import PAINS
 PAGE = Path(__file__).with_name("rules.md")
 ROOT = PAGE.parent.parent
 README = ROOT / "README.md"
+LLAMACPP = PAGE.with_name("llama-cpp.md")
 BLOCK = re.compile(r"```\n\$ eaglectl (.*?)\n(.*?)```", re.DOTALL)
 HEAD = """# The rules of `eaglectl validate`
 
@@ -85,7 +86,7 @@ def _link(text: str) -> str:
 
 
 def _anchor(rule: Rule) -> str:
-    return f"{rule.id.lower()}-{rule.name}"
+    return f"{rule.id.lower()}-{rule.name.replace('.', '')}"
 
 
 def _cell(text: str) -> str:
@@ -93,7 +94,7 @@ def _cell(text: str) -> str:
 
 
 def readme(text: str) -> str:
-    """README.md with what its commands print now; blocks of commands that run a model are kept."""
+    """A page with what its commands print now; blocks of commands that run a model are kept."""
     with tempfile.TemporaryDirectory() as folder:
         return BLOCK.sub(lambda block: _block(block, Path(folder)), text)
 
@@ -118,4 +119,5 @@ if __name__ == "__main__":
     published.PAGE.write_text(published.page())
     round_trips.PAGE.write_text(round_trips.page())
     os.chdir(ROOT)
-    README.write_text(readme(README.read_text()))
+    for path in (README, LLAMACPP):
+        path.write_text(readme(path.read_text()))

@@ -174,7 +174,7 @@ def test_a_third_party_package_has_one_home(package: str) -> None:
 # expressions that hold a producer's name, and what is compared with it or looked up by it
 PRODUCER = re.compile(r"(^|\.)(producer|layout|format\.name|layout\.name)$")
 NAMES = {format.name for format in FORMATS}
-ENGINES = {"vllm", "sglang"}
+ENGINES = {"vllm", "sglang", "llama.cpp"}
 
 
 def texts(node: ast.AST) -> set[str]:

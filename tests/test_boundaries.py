@@ -367,3 +367,20 @@ def test_a_p_eagle_drafter_of_speco_is_asked_for_its_layers() -> None:
     assert (drafter.producer, drafter.kind, drafter.aux.boundaries) == ("speco", "peagle", None)
     (question,) = drafter.notes_at("question")
     assert "--aux-layers" in question.text and "verl-SpeCo" in question.text
+
+
+def test_boundaries_are_listed_in_the_order_of_fcs_blocks() -> None:
+    unsorted = AuxLayers(3, (2, 4, 5), False, "ids", (5, 2, 4), "boundary", ((1,), (2,), (0,)))
+    assert unsorted.listed == (5, 2, 4)
+    assert AuxLayers(3, (2, 4), False, "ids", (2, 4, 4), "boundary", ((0,), (1, 2))).listed == (2, 4, 4)
+    assert AuxLayers(3, (2, 4, 5), False, "ids").listed == (2, 4, 5)
+
+
+def test_an_engine_that_keeps_the_order_of_ids_captures_what_was_trained_on() -> None:
+    config = {"eagle_aux_hidden_state_layer_ids": [5, 2, 4]}
+    trained = AuxLayers(3, (2, 4, 5), False, "ids", (5, 2, 4), "boundary", ((1,), (2,), (0,)))
+    readings = aux_readings(config, Target(model_type="llama", depth=8))
+    assert readings["llama.cpp"].same_as(trained) is True
+    assert readings["llama.cpp"].boundaries == (5, 2, 4)
+    other = AuxLayers(3, (2, 4, 5), False, "ids", (4, 2, 5), "boundary", ((1,), (0,), (2,)))
+    assert readings["llama.cpp"].same_as(other) is False

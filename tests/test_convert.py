@@ -1,6 +1,8 @@
 """Single conversions of the field (formats.md, C1-C41): a good drafter, a patch, and what must come out."""
 
 import json
+import re
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from eaglectl.conversion import writing
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.progress import Progress
-from tests.builders import ABSENT, HEAD_DIM, HIDDEN, drafter_folder, floats
+from tests.builders import ABSENT, HEAD_DIM, HIDDEN, call, drafter_folder, floats
 from tests.cases import digests, stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -511,3 +513,37 @@ def test_the_plan_is_shown_before_anything_is_written(tmp_path: Path) -> None:
         str(NATIVE), tmp_path / "out", on_plan=lambda plan: folders.append((tmp_path / "out").exists())
     )
     assert folders == [False]
+
+
+def test_for_llamacpp_writes_ids_at_the_top_alone_and_prints_the_commands_that_follow(tmp_path: Path) -> None:
+    out = tmp_path / "it's out"
+    source, target = FIXTURES / "producers/vllm/native", FIXTURES / "target"
+    done = call("convert", source, "--target", target, "--for", "llama.cpp", "-o", out)
+    assert done.code == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
+    assert "eagle_aux_hidden_state_layer_ids" not in config.get("eagle_config", {})
+    folder, file = shlex.quote(str(out)), shlex.quote(f"{out}.gguf")
+    assert f"  python convert_hf_to_gguf.py {folder} --target-model-dir TARGET --outfile {file}\n" in done.out
+    served = f"--model-draft {file} --spec-type draft-eagle3 --spec-draft-n-max 3\n"
+    assert f"  llama-server --model TARGET.gguf {served}" in done.out
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("speculators/eagle3.1", "fc_norm"),
+        ("speculators/qwen3", "q/k norms"),
+        ("vllm/bias", "attention biases"),
+        ("speculators/peagle-llama", "parallel drafting"),
+        ("sglang/two-layers", "several layers"),
+        ("modelopt/hf-four-aux", "a number of aux layers other than 3"),
+        ("vllm/mla", "MLA attention"),
+        ("modelopt/hf-fp8", "quantised weights"),
+    ],
+)
+def test_for_llamacpp_refuses_what_it_cannot_serve(path: str, word: str, tmp_path: Path) -> None:
+    source = FIXTURES / "producers" / path
+    answers = Answers(aux_convention="output", semantics={"rope": "stored"})
+    with pytest.raises(RefusedError, match=re.escape(word)):
+        converted(source, tmp_path / "out", "llama.cpp", answers=answers)

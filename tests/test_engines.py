@@ -82,6 +82,9 @@ def test_the_first_release_that_runs_it_as_trained(path: str, first: str) -> Non
         ("sglang/aux-norm", "vllm 0.33.0", "fails", "fc_norm"),
         ("sglang/aux-norm", "sglang 0.5.23", "as trained", ""),
         ("vllm/bias", "sglang 0.5.23", "differs", "biases"),
+        ("speculators/eagle3.1", "llama.cpp 0.3.36", "fails", "fc_norm"),
+        ("speculators/plain", "llama.cpp 0.3.36", "as trained", ""),
+        ("vllm/mla", "llama.cpp 0.3.36", "fails", "MLA"),
         ("angelslim/cosyvoice", "vllm 0.33.0", "fails", "architecture"),
     ],
 )
@@ -110,6 +113,8 @@ def test_what_cannot_be_known_is_never_called_as_trained() -> None:
         ("vllm>=0.31,<=0.33", ("0.31.0", "0.32.0", "0.33.0")),
         ("sglang", ("0.5.23",)),
         ("sglang>=0.5.15,<0.5.17", ("0.5.15", "0.5.15.post1", "0.5.16")),
+        ("llama.cpp", ("0.3.36",)),
+        ("llama.cpp==0.3.36", ("0.3.36",)),
     ],
 )
 def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...]) -> None:
@@ -188,7 +193,9 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
         ("sglangg==0.5.23", "near it: sglang==0.5.23"),
         ("tensorrt_llm", "near it: tensorrt-llm"),
         ("tensorrt-llm==1.2", "write tensorrt-llm"),
-        ("triton", "engines are vllm, sglang, atom, tensorrt-llm, tokenspeed"),
+        ("llama.ccp", "near it: llama.cpp"),
+        ("llamacpp", "near it: llama.cpp"),
+        ("triton", "engines are vllm, sglang, llama.cpp, atom, tensorrt-llm, tokenspeed"),
         ("vllm==0.22.5", "near it: vllm==0.22.1, vllm==0.23.0"),
         ("vllm>=99", f"near it: vllm=={vllm.releases()[-1]}"),
         ("vllm<0.3", "near it: vllm==0.10.0"),
@@ -276,7 +283,7 @@ def test_the_table_of_engines_is_printed_and_fits_its_schema() -> None:
     assert "V1 or V2, by the target's architecture in 0.22.0 - 0.28.0" in done.out
     document = call("engines", "--json").document
     jsonschema.validate(document, json.loads((FIXTURES.parent / "schemas/engines.schema.json").read_text()))
-    assert {one["engine"] for one in document["engines"]} == {"vllm", "sglang"}
+    assert {one["engine"] for one in document["engines"]} == {"vllm", "sglang", "llama.cpp"}
     assert [one["engine"] for one in document["not_followed"]] == ["tensorrt-llm", "tokenspeed", "atom"]
 
 

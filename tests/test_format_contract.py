@@ -54,7 +54,7 @@ BASE = 10000.0  # the rope base that every trainer rotates with
 ANSWERS = Answers(semantics={"rope": "stored"})
 LAYERS, DEFAULT = (2, 4, 6), (2, 4, 5)  # of 8
 # files written so have the marks of another format, which reads them to the same effect
-READ_BACK = {"nebius": "eagle", "sglang": "vllm"}
+READ_BACK = {"nebius": "eagle", "sglang": "vllm", "llama.cpp": "vllm"}
 WRITTEN = [format for format in FORMATS if format.layout]
 MEANINGS = {"output": "outputs", "boundary": "boundaries", "sglang": "SGLang's"}
 PLACES = {TOP_IDS: "top level", NESTED_IDS: "`eagle_config`"}
@@ -238,6 +238,7 @@ ORDER = (
         "automodel",
         "sglang",
         "sglang-mla",
+        "llama.cpp",
     ),
     *("modelopt", "modelopt-megatron", "angelslim", "nebius", "specforge", "eagle", "lightseekorg", "native"),
 )

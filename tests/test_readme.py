@@ -10,7 +10,9 @@ from eaglectl.cli import run
 from tests.conftest import FIXTURES
 
 ROOT = FIXTURES.parent
-BLOCKS = re.findall(r"```\n\$ eaglectl (.*?)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+BLOCK = re.compile(r"```\n\$ eaglectl (.*?)\n(.*?)```", re.DOTALL)
+BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
+OTHERS = BLOCK.findall((ROOT / "docs/llama-cpp.md").read_text())
 RUNS_MODELS = (
     "smoke",
     "calibrate",
@@ -36,7 +38,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(
             *block, id=block[0], marks=[pytest.mark.slow] * any(word in block[0] for word in UPGRADE)
         )
-        for block in BLOCKS
+        for block in (*BLOCKS, *OTHERS)
     ],
 )
 def test_a_readme_block_is_what_the_command_prints(

@@ -1,5 +1,5 @@
-"""smoke on servers that answer as SGLang 0.5.23 and a vLLM in development mode do (read in their sources), on
-loopback.
+"""smoke on servers that answer as SGLang 0.5.23, a llama-server of llama-cpp-python 0.3.36 and a vLLM in
+development mode do (read in their sources), on loopback.
 """
 
 import http.server
@@ -37,6 +37,7 @@ def server(pages: Mapping[str, Any], seen: list[Any]) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             page = pages.get(self.path)
+            page = page(len(seen)) if callable(page) else page
             self.send_response(404 if page is None else 200)
             self.end_headers()
             self.wfile.write((page if isinstance(page, str) else json.dumps(page)).encode())
@@ -137,3 +138,84 @@ def test_invented_acceptance_on_a_vllm_server_is_refused(tmp_path: Path) -> None
     }
     with pytest.raises(RefusedError, match="invents acceptance"):
         smoke(tmp_path, pages)
+
+
+PROPS = {
+    "build_info": "b1-0c1e570",
+    "model_path": "target.gguf",
+    "endpoint_metrics": True,
+    "default_generation_settings": {"n_ctx": 512},
+}
+# after each prompt of 20 tokens: the first one, then 10 rounds, in which 6, 3 and 0 drafts were accepted
+GROWTH = {"tokens_predicted_total": 20, "spec_decode_num_drafts_total": 10}
+ACCEPTED = (6, 3, 0)
+
+
+def llama_metrics(prompts: int) -> str:
+    """The page after so many prompts: positions are counted from the first draft on."""
+    lines = [f"llamacpp:{name} {count * prompts}" for name, count in GROWTH.items()]
+    lines += ["llamacpp:requests_processing 0", "llamacpp:prompt_tokens_seconds 1.23457e+06"]
+    by_position = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    if prompts:
+        lines += [
+            f'{by_position}{{position="{place}"}} {count * prompts}' for place, count in enumerate(ACCEPTED)
+        ]
+    return "\n".join(["# TYPE llamacpp:n_decode_total counter", *lines, ""])
+
+
+LLAMA = {
+    "/v1/models": MODELS,
+    "/props": PROPS,
+    "/metrics": llama_metrics,
+    "/v1/completions": {
+        "usage": {"completion_tokens": 20},
+        "timings": {"draft_n": 30, "draft_n_accepted": 9},
+    },
+}
+
+
+def test_a_llama_server_counts_rounds_by_position(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    report = smoke(tmp_path, LLAMA, seen)
+    assert report.measured.drafts == 20
+    assert [position.value for position in report.measured.per_position] == [0.6, 0.3, 0.0]
+    assert report.measured.length.value == 1.9
+    assert report.run.version == "llama.cpp b1-0c1e570"
+    assert all(request["ignore_eos"] and request["cache_prompt"] is False for request in seen)
+
+
+def test_a_llama_server_without_metrics_could_not_be_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="without /metrics"):
+        smoke(tmp_path, {**LLAMA, "/props": {**PROPS, "endpoint_metrics": False}})
+
+
+def test_a_llama_server_that_drafts_nothing_is_no_measurement(tmp_path: Path) -> None:
+    def page(prompts: int) -> str:
+        return f"{llama_metrics(0)}llamacpp:tokens_predicted_total {20 * prompts}\n".replace(
+            "llamacpp:tokens_predicted_total 0\n", ""
+        )
+
+    with pytest.raises(UnreadableError, match="drafted nothing"):
+        smoke(tmp_path, {**LLAMA, "/metrics": page})
+
+
+def test_a_llama_server_before_its_counters_of_drafts_is_too_old(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="run that or a later one"):
+        smoke(tmp_path, {**LLAMA, "/metrics": "llamacpp:tokens_predicted_total 0\n"})
+
+
+def test_counts_that_a_llama_server_rounds_are_not_read(tmp_path: Path) -> None:
+    def page(prompts: int) -> str:
+        rounded = "llamacpp:tokens_predicted_total 1.23457e+06"
+        return llama_metrics(prompts).replace(f"llamacpp:tokens_predicted_total {20 * prompts}", rounded)
+
+    with pytest.raises(UnreadableError, match="rounds large counts; restart the server"):
+        smoke(tmp_path, {**LLAMA, "/metrics": page})
+
+
+def test_other_traffic_on_a_llama_server_is_refused(tmp_path: Path) -> None:
+    def page(prompts: int) -> str:
+        return llama_metrics(prompts).replace("requests_processing 0", "requests_processing 1")
+
+    with pytest.raises(RefusedError, match="serving other requests"):
+        smoke(tmp_path, {**LLAMA, "/metrics": page})

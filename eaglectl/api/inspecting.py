@@ -44,7 +44,11 @@ def inspect(
         found = verdicts(drafter, config, flat, names, one, subject.target.config)
         return tuple(_with(errors, verdict) for verdict in found)
 
-    every = (*judge(parse_engine("vllm>=0")), *judge(parse_engine("sglang")))
+    every = (
+        *judge(parse_engine("vllm>=0")),
+        *judge(parse_engine("sglang")),
+        *judge(parse_engine("llama.cpp")),
+    )
     asked = tuple(verdict for one in wanted for verdict in judge(one))
     readings = aux_readings(
         flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target

@@ -30,6 +30,18 @@ class AuxLayers:
     convention: Convention | None = None
     order: tuple[tuple[int, ...], ...] | None = None
 
+    @property
+    def listed(self) -> tuple[int, ...] | None:
+        """The boundaries as the file lists them, in the order of fc's blocks."""
+        if self.boundaries is None or self.order is None:
+            return self.boundaries
+        by_place = {
+            place: boundary
+            for boundary, places in zip(self.boundaries, self.order, strict=True)
+            for place in places
+        }
+        return tuple(by_place[place] for place in sorted(by_place))
+
 
 def default_boundaries(depth: int) -> tuple[int, int, int]:
     """(2, n//2, n-3): the layers that trainers take where a recipe names none.

@@ -6,14 +6,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.drafter.drafter import Drafter, Feature, Target
-from eaglectl.engines import sglang, vllm
+from eaglectl.engines import llamacpp, sglang, vllm
 from eaglectl.engines.behaviour import Behaviour, unversioned, unversioned_behaviour
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
-from eaglectl.engines.view import View, flat_as_read
+from eaglectl.engines.view import View, flat_as_read, merged_as_read
 from eaglectl.errors import UsageError
 from eaglectl.text import printable
 
@@ -32,7 +33,9 @@ class EngineRequest:
     releases: tuple[str, ...]
 
 
-ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE)}
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE, llamacpp.ENGINE)
+}
 
 
 def parse_engine(text: str) -> EngineRequest:
@@ -79,7 +82,7 @@ def _nearest(name: str, versions: Sequence["Version"]) -> str:
 
 def _spelling(text: str) -> str:
     """How engines are written, with the names nearest to `text`."""
-    parts = re.fullmatch(r"\s*([A-Za-z_-]*)[^0-9]*(.*)", text, re.DOTALL)
+    parts = re.fullmatch(r"\s*([A-Za-z._-]*)[^0-9]*(.*)", text, re.DOTALL)
     name, number = parts.groups() if parts else (text, "")
     names = (*ENGINES, *UNVERSIONED)
     near = get_close_matches(name.strip("-_").lower(), names, 3, 0.5)
@@ -116,7 +119,8 @@ def view_for(
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
-    read = flat_as_read(config, flat) if engine == "vllm" else config
+    readers = {"vllm": partial(flat_as_read, config, flat), "llama.cpp": partial(merged_as_read, config)}
+    read = readers[engine]() if engine in readers else config
     return View(drafter, config, read, names, target or {})
 
 
@@ -167,11 +171,29 @@ def launch_commands(
     commands = {
         "vllm": f"vllm serve {target} --speculative-config {shlex.quote(json.dumps(speculative))}",
         "sglang": " ".join(sglang_parts),
+        "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
     boundaries = drafter.aux.boundaries
     if boundaries and boundaries[0] > 0:
         commands["tensorrt-llm"] = f"eagle3_layers_to_capture: {_set([b - 1 for b in boundaries])}"
     return commands
+
+
+def llama_server(drafter: str, tokens: int = 3) -> str:
+    """The command that serves a drafter's GGUF file; TARGET.gguf is the target's."""
+    return (
+        f"llama-server --model TARGET.gguf --model-draft {shlex.quote(drafter)}"
+        f" --spec-type draft-eagle3 --spec-draft-n-max {tokens}"
+    )
+
+
+def commands_after_conversion(engines: Sequence[str], folder: str) -> tuple[str, ...]:
+    """What must still be run before an engine of a layout serves the folder written, and the serving."""
+    if "llama.cpp" not in engines:
+        return ()
+    file = f"{folder}.gguf"
+    convert = ["python", "convert_hf_to_gguf.py", folder, "--target-model-dir", "TARGET", "--outfile", file]
+    return shlex.join(convert), llama_server(file)
 
 
 def _set(numbers: Sequence[int]) -> str:

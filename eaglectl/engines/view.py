@@ -96,6 +96,12 @@ def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[
     return read | {IDS: layer[IDS]} if layer.get(IDS) and not config.get(IDS) else read
 
 
+def merged_as_read(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config as llama.cpp's converter reads it: a speculators layer's keys go before those at the top."""
+    layer = config.get("transformer_layer_config")
+    return {**config, **layer} if isinstance(layer, Mapping) else config
+
+
 def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
     """Dimensions in which config and tensors differ: (key, stated, measured)."""
     dims = view.drafter.dims

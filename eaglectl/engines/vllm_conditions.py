@@ -110,7 +110,8 @@ def _headless(view: View) -> bool:
     return "lm_head.weight" not in view.drafter.tensors
 
 
-def _tied_head(view: View) -> bool:
+def tied_head(view: View) -> bool:
+    """Whether the config ties the head to the embedding and the file has none."""
     has_head = any(name.endswith("lm_head.weight") for name in view.names)
     return view.value("tie_word_embeddings") is True and not has_head
 
@@ -318,7 +319,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),
     "hidden-act": when(other_activation),
-    "tied-head": when(_tied_head),
+    "tied-head": when(tied_head),
     "head-absent": when(_headless),
     "head-of-multimodal": _headless_multimodal,
     "embedding-replaced": when(_replaced_embedding),

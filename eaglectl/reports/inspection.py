@@ -157,13 +157,13 @@ def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]
 
 
 def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
-    """Yield the releases requested, else vLLM's grouped by outcome with the newest first, then SGLang's."""
+    """Yield the releases requested, else vLLM's grouped by outcome, the newest first, then the others'."""
     if inspection.requested:
         yield from (_served_row(verdict, verdict.release) for verdict in inspection.requested)
         return
     yield from _vllm_rows([verdict for verdict in inspection.verdicts if verdict.engine == "vllm"])
     for verdict in inspection.verdicts:
-        if verdict.engine == "sglang":
+        if verdict.engine != "vllm":
             yield _served_row(verdict, verdict.release)
 
 

@@ -21,6 +21,7 @@ FAMILIES = {
     9: "release",
     10: "serving: vLLM",
     11: "serving: SGLang",
+    12: "serving: llama.cpp",
 }
 
 

@@ -1,7 +1,8 @@
-"""A running server as an engine: vLLM or SGLang, whichever answers."""
+"""A running server as an engine: vLLM, SGLang or llama.cpp, whichever answers."""
 
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.server.http import open_server
+from eaglectl.acceptance.server.llamacpp import llamacpp_props, run_llamacpp_server
 from eaglectl.acceptance.server.openai import first_model
 from eaglectl.acceptance.server.sglang import run_sglang_server, sglang_info
 from eaglectl.acceptance.server.vllm import run_vllm_server
@@ -20,4 +21,7 @@ def run_server(job: EngineJob, url: str) -> EngineRun:
     info = sglang_info(server)
     if info is not None:
         return run_sglang_server(job, server, model, info)
+    props = llamacpp_props(server)
+    if props is not None:
+        return run_llamacpp_server(job, server, model, props)
     return run_vllm_server(job, server, model)

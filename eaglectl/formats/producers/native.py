@@ -1,4 +1,6 @@
-"""The layouts of engines: the default, which vLLM and most others read, SGLang's, and unsigned files."""
+"""The layouts of engines: the default, which vLLM and most others read, SGLang's, llama.cpp's, and unsigned
+files.
+"""
 
 from collections.abc import Mapping
 
@@ -25,6 +27,15 @@ _SGLANG_LACKS = {
     Feature.PARALLEL,
 }
 
+# src/models/eagle3.cpp: one Llama layer on three states, no norm of each, the state before the norm fed back
+_LLAMACPP_HAS = {
+    Feature.AUX_LAYERS,
+    Feature.NORM_BEFORE_FC,
+    Feature.NORM_BEFORE_RESIDUAL,
+    Feature.WIDE_TARGET,
+    Feature.REDUCED_VOCABULARY,
+}
+
 
 def _vllm(summary: CheckpointSummary) -> str | None:
     if "speculators_model_type" not in summary.config and all(key in summary.config for key in _FLAGS):
@@ -41,6 +52,10 @@ def _sglang(summary: CheckpointSummary) -> str | None:
 def _sglang_mla(summary: CheckpointSummary) -> str | None:
     if summary.has("w_kc", "fused_qkv_a_proj_with_mqa"):
         return "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)"
+    return None
+
+
+def _nothing(summary: CheckpointSummary) -> str | None:
     return None
 
 
@@ -117,6 +132,25 @@ SGLANG = Format(
         has_aux_count=True,
         lacks={"mla": frozenset({Feature.MULTI_LAYER})},  # kimi_k25_eagle3.py builds one layer
         engines=("sglang",),
+    ),
+)
+
+# every file of it is one of vLLM's layout too, and is read as such
+LLAMACPP = Format(
+    "llama.cpp",
+    "what llama.cpp's converter takes",
+    _nothing,
+    priority=52,
+    ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
+    aux_convention="boundary",
+    schema=_VLLM_SCHEMA,
+    layout=Layout(
+        {"llama": "LlamaForCausalLMEagle3"},
+        {"llama": "llama"},
+        frozenset(_LLAMACPP_HAS),
+        states_flags=True,
+        has_aux_count=True,
+        engines=("llama.cpp",),
     ),
 )
 

@@ -6,6 +6,7 @@ from collections import Counter
 from eaglectl.acceptance.gate import Gate
 from eaglectl.conversion.plan import ConversionPlan, KeyChange
 from eaglectl.drafter.drafter import Norms
+from eaglectl.engines.catalogue import commands_after_conversion
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.acceptance import estimate
 from eaglectl.reports.terminal.console import Console, Text, indented
@@ -73,6 +74,12 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
         console.print(f"target: {drafter.target.origin}", soft_wrap=True)
     if not has_plan and not is_quiet:
         print_notes(console, [note for note in plan.notes if note.level == "warning"])
+    layout = by_name(plan.layout).layout
+    commands = commands_after_conversion(layout.engines if layout else (), str(conversion.out))
+    if commands and not is_quiet:
+        print_heading(console, "Next", "in a checkout of llama.cpp; TARGET is the target's folder")
+        for command in commands:
+            console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def print_gate(console: Console, gate: Gate) -> None:
