@@ -138,7 +138,7 @@ SGLANG = Format(
 # every file of it is one of vLLM's layout too, and is read as such
 LLAMACPP = Format(
     "llama.cpp",
-    "what llama.cpp's converter takes",
+    "llama.cpp's layout",
     _nothing,
     priority=52,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
