@@ -33,6 +33,7 @@ from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
+from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
 
 RATE = 1e-3  # the pair itself was trained with 7e-3, in 1,760 steps
@@ -128,7 +129,10 @@ def trained(
 def sides(target: object, weights: train.Weights, is_upgraded: bool, texts: list[list[int]]) -> Sides:
     whole = {key: value.float() if value.is_floating_point() else value for key, value in weights.items()}
     model = model_of(whole, is_upgraded)
-    return {k: decode_prompts(target, model, texts, k, MAX_TOKENS) for k in DEPTHS}  # type: ignore[arg-type]
+    return {
+        k: decode_prompts(target, model, texts, DecodingSettings(k, MAX_TOKENS))  # type: ignore[arg-type]
+        for k in DEPTHS
+    }
 
 
 def print_row(which: str, steps: int, found: Sides, plain: Sides, control: Sides) -> None:

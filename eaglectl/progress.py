@@ -1,5 +1,6 @@
 """How long work reports its progress: one callback type for every command."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,13 +10,15 @@ class Progress:
     """One step of long work: `done` of `total` units of `stage`; `total` is None where it is not known.
 
     `stage` is what the work is called in a progress bar ("writing", "before, k=3"), `unit` what is counted
-    ("bytes", "prompts", "checkpoints").
+    ("bytes", "prompts", "checkpoints"). `seconds` is how long the rest of the stage takes, where it was
+    timed.
     """
 
     stage: str
     done: int = 0
     total: int | None = None
     unit: str = ""
+    seconds: float | None = None
 
 
 OnProgress = Callable[[Progress], None]
@@ -35,6 +38,45 @@ class ByteCounter:
         self.done = min(self.done + nbytes, self.total)
         if self.on_progress:
             self.on_progress(Progress(self.stage, self.done, self.total, "bytes"))
+
+
+class TimedWork:
+    """Counts the prompts of one stage, `total` of them; after the first it says how long the others take."""
+
+    def __init__(self, on_progress: OnProgress | None, stage: str, total: int) -> None:
+        self.on_progress = on_progress
+        self.stage = stage
+        self.total = total
+        self.done = 0
+        self.began = time.perf_counter()
+        self.is_estimated = False
+        report_step(on_progress, "loading")
+
+    def start(self, *, is_even: bool = True) -> None:
+        """Show an empty bar and start the clock: what came before was loading.
+
+        `is_even`: each prompt takes as long as the first ones. Otherwise `estimate` has to be called.
+        """
+        self.began = time.perf_counter()
+        self.is_estimated = not is_even
+        self._report(None)
+
+    def add(self, prompts: int = 1) -> None:
+        """Count prompts that are done."""
+        self.done += prompts
+        if self.is_estimated:
+            self._report(None)
+        else:
+            self.estimate(self.done / self.total)
+
+    def estimate(self, share: float) -> None:
+        """Say how long the rest takes where this share of the work was done since `start`."""
+        self.is_estimated = True
+        self._report((time.perf_counter() - self.began) * (1 - share) / share)
+
+    def _report(self, seconds: float | None) -> None:
+        if self.on_progress:
+            self.on_progress(Progress(self.stage, self.done, self.total, "prompts", seconds))
 
 
 def report_step(on_progress: OnProgress | None, step: str) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FIXED_WIDTH = 160
 # bytes that take seconds to hash
 LARGE = 500_000_000
+# seconds of work that are announced without a terminal too
+LONG = 60.0
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 # what progress bars of the Hub's client write to a terminal: to the start of a line, to another one, clear it
 NOTHING = re.compile(r"((?!))")
@@ -76,7 +78,10 @@ class OutputSettings:
 
 
 class ProgressBar:
-    """An OnProgress callback that draws a bar on stderr; without a terminal, one line for large amounts."""
+    """An OnProgress callback that draws a bar on stderr; without a terminal, one line for large amounts.
+
+    Where the time of a stage is estimated, a line says it; without a terminal, from LONG on.
+    """
 
     def __init__(self, settings: OutputSettings, *, is_on: bool) -> None:
         self.settings = settings
@@ -103,6 +108,7 @@ class ProgressBar:
                 self._update(progress)
             else:
                 self._print_line(progress)
+            self._announce(progress)
 
     def _update(self, progress: Progress) -> None:
         is_finished = progress.total is not None and progress.done >= progress.total
@@ -135,6 +141,17 @@ class ProgressBar:
             self.bar.stop()
         self.bar = self.task = None
 
+    def _announce(self, progress: Progress) -> None:
+        """Say how long the rest of a stage takes, where that was timed."""
+        seconds = progress.seconds
+        if seconds is None or (seconds < LONG and not self.has_terminal):
+            return
+        text = f"{progress.stage} takes about {duration(seconds)} more"
+        if self.bar is not None:
+            self.bar.console.print(printable(text))
+        else:
+            say(text, sys.stderr)
+
     def _print_line(self, progress: Progress) -> None:
         """Print a line as a stage begins whose bytes take seconds."""
         total = progress.total or 0
@@ -159,6 +176,14 @@ def _columns(unit: str) -> "list[ProgressColumn]":
     if unit == "bytes":
         return [DownloadColumn(), TransferSpeedColumn()]
     return [MofNCompleteColumn(), TimeRemainingColumn()]
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words of two figures, as an estimate has."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{max(seconds, 1):.0f} s"
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:

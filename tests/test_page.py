@@ -17,7 +17,8 @@ import eaglectl
 from eaglectl.acceptance.job import EngineRun
 from eaglectl.acceptance.measurement import PromptResult, measure, ratio
 from eaglectl.acceptance.probe import DriftCondition, Variant
-from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.acceptance.prompts import PromptChoice
+from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.api import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
@@ -140,9 +141,17 @@ def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
         0,
         "a" * 64,
         0.0,
-        DrafterComparison(text, measure(other), ratio(results, other)),
+        DrafterComparison(
+            text,
+            measure(other),
+            ratio(results, other),
+            (SetRatio(text, 6, ratio(results, other), verdict, "" if verdict == "pass" else text),),
+            0.97,
+        ),
         (reading,),
         (drift,),
+        gaps=(text,) if verdict == "could-not-look" else (),
+        choice=PromptChoice((), text, "b" * 64, 99, 6),
     )
 
 
@@ -215,7 +224,7 @@ def test_every_word_of_the_screens_is_on_the_pages(case: Case) -> None:
 
 
 def test_every_word_of_a_run_is_on_its_page() -> None:
-    for report in (smoke_report(), smoke_report(verdict="pass")):
+    for report in (smoke_report(), smoke_report(verdict="pass"), smoke_report(verdict="could-not-look")):
         page = read_page(eaglectl.render_page(report))
         shown = screen(lambda console, report=report: print_smoke(console, report))
         assert shown - {"x:"} <= page.words  # the name, in a line with what follows
@@ -511,6 +520,9 @@ def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.C
     more = ["--device", "cpu", "--max-tokens", "6", "--prompts", str(prompts), "--json", "--page", str(page)]
     code = run(["smoke", *pair, *more])
     document, read = json.loads(capsys.readouterr().out), read_page(page.read_text(encoding="utf-8"))
-    assert read.title.startswith(document["verdict"].upper()) and code == (document["verdict"] == "fail")
+    assert read.title.startswith(document["verdict"].upper()) and (code, document["verdict"]) == (
+        3,
+        "could-not-look",
+    )
     assert f"{document['acceptance_length']:.3f}" in read.words
     assert read.tags.count("svg") == 3

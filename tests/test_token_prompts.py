@@ -69,9 +69,9 @@ def test_digests_tell_token_ids_apart_and_keep_those_of_texts() -> None:
         (ids([1]), r"\[0\] is \[1\]; a whole number"),
         ('{"prompt_token_ids": [NaN]}', r"\[0\] is NaN; a whole number"),
         ('{"prompt_token_ids": [1' + "0" * 5000 + "]}", "is not JSON"),
-        (ids(1) | {"prompt": "text"}, 'leave "prompt" and "chat" out'),
-        (ids(1) | {"chat": True}, 'leave "prompt" and "chat" out'),
-        ({"chat": False}, 'needs a non-empty "prompt", or "prompt_token_ids"'),
+        (ids(1) | {"prompt": "text"}, 'has "prompt", "prompt_token_ids"; each is a whole prompt: leave one'),
+        (ids(1) | {"chat": True}, 'has "prompt_token_ids" and "chat"; each is a whole prompt: leave one'),
+        ({"chat": False}, 'needs a non-empty "prompt", or "messages", or "prompt_token_ids"'),
     ],
 )
 def test_a_wrong_line_is_named(line: Any, words: str, tmp_path: Path) -> None:

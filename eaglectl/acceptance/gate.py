@@ -1,17 +1,17 @@
 """The gate of a conversion: acceptance of the drafter before and after, on the same prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
 from eaglectl.acceptance.prompts import batches_by_length
-from eaglectl.progress import OnProgress, Progress
+from eaglectl.progress import OnProgress, TimedWork
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.speculation import DecodingSettings
     from eaglectl.reference.target import TargetModel
 
 # values of k (num_speculative_tokens) at which the gate measures
@@ -57,8 +57,10 @@ def run_gate(
     before: EngineJob, after: EngineJob, tolerance: float, on_progress: OnProgress | None = None
 ) -> Gate:
     """Run both drafters on the prompts of `before` at every k, greedily; the target is loaded once."""
-    from eaglectl.acceptance.tokens import tokenise
+    work = TimedWork(on_progress, "measuring", len(before.prompts) * 2 * len(DEPTHS))
+    from eaglectl.acceptance.tokens import stop_tokens, tokenise
     from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.speculation import DecodingSettings
     from eaglectl.reference.target import choose_device, drafter_device, load_target, version_text
 
     device, dtype = choose_device(before.device)
@@ -68,17 +70,13 @@ def run_gate(
         load_drafter(job.folder, job.drafter, dtype=dtype, device=drafter_device(device))
         for job in (before, after)
     ]
-    texts = tokenise(replace(before, k=max(DEPTHS)), target.context_length)
-    total, prompt_numbers = len(texts) * len(models) * len(DEPTHS), count(1)
-
-    def on_prompt() -> None:
-        if on_progress:
-            on_progress(Progress("measuring", next(prompt_numbers), total, "prompts"))
-
-    rows, seed = [], before.seed
+    texts, stop = tokenise(replace(before, k=max(DEPTHS)), target.context_length), stop_tokens(before)
+    work.start()
+    rows = []
     for k in DEPTHS:
-        old, new = (decode_prompts(target, model, texts, k, before.max_tokens, on_prompt) for model in models)
-        rows.append(GateRow(k, measure(old, seed), measure(new, seed), ratio(new, old, seed)))
+        settings = DecodingSettings(k, before.max_tokens, stop=stop)
+        old, new = (decode_prompts(target, model, texts, settings, work) for model in models)
+        rows.append(GateRow(k, measure(old), measure(new), ratio(new, old)))
     return Gate(tuple(rows), len(texts), tolerance, version_text(), device, dtype)
 
 
@@ -86,22 +84,18 @@ def decode_prompts(
     target: "TargetModel",
     drafter: "DraftModel",
     texts: Sequence[Sequence[int]],
-    k: int,
-    max_tokens: int,
-    on_prompt: Callable[[], None] | None = None,
+    settings: "DecodingSettings",
+    work: TimedWork | None = None,
 ) -> list[PromptResult]:
-    """Decode every tokenised prompt greedily with `k` draft tokens a round; results in the order of `texts`.
+    """Decode every tokenised prompt; results in the order of `texts`. `work` counts them."""
+    from eaglectl.reference.speculation import SpeculativeDecoder
 
-    `on_prompt` is called after each prompt.
-    """
-    from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder
-
-    decoder = SpeculativeDecoder(target, drafter, DecodingSettings(k, max_tokens))
+    decoder = SpeculativeDecoder(target, drafter, settings)
     results: dict[int, PromptResult] = {}
     for indices in batches_by_length(texts, BATCH):
         sequences = decoder.run([texts[index] for index in indices])
         for index, sequence in zip(indices, sequences, strict=True):
             results[index] = PromptResult("gate", sequence.drafts, sequence.accepted, sequence.tokens)
-            if on_prompt:
-                on_prompt()
+        if work:
+            work.add(len(indices))
     return [results[index] for index in range(len(texts))]

@@ -8,7 +8,7 @@ from eaglectl.acceptance.engine_arguments import unknown_argument
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.process import InstalledEngine
-from eaglectl.acceptance.tokens import read_context_length, tokenise
+from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
 from eaglectl.checkpoint.target_files import code_needed, read_target_config
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError
@@ -104,6 +104,8 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "max_tokens": job.max_tokens,
         "seed": job.seed,
         "temperature": job.temperature,
+        "ignore_eos": job.ignores_eos,
+        "stop": sorted(stop_tokens(job)) if texts else [],
         "device": job.device,
         "trust_remote_code": job.trust_remote_code,
         "tensor_parallel_size": job.tensor_parallel_size,

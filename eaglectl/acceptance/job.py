@@ -16,9 +16,9 @@ class EngineJob:
     """A drafter (a folder in vLLM's layout) to run on its target, with prompts and settings.
 
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
-    tokens for each prompt, `timeout` is in seconds. `trust_remote_code` lets the target's own code run.
-    `engine_arguments` are the engine's own, by name. `draft_tokens` is the target token of each draft
-    token as the checkpoint means it, where that was read.
+    tokens for each prompt; `ignores_eos` goes on past the end of a sequence. `timeout` is in seconds.
+    `trust_remote_code` lets the target's own code run. `engine_arguments` are the engine's own, by name.
+    `draft_tokens` is the target token of each draft token as the checkpoint means it, where that was read.
     """
 
     folder: Path
@@ -32,6 +32,7 @@ class EngineJob:
     device: str = "auto"
     timeout: float = 600.0
     trust_remote_code: bool = False
+    ignores_eos: bool = False
     on_progress: OnProgress | None = None
     tensor_parallel_size: int = 1
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)

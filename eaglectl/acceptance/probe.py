@@ -77,26 +77,25 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> tuple[
     for candidate in _candidates(job.drafter, stage.target.depth):
         other = stage.run_candidate(candidate)
         if other is not None:
-            measured = measure(other, job.seed)
-            variants.append(
-                Variant(candidate.name, candidate.option, measured, ratio(other, results, job.seed))
-            )
+            measured = measure(other)
+            variants.append(Variant(candidate.name, candidate.option, measured, ratio(other, results)))
     return tuple(variants)
 
 
 def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
     """The prompts as given, in another template, after a system prompt, and in long context, to depth 7."""
-    if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
+    if given := next((prompt for prompt in job.prompts if not prompt.text), None):
+        kind = "messages" if given.messages else "token ids"
         raise UsageError(
             f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
-            " token ids; give --prompts as text, or --probe sensitivity"
+            f" {kind}; give --prompts as text, or --probe sensitivity"
         )
     stage = _Stage(replace(job, k=DEPTH))
     conditions = []
     for name, texts in _texts_by_condition(job, stage).items():
         recorder = _DriftRecorder(stage.drafter)
         results = stage.run(stage.drafter, texts, on_draft_step=recorder)
-        conditions.append(DriftCondition(name, measure(results, job.seed), *recorder.means()))
+        conditions.append(DriftCondition(name, measure(results), *recorder.means()))
     return tuple(conditions)
 
 
@@ -138,7 +137,7 @@ class _Stage:
     """The target loaded once, with the prompts of a job; drafters are loaded for each variant."""
 
     def __init__(self, job: EngineJob) -> None:
-        from eaglectl.acceptance.tokens import tokenise
+        from eaglectl.acceptance.tokens import stop_tokens, tokenise
         from eaglectl.reference import target as targets
 
         self.job = job
@@ -150,6 +149,7 @@ class _Stage:
             job.target, self.boundaries, dtype=self.dtype, device=device, trust_remote_code=trust
         )
         self.texts = tokenise(job, self.target.context_length)
+        self.stop = stop_tokens(job)
         self.drafter = self._load(job.drafter)
 
     def run_candidate(self, candidate: _Candidate) -> list[PromptResult] | None:
@@ -172,7 +172,7 @@ class _Stage:
 
         job = self.job
         self.target.record(self.boundaries if boundaries is None else boundaries)
-        settings = DecodingSettings(job.k, job.max_tokens, job.temperature, job.seed)
+        settings = DecodingSettings(job.k, job.max_tokens, job.temperature, job.seed, self.stop)
         results = []
         for start in range(0, len(texts), BATCH):
             decoder = SpeculativeDecoder(self.target, model, settings, on_draft_step)

@@ -1,35 +1,66 @@
 """Prompts: the built-in ones, or a file with one JSON object or one plain text on each line.
 
-A prompt is a text, or the token ids that an engine was given.
+A prompt is a text, the token ids that an engine was given, or the messages of a chat as OpenAI's API takes
+them.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from eaglectl.checkpoint.files import MIB, read_small_text
+from eaglectl.checkpoint.files import MIB, decoded, read_small_file
 from eaglectl.errors import UsageError
+from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB
-TOKEN_IDS = "prompt_token_ids"
+TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
+KINDS = (TEXT, MESSAGES, TOKEN_IDS)
+# keys of a request that change what a server makes of its messages, and that no other engine here reads
+UNREAD = (
+    "add_generation_prompt",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "functions",
+    "reasoning_effort",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt's text, the set it belongs to, and whether it is a user message for the chat template.
 
-    `token_ids` stand in the place of a text that is empty. `place` is the file and line, for messages.
+    `token_ids` or `messages`, with the `tools` of their request, stand in the place of a text that is empty.
+    `place` is the file and line, for messages.
     """
 
     text: str
     set: str = "prompts"
     is_chat: bool = False
     token_ids: tuple[int, ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
     place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChoice:
+    """Prompts, and where they are from: `file` and its SHA-256 (None for the built-in ones).
+
+    `total` is their number in the file, `sample` that of the sample that was asked for, made by `seed`.
+    """
+
+    prompts: tuple[Prompt, ...]
+    file: str | None = None
+    sha256: str | None = None
+    total: int = 0
+    sample: int | None = None
+    seed: int = 0
 
 
 def builtin_prompts() -> tuple[Prompt, ...]:
@@ -39,23 +70,46 @@ def builtin_prompts() -> tuple[Prompt, ...]:
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """Prompts from a file: JSON lines with "prompt" (and "set", "chat"), or plain text, one on each line.
+    """Prompts from a file: JSON lines, or plain text, one on each line.
 
-    A JSON line may have "prompt_token_ids" in the place of "prompt".
+    A JSON line has "prompt" (and "chat"), "messages" (and "tools") or "prompt_token_ids", and may name its
+    "set".
 
     Raises UnreadableError for a file that cannot be read, UsageError for a wrong line or no prompts.
     """
-    text = read_small_text(path, MAX_PROMPTS, "--prompts")
-    lines = text.split("\n")  # not splitlines: JSON strings may hold U+2028 and the like
-    prompts = tuple(_prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip())
-    if not prompts:
+    return choose_prompts(path).prompts
+
+
+def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
+    """The prompts of a file, or the built-in ones where there is none; `sample` of them, drawn by `seed`.
+
+    The same file, number and seed give the same prompts everywhere, in the order of the file. Raises as
+    `read_prompts` does, and UsageError for a sample that is larger than the file.
+    """
+    if path is None:
+        choice = PromptChoice(builtin_prompts())
+    else:
+        raw = read_small_file(Path(path), MAX_PROMPTS, "--prompts")
+        lines = decoded(Path(path), raw, "--prompts").split(
+            "\n"
+        )  # not splitlines: JSON strings may hold U+2028 and the like
+        prompts = tuple(
+            _prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip()
+        )
+        choice = PromptChoice(prompts, Path(path).name, hashlib.sha256(raw).hexdigest())
+    total = len(choice.prompts)
+    if not total:
         raise UsageError(f"--prompts {path} holds no prompts")
-    return prompts
-
-
-def prompts_or_builtin(path: str | Path | None) -> tuple[Prompt, ...]:
-    """The prompts of a file, or the built-in ones where there is none."""
-    return builtin_prompts() if path is None else read_prompts(Path(path))
+    if sample is None:
+        return replace(choice, total=total)
+    if not 1 <= sample <= total:
+        raise UsageError(
+            f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
+            f" {total} was expected"
+        )
+    drawn = sorted(range(total), key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())
+    prompts = tuple(choice.prompts[index] for index in sorted(drawn[:sample]))
+    return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
@@ -66,14 +120,21 @@ def batches_by_length(texts: Sequence[Sequence[int]], size: int) -> list[list[in
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
     """SHA-256 over all prompts, which shows whether two reports are of the same prompts."""
-    value = json.dumps([[prompt.set, prompt.token_ids or prompt.text, prompt.is_chat] for prompt in prompts])
+    value = json.dumps([[prompt.set, _content(prompt), prompt.is_chat] for prompt in prompts])
     return hashlib.sha256(value.encode()).hexdigest()
 
 
 def prompt_digest(prompt: Prompt) -> str:
     """Short SHA-256 of one prompt; a gate leaves out the prompts that were calibrated on."""
-    content = json.dumps(prompt.token_ids) if prompt.token_ids else prompt.text
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    content = _content(prompt)
+    text = content if isinstance(content, str) else json.dumps(content)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _content(prompt: Prompt) -> Any:
+    if prompt.messages:
+        return {MESSAGES: prompt.messages, "tools": prompt.tools}
+    return prompt.token_ids or prompt.text
 
 
 def _prompt(file: str, number: int, line: str) -> Prompt:
@@ -87,16 +148,80 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place} is not JSON: {error}") from None
-    text, is_chat, name = value.get("prompt"), value.get("chat", False), str(value.get("set", "prompts"))
-    if TOKEN_IDS in value:
-        if text is not None or is_chat is not False:
-            raise UsageError(f'{place}: "{TOKEN_IDS}" are taken as they are; leave "prompt" and "chat" out')
+    name, is_chat = _set_name(place, value), value.get("chat", False)
+    kinds = [key for key in KINDS if value.get(key) is not None or (key == TOKEN_IDS and key in value)]
+    if len(kinds) > 1 or (kinds and kinds != [TEXT] and is_chat is not False):
+        extra = "" if len(kinds) > 1 else ' and "chat"'
+        raise UsageError(
+            f"{place} has {listed(json.dumps(key) for key in kinds)}{extra}; each is a whole prompt: leave"
+            " one"
+        )
+    if kinds == [TOKEN_IDS]:
         return Prompt("", name, token_ids=_token_ids(place, value[TOKEN_IDS]), place=place)
+    if kinds == [MESSAGES]:
+        return Prompt("", name, messages=_messages(place, value), tools=_tools(place, value), place=place)
+    text = value.get(TEXT)
     if not isinstance(text, str) or not text.strip():
-        raise UsageError(f'{place} needs a non-empty "prompt", or "{TOKEN_IDS}"')
+        raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
     if not isinstance(is_chat, bool):
         raise UsageError(f'{place}: "chat" must be true or false')
     return Prompt(text, name, is_chat, place=place)
+
+
+def _set_name(place: str, value: Mapping[str, Any]) -> str:
+    name = value.get("set", "prompts")
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f'{place}: "set" must be the name of a set, a text')
+    return name
+
+
+def _messages(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The messages with the text of their content parts joined by line breaks, as vLLM joins them."""
+    messages = value[MESSAGES]
+    if not isinstance(messages, list) or not messages:
+        raise UsageError(f'{place}: "{MESSAGES}" must be a list of one or more messages')
+    if unread := [key for key in UNREAD if value.get(key) is not None]:
+        raise UsageError(
+            f'{place}: "{unread[0]}" changes what the chat template makes of the messages, and is not read'
+            f' here; give the tokens as "{TOKEN_IDS}"'
+        )
+    read = tuple(_message(f'{place}: "{MESSAGES}"[{i}]', message) for i, message in enumerate(messages))
+    if read[-1]["role"] == "assistant":
+        raise UsageError(
+            f'{place}: the last of "{MESSAGES}" is the assistant\'s answer; leave it out: the target writes'
+            " its own"
+        )
+    return read
+
+
+def _message(place: str, message: Any) -> Mapping[str, Any]:
+    """One message, with its content as text. Raises UsageError."""
+    if not isinstance(message, dict) or not isinstance(role := message.get("role"), str) or not role:
+        raise UsageError(f'{place} must be an object with a "role"')
+    match message.get("content"):
+        case str():
+            return message
+        case None if role == "assistant" and message.get("tool_calls"):
+            return message
+        case [_, *_] as parts:
+            return {**message, "content": "\n".join(_part(place, part) for part in parts)}
+    raise UsageError(f'{place} needs a "content": a text, or a list of parts of type text')
+
+
+def _part(place: str, part: Any) -> str:
+    match part:
+        case {"type": "text", "text": str() as text}:
+            return text
+        case {"type": str() as kind}:
+            raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
+    raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
+
+
+def _tools(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    tools = value.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UsageError(f'{place}: "tools" must be a list of objects, as in the request')
+    return tuple(tools)
 
 
 def _token_ids(place: str, value: Any) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import time
 
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.tokens import tokenise
+from eaglectl.acceptance.tokens import stop_tokens, tokenise
 from eaglectl.errors import UnreadableError, UsageError
 
 BATCH = 8
@@ -33,7 +33,7 @@ def run_reference(job: EngineJob) -> EngineRun:
     target = load_target(job.target, boundaries, dtype=dtype, device=device, trust_remote_code=trust)
     drafter = load_drafter(job.folder, job.drafter, dtype=dtype, device=drafter_device(device))
     texts = tokenise(job, target.context_length)
-    settings = DecodingSettings(job.k, job.max_tokens, job.temperature, job.seed)
+    settings = DecodingSettings(job.k, job.max_tokens, job.temperature, job.seed, stop_tokens(job))
     results: list[PromptResult] = []
     plain: list[tuple[int, ...]] = []
     seconds = plain_seconds = 0.0

@@ -1,21 +1,36 @@
 """The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eaglectl.acceptance.job import EngineJob, EngineRun
-from eaglectl.acceptance.measurement import Estimate, Measurement, measure, ratio, shortfalls
+from eaglectl.acceptance.measurement import (
+    ENOUGH_PROMPTS,
+    FEWEST_PROMPTS,
+    Estimate,
+    Measurement,
+    PromptResult,
+    measure,
+    prompts_needed,
+    ratio,
+    shortcomings,
+    shortfalls,
+)
 from eaglectl.acceptance.probe import DriftCondition, Variant
-from eaglectl.acceptance.prompts import digest_prompts
+from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
+
+# the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
+MAX_REGRESSION = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeReport:
     """What one drafter did on one engine.
 
-    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict "fail".
-    `variants` and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
-    and weights. `trust_remote_code`: the target's own code was allowed to run.
+    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict "fail",
+    `gaps` those for "could-not-look". `choice` is where the prompts are from. `variants` and
+    `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config and weights.
+    `trust_remote_code`: the target's own code was allowed to run.
     """
 
     source: str
@@ -35,38 +50,71 @@ class SmokeReport:
     drift_conditions: tuple[DriftCondition, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     trust_remote_code: bool = False
+    ignores_eos: bool = False
+    gaps: tuple[str, ...] = ()
+    choice: PromptChoice | None = None
 
     @property
     def verdict(self) -> str:
-        """ "pass" or "fail"; what could not be run raised an error before there was a report."""
-        return "fail" if self.failures else "pass"
+        """ "fail", "could-not-look" where too little was measured for another verdict, or "pass"."""
+        if self.failures or (self.against and self.against.failures):
+            return "fail"
+        return "could-not-look" if self.gaps or (self.against and self.against.gaps) else "pass"
+
+
+@dataclass(frozen=True, slots=True)
+class SetRatio:
+    """The first drafter's acceptance length over the second's on one set of prompts.
+
+    `outcome`: "pass", "fail" or "could-not-look"; `reason` where it is not "pass".
+    """
+
+    name: str
+    prompts: int
+    ratio: Estimate
+    outcome: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterComparison:
-    """A second drafter on the same prompts; `ratio` is the first drafter's acceptance length over its own."""
+    """A second drafter on the same prompts; `ratio` is the first drafter's acceptance length over its own.
+
+    `sets` has the ratio on each set of prompts, or on all where they are of one. Each must reach
+    `max_regression` with its lower bound: no correction for their number is needed, as all of them must.
+    """
 
     source: str
     measured: Measurement
     ratio: Estimate
+    sets: tuple[SetRatio, ...]
+    max_regression: float
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the first drafter is not shown to be as good as the second."""
+        return tuple(part.reason for part in self.sets if part.outcome == "fail")
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Where there are too few prompts to tell."""
+        return tuple(part.reason for part in self.sets if part.outcome == "could-not-look")
 
 
 def make_report(
     source: str, job: EngineJob, run: EngineRun, min_length: float | None, min_position_0: float | None
 ) -> SmokeReport:
     """The report on `run`; a dead drafter fails without any threshold."""
-    measured = measure(run.results, job.seed)
-    sets = dict.fromkeys(result.set for result in run.results)
-    by_set = {
-        name: measure([result for result in run.results if result.set == name], job.seed) for name in sets
-    }
+    measured = measure(run.results)
+    sets = _by_set(run.results)
+    by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
     failures = [
         *shortfalls(measured, min_length, min_position_0),
         *(f"not as the checkpoint means: {text}" for text in run.differences),
         # engines run a file with these problems all the same
         *(note.text for note in job.drafter.notes_at("problem")),
     ]
-    notes = []
+    notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
     equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
     is_lossless = None if equal is None else equal == len(run.results)
     if equal is not None and not is_lossless:
@@ -82,12 +130,14 @@ def make_report(
         by_set=by_set,
         is_lossless=is_lossless,
         failures=tuple(failures),
+        gaps=() if failures else shortcomings(measured),
         notes=tuple(notes),
         k=len(measured.per_position),
         max_tokens=job.max_tokens,
         seed=job.seed,
         prompts_digest=digest_prompts(job.prompts),
         temperature=job.temperature,
+        ignores_eos=job.ignores_eos,
         trust_remote_code=job.trust_remote_code,
     )
 
@@ -104,7 +154,40 @@ def with_variants(report: SmokeReport, variants: tuple[Variant, ...]) -> SmokeRe
     return replace(report, variants=variants, failures=report.failures + better)
 
 
-def compare_drafters(report: SmokeReport, other: SmokeReport) -> DrafterComparison:
-    """The two drafters on the same prompts."""
-    results, baseline = report.run.results, other.run.results
-    return DrafterComparison(other.source, other.measured, ratio(results, baseline, report.seed))
+def compare_drafters(report: SmokeReport, other: SmokeReport, max_regression: float) -> DrafterComparison:
+    """The two drafters on the same prompts, and whether the first is not worse on any set of them."""
+    results, baseline = _by_set(report.run.results), _by_set(other.run.results)
+    sets = tuple(_set_ratio(name, results[name], baseline[name], max_regression) for name in results)
+    whole = ratio(report.run.results, other.run.results)
+    return DrafterComparison(other.source, other.measured, whole, sets, max_regression)
+
+
+def _set_ratio(
+    name: str, results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float
+) -> SetRatio:
+    count = len(results)
+    if not all(any(result.drafts for result in side) for side in (results, baseline)):
+        whole = 1.0 + len(results[0].accepted)
+        reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
+        return SetRatio(name, count, Estimate(1.0, 1 / whole, whole), "could-not-look", reason)
+    estimate = ratio(results, baseline)
+    where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
+    if estimate.high < least:
+        return SetRatio(name, count, estimate, "fail", f"{where} is below --max-regression {least:g}")
+    if count < FEWEST_PROMPTS or (estimate.low < least and count < ENOUGH_PROMPTS):
+        needed = max(prompts_needed(estimate, least, count) or 0, ENOUGH_PROMPTS)
+        reason = f"{where} of {count} prompts cannot tell; give {needed} or more of this set"
+        return SetRatio(name, count, estimate, "could-not-look", reason)
+    if estimate.low >= least:
+        return SetRatio(name, count, estimate, "pass")
+    reason = f"{where} is not shown to reach --max-regression {least:g}: its lower bound must"
+    if enough := prompts_needed(estimate, least, count):
+        reason += f" (about {enough} prompts of this set would show it, if the ratio stays)"
+    return SetRatio(name, count, estimate, "fail", reason)
+
+
+def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
+    sets: dict[str, list[PromptResult]] = {}
+    for result in results:
+        sets.setdefault(result.set, []).append(result)
+    return sets

@@ -1,12 +1,19 @@
 """Prompts as token ids of the target's tokenizer."""
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import TOKEN_IDS, Prompt
-from eaglectl.checkpoint.target_files import read_target_config, text_part
+from eaglectl.checkpoint.target_files import read_end_tokens, read_target_config, text_part
 from eaglectl.errors import UnreadableError, UsageError
+
+NO_TEMPLATE = (
+    "the target's tokenizer has no chat template to write messages with; put its chat_template.jinja beside"
+    " it, or give the prompts as text"
+)
 
 
 def tokenise(job: EngineJob, context_length: int | None) -> list[list[int]]:
@@ -67,6 +74,8 @@ def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> l
 
     try:
         return token_ids(tokenizer, prompt)
+    except UsageError as error:
+        raise UsageError(f"{_name(number, prompt)}: {error}") from None
     except Exception as error:  # a chat template is a program
         raise UnreadableError(
             f"the tokenizer or chat template of the target {job.target.name} fails on"
@@ -75,11 +84,70 @@ def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> l
 
 
 def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """Token ids of one prompt; a chat prompt goes through the chat template where the tokenizer has one."""
-    if prompt.is_chat and getattr(tokenizer, "chat_template", None):
-        messages = [{"role": "user", "content": prompt.text}]
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+    """Token ids of one prompt.
+
+    Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox; a text
+    marked as chat does where the tokenizer has one.
+    """
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if prompt.messages and not has_template:
+        raise UsageError(NO_TEMPLATE)
+    if prompt.messages or (prompt.is_chat and has_template):
+        ids = tokenizer.apply_chat_template(
+            [_with_arguments(message) for message in chat_messages(prompt)],
+            tools=list(prompt.tools) or None,
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        return list(ids)
     return list(tokenizer(prompt.text)["input_ids"])
+
+
+def stop_tokens(job: EngineJob) -> frozenset[int]:
+    """The tokens that end an answer: those of the target's generation config, and its tokenizer's own.
+
+    None where `job` ignores them. vLLM 0.32.0 stops at the same
+    (SamplingParams.update_from_generation_config).
+    """
+    if job.ignores_eos:
+        return frozenset()
+    tokens = set(read_end_tokens(job.target))
+    if job.needs_tokenizer:
+        from eaglectl.reference.target import load_tokenizer
+
+        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+        if isinstance(token := getattr(tokenizer, "eos_token_id", None), int):
+            tokens.add(token)
+    return frozenset(tokens)
+
+
+def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
+    """The tokens up to the first that ends an answer, with that one."""
+    end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
+    return list(tokens[:end])
+
+
+def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:
+    """The messages of a chat prompt; a text is one user message."""
+    return prompt.messages or ({"role": "user", "content": prompt.text},)
+
+
+def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its tool calls as objects: requests have them as JSON texts.
+
+    vLLM 0.32.0 parses them too before the template (entrypoints/chat_utils.py).
+    """
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    return {**message, "tool_calls": [_parsed(call) for call in calls]}
+
+
+def _parsed(call: Any) -> Any:
+    match call:
+        case {"function": {"arguments": str() as text, **function}}:
+            return {**call, "function": {**function, "arguments": json.loads(text or "{}")}}
+    return call
 
 
 def read_context_length(target: Path) -> int | None:

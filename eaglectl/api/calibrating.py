@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.progress import OnProgress, Progress
+from eaglectl.progress import OnProgress, TimedWork
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob
@@ -46,15 +45,19 @@ PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 class CalibrateOptions:
     """Options of `calibrate`.
 
-    `prompts` is a file, None the built-in prompts; `answer_tokens` the tokens of the target's own answer to
-    each prompt that count too. `engine` runs the target: transformers in this process, or the installed vLLM
-    in a child process, on `tensor_parallel_size` GPUs. `timeout` is in seconds, for vLLM to load and for each
-    of its batches. `engine_arguments` go to vLLM itself. `trust_remote_code` lets the target's own code run.
-    `force` replaces an existing folder.
+    `prompts` is a file, None the built-in prompts, and `sample` how many of them are drawn by `seed`;
+    `answer_tokens` the most tokens of the target's own answer to each prompt that count too, which end with
+    the sequence unless `ignore_eos`. `engine` runs the target: transformers in this process, or the installed
+    vLLM in a child process, on `tensor_parallel_size` GPUs. `timeout` is in seconds, for vLLM to load and for
+    each of its batches. `engine_arguments` go to vLLM itself. `trust_remote_code` lets the
+    target's own code run. `force` replaces an existing folder.
     """
 
     prompts: str | Path | None = None
+    sample: int | None = None
+    seed: int = 0
     answer_tokens: int = ANSWER_TOKENS
+    ignore_eos: bool = False
     engine: str = "transformers"
     device: str = "auto"
     tensor_parallel_size: int = 1
@@ -79,7 +82,7 @@ def calibrate(
     They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
     the device or the target's weights, RefusedError and UsageError as `convert` does.
     """
-    from eaglectl.acceptance.prompts import builtin_prompts, read_prompts
+    from eaglectl.acceptance.prompts import builtin_prompts, choose_prompts
     from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
     from eaglectl.conversion.calibration import write_statistics
 
@@ -94,7 +97,7 @@ def calibrate(
     if options.prompts is None:
         prompts, _ = split_prompts(builtin_prompts())
     else:
-        prompts = read_prompts(Path(options.prompts))
+        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
     statistics = collect_statistics(source, target, prompts, options, on_progress)
     if out is not None:
         write_statistics(statistics, Path(out), force=options.force)
@@ -109,9 +112,10 @@ def collect_statistics(
     on_progress: OnProgress | None = None,
 ) -> "Statistics":
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
+    work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.prompts import prompt_digest
-    from eaglectl.acceptance.tokens import read_context_length, tokenise
+    from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
     from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
 
     _require_torch()
@@ -120,7 +124,6 @@ def collect_statistics(
         raise UnreadableError(
             f"--target {target}: calibrating runs the target, so it must be a folder with its weights"
         )
-    on_sequence = _sequence_counter(PASSES * len(prompts), on_progress)
     with readable_folder(source) as plain, scratch_folder() as scratch:
         checkpoint = read_checkpoint(open_folder(plain))
         drafter = read_drafter(checkpoint, options.answers, open_target(str(folder)))
@@ -135,12 +138,17 @@ def collect_statistics(
             k=1,
             max_tokens=options.answer_tokens,
             trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
         )
         texts = tokenise(job, read_context_length(folder))
         with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
             batches = _batches(texts, [prompt.set for prompt in prompts])
-            answered = [_with_answers(engine, batch, options.answer_tokens, on_sequence) for batch in batches]
-            sizes, moments = _collect(engine, model, answered, on_sequence, source)
+            work.start(is_even=False)
+            answers = _Answers(engine, options.answer_tokens, stop_tokens(job), work)
+            answered = [answers.after(batches[0])]
+            _time_passes(engine, model, answered[0], batches, work)
+            answered += [answers.after(batch) for batch in batches[1:]]
+            sizes, moments = _collect(engine, model, [b for b in answered if b.texts], work.add, source)
         digests = {
             "drafter": drafter_digest(checkpoint, drafter),
             "target": target_digest(FolderSource(folder)),
@@ -178,6 +186,8 @@ def _check(options: CalibrateOptions) -> None:
     if options.engine not in ENGINES:
         raise UsageError(f"--engine {options.engine}: {' or '.join(ENGINES)} was expected")
     check_timeout(options.timeout)
+    if options.sample is not None and options.prompts is None:
+        raise UsageError("--sample draws from a file of prompts; give it with --prompts")
     if options.tensor_parallel_size < 1:
         raise UsageError("--tensor-parallel-size needs to be at least 1")
     if options.tensor_parallel_size > 1 and options.engine != "vllm":
@@ -211,17 +221,6 @@ def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
     return drafter.aux.boundaries
 
 
-def _sequence_counter(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
-    """A callback that reports one more of `total` sequences each time."""
-    numbers = count(1)
-
-    def on_sequence() -> None:
-        if on_progress:
-            on_progress(Progress("calibrating", next(numbers), total, "prompts"))
-
-    return on_sequence
-
-
 def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
     from eaglectl.acceptance.prompts import batches_by_length
     from eaglectl.reference.collecting import Batch
@@ -232,15 +231,49 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
     ]
 
 
-def _with_answers(
-    engine: "TargetEngine", batch: "Batch", tokens: int, on_sequence: Callable[[], None]
-) -> "Batch":
-    """The batch with the target's own answers after its texts."""
-    answers = engine.answers(batch.texts, tokens)
-    for _ in answers:
-        on_sequence()
-    texts = [[*text, *answer] for text, answer in zip(batch.texts, answers, strict=True)]
-    return replace(batch, texts=texts)
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The target's own answers of at most `tokens` tokens, each up to a token of `stop`."""
+
+    engine: "TargetEngine"
+    tokens: int
+    stop: frozenset[int]
+    work: TimedWork
+
+    def after(self, batch: "Batch") -> "Batch":
+        """The batch with the answers after its texts; texts too short to measure are left out."""
+        from eaglectl.acceptance.tokens import until_end
+
+        answers = self.engine.answers(batch.texts, self.tokens)
+        texts = [
+            [*text, *until_end(answer, self.stop)] for text, answer in zip(batch.texts, answers, strict=True)
+        ]
+        kept = [index for index, text in enumerate(texts) if len(text) >= MIN_TOKENS]
+        # prompts that are left out have no further pass
+        self.work.add(len(texts) + (PASSES - 1) * (len(texts) - len(kept)))
+        return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
+
+
+def _time_passes(
+    engine: "TargetEngine",
+    model: "DraftModel",
+    batch: "Batch",
+    batches: "Sequence[Batch]",
+    work: TimedWork,
+) -> None:
+    """Say how long all takes, by one batch that has its answers; its other passes are run once more."""
+    if len(batches) == 1 or not batch.texts or work.on_progress is None:
+        return
+    from eaglectl.reference.collecting import collect_moments, collect_sizes
+
+    sizes = collect_sizes(engine, model, [batch], lambda: None)
+    collect_moments(engine, model, sizes.rms, [batch], lambda: None)
+    work.estimate(_cost(batches[0]) / sum(map(_cost, batches)))
+
+
+def _cost(batch: "Batch") -> int:
+    """What a batch costs, in tokens with padding."""
+    return len(batch.texts) * (max(map(len, batch.texts)) + ANSWER_TOKENS)
 
 
 def _collect(
@@ -253,7 +286,7 @@ def _collect(
     """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
     from eaglectl.reference.collecting import collect_moments, collect_sizes
 
-    if max(len(text) for batch in batches for text in batch.texts) < MIN_TOKENS:
+    if not batches:
         raise UsageError(
             f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
             " prompts, or more --answer-tokens"

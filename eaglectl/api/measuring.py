@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from eaglectl.api.converting import ConvertOptions, OpenedSource, plan_conversion, write_conversion
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.drafter.drafter import Target
-from eaglectl.progress import OnProgress
+from eaglectl.progress import OnProgress, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
@@ -27,6 +27,7 @@ class PairMeasurement:
     device: str = "auto"
     max_tokens: int = MAX_TOKENS
     trust_remote_code: bool = False
+    ignore_eos: bool = False
 
     def measure(
         self,
@@ -36,6 +37,7 @@ class PairMeasurement:
         on_progress: OnProgress | None = None,
     ) -> "Gate":
         """Convert the drafter both ways into a temporary folder and measure the acceptance of each."""
+        report_step(on_progress, "loading")
         from eaglectl.acceptance.gate import run_gate
         from eaglectl.acceptance.job import EngineJob
 
@@ -52,6 +54,7 @@ class PairMeasurement:
                     max_tokens=self.max_tokens,
                     device=self.device,
                     trust_remote_code=self.trust_remote_code,
+                    ignores_eos=self.ignore_eos,
                 )
                 jobs.append(job)
             return run_gate(jobs[0], jobs[1], tolerance, on_progress)

@@ -19,7 +19,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.progress import OnProgress
+from eaglectl.progress import OnProgress, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
@@ -37,21 +37,26 @@ class SmokeOptions:
     """Options of `smoke`.
 
     `engine` is auto, vllm, sglang, reference, or the URL of a running server. `k` is the number of draft
-    tokens in a round, `max_tokens` the number of new tokens for each prompt; `prompts` is a file, None the
-    built-in prompts. `against` is a second drafter on the same prompts, `probe` sensitivity or drift.
-    `timeout` is in seconds, for an engine's whole run and for each request to a server. `trust_remote_code`
-    lets the target's own code run. `tensor_parallel_size` GPUs hold the target, and `engine_arguments` go to
-    the engine itself, where it is vllm or sglang.
+    tokens in a round, `max_tokens` the number of new tokens for each prompt, which end with the sequence
+    unless `ignore_eos`; `prompts` is a file, None the built-in prompts, and `sample` how many of them are
+    drawn by `seed`. `against` is a second drafter on the same prompts, to which the ratio must reach
+    `max_regression` (None: MAX_REGRESSION) on each set. `probe` is sensitivity or drift. `timeout` is in
+    seconds, for an engine's whole run and for each request to a server. `trust_remote_code` lets the target's
+    own code run. `tensor_parallel_size` GPUs hold the target, and `engine_arguments` go to the engine itself,
+    where it is vllm or sglang.
     """
 
     engine: str = "auto"
     device: str = "auto"
     k: int = 3
     prompts: str | Path | None = None
+    sample: int | None = None
     max_tokens: int = 64
+    ignore_eos: bool = False
     temperature: float = 0.0
     seed: int = 0
     against: str | None = None
+    max_regression: float | None = None
     min_acceptance_length: float | None = None
     min_position_0: float | None = None
     timeout: float = 600.0
@@ -75,12 +80,14 @@ def smoke(
     UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
     `convert` does.
     """
-    from eaglectl.acceptance.prompts import prompts_or_builtin
-    from eaglectl.acceptance.report import compare_drafters
+    from eaglectl.acceptance.prompts import choose_prompts
+    from eaglectl.acceptance.report import MAX_REGRESSION, compare_drafters
 
     options = options or SmokeOptions()
     _check(options)
-    prompts = prompts_or_builtin(options.prompts)
+    report_step(on_progress, "loading")
+    chosen = choose_prompts(options.prompts, options.sample, options.seed)
+    prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
     source, folder = on_disk(source), Path(on_disk(str(choice.place)))
     against = options.against and on_disk(options.against)
@@ -94,12 +101,14 @@ def smoke(
             "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
             " vllm"
         )
-    report = _report(source, folder, prompts, options, on_progress)
+    report = replace(_report(source, folder, prompts, options, on_progress), choice=chosen)
     if choice.how:
         report = replace(report, notes=(f"target: {choice.how}", *report.notes))
     if against is not None:
+        least = MAX_REGRESSION if options.max_regression is None else options.max_regression
+        report_step(on_progress, "loading")
         other = _report(against, folder, prompts, options, on_progress)
-        report = replace(report, against=compare_drafters(report, other))
+        report = replace(report, against=compare_drafters(report, other, least))
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference")) as job:
@@ -131,6 +140,12 @@ def _check(options: SmokeOptions) -> None:
     _check_arguments(options)
     if not 0 <= options.temperature < inf or not 0 <= options.seed < 1 << 63:
         raise UsageError("--temperature and --seed need to be at least 0, and numbers of 64 bits")
+    if options.max_regression is not None and options.against is None:
+        raise UsageError("--max-regression is the least ratio to another drafter; name that with --against")
+    if options.max_regression is not None and not 0 < options.max_regression < inf:
+        raise UsageError(
+            f"--max-regression {options.max_regression:g}: a ratio above 0 was expected, like 0.97"
+        )
     if options.k < 1 or options.max_tokens < 1:
         raise UsageError("-k and --max-tokens need to be at least 1")
     if options.probe not in (None, *PROBES):
@@ -217,6 +232,7 @@ def _job(
             device=options.device,
             timeout=options.timeout,
             trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
             on_progress=on_progress,
             tensor_parallel_size=options.tensor_parallel_size,
             engine_arguments=options.engine_arguments,

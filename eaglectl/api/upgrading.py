@@ -51,8 +51,9 @@ class UpgradeOptions:
     `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts.
 
     `fc_norm` is one of FC_NORM_MODES; `tolerance` the least ratio of acceptance that passes the gate;
-    `is_start` writes a trainer's start; `device` runs calibration and gate; `max_tokens` are generated per
-    prompt in the gate; `trust_remote_code` lets the target's own code run.
+    `is_start` writes a trainer's start; `device` runs calibration and gate; at most `max_tokens` tokens are
+    generated per prompt in the gate, past the end of a sequence with `ignore_eos`; `sample` prompts are drawn
+    by `seed`; `trust_remote_code` lets the target's own code run.
     """
 
     fc_norm: str = "refit"
@@ -64,6 +65,9 @@ class UpgradeOptions:
     is_start: bool = False
     device: str = "auto"
     max_tokens: int = MAX_TOKENS
+    sample: int | None = None
+    seed: int = 0
+    ignore_eos: bool = False
     trust_remote_code: bool = False
 
     @property
@@ -73,9 +77,9 @@ class UpgradeOptions:
 
     def read_prompts(self) -> "tuple[Prompt, ...]":
         """The prompts in the file, or the built-in ones."""
-        from eaglectl.acceptance.prompts import prompts_or_builtin
+        from eaglectl.acceptance.prompts import choose_prompts
 
-        return prompts_or_builtin(self.prompts)
+        return choose_prompts(self.prompts, self.sample, self.seed).prompts
 
 
 def upgrade(
@@ -193,6 +197,7 @@ class _Upgrade:
             self.options.read_prompts(),
             self.options.device,
             trust_remote_code=self.options.trust_remote_code,
+            ignore_eos=self.options.ignore_eos,
         )
         comparison = compare_meanings(pair, self.conversion.answers, self.on_progress)
         if comparison:
@@ -228,6 +233,7 @@ class _Upgrade:
             )
         settings = CalibrateOptions(
             device=self.options.device,
+            ignore_eos=self.options.ignore_eos,
             answers=self.conversion.answers,
             trust_remote_code=self.options.trust_remote_code,
         )
@@ -278,6 +284,7 @@ class _Upgrade:
             options.device,
             options.max_tokens,
             options.trust_remote_code,
+            options.ignore_eos,
         )
         after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
         before = replace(after, version=None, recipe=None)

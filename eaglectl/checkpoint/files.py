@@ -59,8 +59,13 @@ def read_small_text(
 
     Raises as `read_small_file` does.
     """
+    return decoded(path, read_small_file(path, limit, what, error), what, error)
+
+
+def decoded(path: Path, raw: bytes, what: str = "", error: type[EaglectlError] = UnreadableError) -> str:
+    """The bytes of such a file as `read_small_text` gives them. Raises `error` where they are not UTF-8."""
     try:
-        text = read_small_file(path, limit, what, error).decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as failure:
         raise error(f"{what} {path}: byte {failure.start} is not UTF-8; save it as UTF-8".strip()) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

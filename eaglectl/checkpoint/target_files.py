@@ -10,6 +10,7 @@ from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
 from eaglectl.errors import UnreadableError
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
 MAX_CONFIG = 64 * MIB
 # endings of what a loader of targets opens, and bytes of those that it reads whole
 READ_BY_LOADERS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py", ".safetensors", ".bin")
@@ -47,6 +48,17 @@ def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
     """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
     path = target / TOKENIZER_CONFIG
     return _read_object(path) if path.exists() else {}
+
+
+def read_end_tokens(target: Path) -> frozenset[int]:
+    """eos_token_id of a target's generation_config.json, or of its config.json where it has no such file.
+
+    Raises UnreadableError.
+    """
+    path = target / GENERATION_CONFIG
+    config = _read_object(path) if path.exists() else text_part(read_target_config(target))
+    value = config.get("eos_token_id")
+    return frozenset(token for token in (value if isinstance(value, list) else [value]) if type(token) is int)
 
 
 def check_files(target: Path) -> None:

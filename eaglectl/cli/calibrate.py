@@ -9,8 +9,11 @@ from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
     EngineArguments,
+    IgnoreEos,
     Json,
     RunTarget,
+    Sample,
+    Seed,
     Semantics,
     Source,
     TrustRemoteCode,
@@ -27,14 +30,18 @@ def calibrate_command(
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write the statistics to.")],
     target: RunTarget = None,
     prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="Prompts like production's; built-in ones otherwise.")
+        Path | None,
+        typer.Option("--prompts", help="Prompts like production's, as for `smoke`; built-in ones otherwise."),
     ] = None,
+    sample: Sample = None,
+    seed: Seed = 0,
     answer_tokens: Annotated[
         int,
         typer.Option(
             "--answer-tokens", help="Tokens of the target's own answer to each prompt that count too."
         ),
     ] = 64,
+    ignore_eos: IgnoreEos = False,
     engine: Annotated[
         str,
         typer.Option("--engine", help="What runs the target: transformers, or the installed vLLM (vllm)."),
@@ -71,7 +78,10 @@ def calibrate_command(
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         options = api.CalibrateOptions(
             prompts=prompts,
+            sample=sample,
+            seed=seed,
             answer_tokens=answer_tokens,
+            ignore_eos=ignore_eos,
             device=device,
             engine=engine,
             tensor_parallel_size=tensor_parallel_size,

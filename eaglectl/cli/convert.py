@@ -12,7 +12,10 @@ from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
     Engines,
+    IgnoreEos,
     Json,
+    Sample,
+    Seed,
     Semantics,
     Source,
     Target,
@@ -91,6 +94,9 @@ def convert_command(
         Path | None,
         typer.Option("--prompts", help="--to 3.1: prompts like production's, for calibration and the gate."),
     ] = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    ignore_eos: IgnoreEos = False,
     fc_norm: Annotated[
         str,
         typer.Option(
@@ -191,6 +197,9 @@ def convert_command(
         has_gate,
         init_only,
         device,
+        sample=sample,
+        seed=seed,
+        ignore_eos=ignore_eos,
         trust_remote_code=trust_remote_code,
     )
     with ProgressBar(settings, is_on=not (settings.quiet or json_ or dry_run)) as bar:
@@ -200,8 +209,8 @@ def convert_command(
             done = api.convert(source, out, options, on_progress=bar)
         else:
             raise UsageError(
-                "--calibration, --prompts, --fc-norm, --norm-output, --tolerance, --gate, --init-only and"
-                " --device, --trust-remote-code belong to --to 3.1"
+                "--calibration, --prompts, --sample, --seed, --ignore-eos, --fc-norm, --norm-output,"
+                " --tolerance, --gate, --init-only, --device and --trust-remote-code belong to --to 3.1"
             )
     if json_:
         from eaglectl.reports.json.convert import convert_document

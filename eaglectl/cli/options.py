@@ -72,6 +72,13 @@ Semantics = Annotated[
         help="A fact about the trainer that the file cannot state, like specforge=pre-879.",
     ),
 ]
+Sample = Annotated[
+    int | None, typer.Option("--sample", help="Take this many of the prompts, drawn by --seed.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="The seed of --sample.")]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Let answers go on past the end of a sequence.")
+]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(

@@ -9,9 +9,11 @@ from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
     EngineArguments,
+    IgnoreEos,
     Json,
     Page,
     RunTarget,
+    Sample,
     Semantics,
     Source,
     TrustRemoteCode,
@@ -21,6 +23,8 @@ from eaglectl.cli.options import (
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, say
 from eaglectl.text import listed
+
+CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 
 
 def smoke_command(
@@ -45,15 +49,27 @@ def smoke_command(
         Path | None,
         typer.Option(
             "--prompts",
-            help="A file of prompts: plain lines, or JSON lines with prompt or prompt_token_ids; built-in"
-            " ones otherwise.",
+            help="A file of prompts: plain lines, or JSON lines with messages (OpenAI's chat format), prompt"
+            " or prompt_token_ids; built-in ones otherwise.",
         ),
     ] = None,
+    sample: Sample = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="New tokens for each prompt.")] = 64,
+    ignore_eos: IgnoreEos = False,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="For --sample, and for tokens at a temperature.")] = 0,
     against: Annotated[
-        str | None, typer.Option("--against", help="A second drafter, run on the same prompts.")
+        str | None,
+        typer.Option(
+            "--against", help="An older drafter on the same prompts; fail where SOURCE is worse on a set."
+        ),
+    ] = None,
+    max_regression: Annotated[
+        float | None,
+        typer.Option(
+            "--max-regression",
+            help="--against: the least that the lower bound of the ratio may be on each set; 0.97.",
+        ),
     ] = None,
     min_acceptance_length: Annotated[
         float | None, typer.Option("--min-acceptance-length", help="Fail below this.")
@@ -109,10 +125,13 @@ def smoke_command(
             device=device,
             k=k,
             prompts=prompts,
+            sample=sample,
             max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
             temperature=temperature,
             seed=seed,
             against=against,
+            max_regression=max_regression,
             min_acceptance_length=min_acceptance_length,
             min_position_0=min_position_0,
             timeout=timeout,
@@ -133,8 +152,8 @@ def smoke_command(
         settings.show(lambda console: print_smoke(console, report))
     if file:
         write_page(file, api.render_page(report))
-    if report.verdict == "fail":
-        raise typer.Exit(1)
+    if code := CODES[report.verdict]:
+        raise typer.Exit(code)
 
 
 def _check_load_only(engine: str, page: str | None, *, has_arguments: bool) -> None:

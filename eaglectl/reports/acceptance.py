@@ -10,7 +10,7 @@ from eaglectl.acceptance.report import DrafterComparison, SmokeReport
 from eaglectl.text import listed
 
 Cells = Iterator[list[str]]
-DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % by bootstrap over prompts"
+DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts"
 VARIANT_HEAD = ("reading", "length", "ratio", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
@@ -38,8 +38,26 @@ def acceptance(report: SmokeReport) -> Cells:
 
 
 def compared(against: DrafterComparison) -> str:
-    """The second drafter's figures."""
-    return f"ratio {estimate(against.ratio)}; its length {estimate(against.measured.length)}"
+    """The second drafter's figures, and what the ratio must be."""
+    return (
+        f"ratio {estimate(against.ratio)}; its length {estimate(against.measured.length)}; on each set the"
+        f" lower bound of the ratio must be at least {against.max_regression:g}"
+    )
+
+
+def set_ratios(against: DrafterComparison) -> Cells:
+    """The ratio to the second drafter on each set; the first row is the head."""
+    yield ["set", "prompts", "ratio", "verdict"]
+    for part in against.sets:
+        yield [part.name, str(part.prompts), estimate(part.ratio), part.outcome]
+
+
+def reasons(report: SmokeReport) -> Iterator[tuple[str, str]]:
+    """The kind ("fail", "could not look", "note") and the text of every remark."""
+    against = report.against
+    yield from (("fail", text) for text in (*report.failures, *(against.failures if against else ())))
+    yield from (("could not look", text) for text in (*report.gaps, *(against.gaps if against else ())))
+    yield from (("note", text) for text in report.notes)
 
 
 def variants(report: SmokeReport) -> Iterator[tuple[str, str, str, str]]:
@@ -98,6 +116,8 @@ def facts(report: SmokeReport) -> list[tuple[str, str]]:
     speed = f"{tokens / run.seconds:.1f} tokens/s with the drafter" if run.seconds else "not measured"
     if run.plain and run.plain_seconds:
         speed += f", {sum(map(len, run.plain)) / run.plain_seconds:.1f} without"
+    if run.seconds:
+        speed += f"; {speed_meaning(report)}"
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
     return [
         ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
@@ -106,19 +126,36 @@ def facts(report: SmokeReport) -> list[tuple[str, str]]:
         *(trust if report.trust_remote_code else []),
         ("lossless", lossless[report.is_lossless]),
         ("speed", speed),
-        (
-            "prompts",
-            (
-                f"{report.measured.prompts}, {report.max_tokens} new tokens each at most, digest"
-                f" {report.prompts_digest[:12]}, seed {report.seed}"
-            ),
-        ),
+        ("prompts", _prompts(report)),
     ]
 
 
 def _arguments(arguments: Mapping[str, Any]) -> str:
     """The engine's own arguments that were given."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments.items())
+
+
+def speed_meaning(report: SmokeReport) -> str:
+    """What the tokens per second are a measure of: not of serving, but for a server."""
+    run = report.run
+    if run.engine == "server":
+        return "one request after the other, in this server"
+    if run.device == "cpu":
+        return "time of this run on a CPU, where a drafter rarely pays: no measure of serving"
+    if run.engine == "reference":
+        return "time of this run in plain torch: no measure of serving"
+    return "one prompt after the other, without CUDA graphs: less than serving gives"
+
+
+def _prompts(report: SmokeReport) -> str:
+    """How many prompts, of which file, and where their answers end."""
+    choice, end = report.choice, ", past the end of sequence" if report.ignores_eos else ""
+    text = f"{report.measured.prompts}, {report.max_tokens} new tokens each at most{end}"
+    if choice is not None and choice.sample is not None:
+        text += f", a sample of {choice.total}"
+    if choice is not None and choice.sha256 is not None:
+        text += f", {choice.file} (SHA-256 {choice.sha256[:12]})"
+    return f"{text}, digest {report.prompts_digest[:12]}, seed {report.seed}"
 
 
 def share(value: Estimate) -> str:

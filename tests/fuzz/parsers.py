@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 import eaglectl
-from eaglectl.acceptance.prompts import prompts_or_builtin
+from eaglectl.acceptance.prompts import choose_prompts
 from eaglectl.acceptance.server.answers import parse_answer
 from eaglectl.acceptance.server.http import Server, open_server
 from eaglectl.acceptance.server.metrics import parse_counters
@@ -601,8 +601,11 @@ PARSERS: Mapping[str, Parser] = {
         Parser("policy", read_toml, texts(POLICY)),
         Parser(
             "prompts",
-            lambda data: prompts_or_builtin(written(data, "prompts.jsonl")),
-            texts('{"prompt": "one", "set": "a", "chat": true}\nplain text\n'),
+            lambda data: choose_prompts(written(data, "prompts.jsonl")),
+            texts(
+                '{"prompt": "one", "set": "a", "chat": true}\nplain text\n',
+                '{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "tools": [{}]}',
+            ),
         ),
         Parser(
             "counts",

@@ -9,6 +9,7 @@ from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.acceptance.server.answers import get
 from eaglectl.acceptance.server.http import Server
+from eaglectl.acceptance.tokens import chat_messages
 from eaglectl.checkpoint.target_files import read_tokenizer_config
 from eaglectl.errors import UnreadableError
 
@@ -31,15 +32,17 @@ def complete(
     """
     path = "/v1/completions"
     content: dict[str, Any] = {"prompt": list(prompt.token_ids) or prompt.text}
-    if prompt.is_chat and has_chat_template(job.target):
-        path, content = "/v1/chat/completions", {"messages": [{"role": "user", "content": prompt.text}]}
+    if prompt.messages or (prompt.is_chat and has_chat_template(job.target)):
+        path, content = "/v1/chat/completions", {"messages": list(chat_messages(prompt))}
+        if prompt.tools:
+            content["tools"] = list(prompt.tools)
     request = {
         "model": model,
         **content,
         "max_tokens": job.max_tokens,
         "temperature": job.temperature,
         "seed": job.seed,
-        "ignore_eos": True,
+        "ignore_eos": job.ignores_eos,
         **(extra or {}),
     }
     answer = get(server, path, "completion", json.dumps(request).encode())

@@ -45,7 +45,8 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     params = {
         "temperature": request["temperature"],
         "max_new_tokens": request["max_tokens"],
-        "ignore_eos": True,
+        "ignore_eos": request["ignore_eos"],
+        "stop_token_ids": request["stop"],
     }
     arguments = server_arguments(request, max(map(len, request["prompts"])) + request["max_tokens"])
     if not is_plain:

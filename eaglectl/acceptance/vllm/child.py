@@ -53,7 +53,8 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
         temperature=request["temperature"],
         seed=request["seed"],
         max_tokens=request["max_tokens"],
-        ignore_eos=True,
+        ignore_eos=request["ignore_eos"],
+        stop_token_ids=request["stop"],
         detokenize=False,
     )
     # a warm-up: the first run includes what vLLM prepares once

@@ -3,7 +3,9 @@
 from typing import Any
 
 from eaglectl.acceptance.probe import DriftCondition, Variant
-from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.acceptance.prompts import PromptChoice
+from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.reports.acceptance import speed_meaning
 from eaglectl.reports.json.document import head, trust_part
 from eaglectl.reports.json.measurement import estimate_part, measurement_part
 
@@ -26,6 +28,7 @@ def smoke_document(report: SmokeReport) -> dict[str, Any]:
         },
         "verdict": report.verdict,
         "failures": list(report.failures),
+        "gaps": list(report.gaps),
         "notes": list(report.notes),
         **measurement_part(report.measured),
         "sets": {name: measurement_part(measured) for name, measured in report.by_set.items()},
@@ -33,11 +36,14 @@ def smoke_document(report: SmokeReport) -> dict[str, Any]:
         "seconds": {
             "drafted": round(run.seconds, 3),
             "plain": round(run.plain_seconds, 3) if run.plain else None,
+            "meaning": speed_meaning(report),
         },
         "k": report.k,
         "max_tokens": report.max_tokens,
         "seed": report.seed,
         "prompts_digest": report.prompts_digest,
+        "prompts_file": None if report.choice is None else _choice(report.choice),
+        "ignore_eos": report.ignores_eos,
         "temperature": report.temperature,
         "files": dict(report.files),
         "against": None if report.against is None else _comparison(report.against),
@@ -54,6 +60,28 @@ def _comparison(other: DrafterComparison) -> dict[str, Any]:
         "source": other.source,
         **measurement_part(other.measured),
         "ratio": estimate_part(other.ratio),
+        "max_regression": other.max_regression,
+        "sets": {part.name: _set_ratio(part) for part in other.sets},
+        "failures": list(other.failures),
+        "gaps": list(other.gaps),
+    }
+
+
+def _set_ratio(part: SetRatio) -> dict[str, Any]:
+    return {
+        "prompts": part.prompts,
+        "ratio": estimate_part(part.ratio),
+        "outcome": part.outcome,
+    }
+
+
+def _choice(choice: PromptChoice) -> dict[str, Any]:
+    """The file that the prompts are from (null for the built-in ones), and the sample of it."""
+    return {
+        "name": choice.file,
+        "sha256": choice.sha256,
+        "prompts": choice.total,
+        "sample": choice.sample,
     }
 
 

@@ -8,7 +8,15 @@ from eaglectl.reports import acceptance as shared
 from eaglectl.reports.pages.frame import Page
 from eaglectl.reports.pages.markup import Content, Markup, element, join, mark, pairs, remarks, section, table
 
-TONES = {"pass": "good", "fail": "bad", "yes": "bad", "no": "good"}
+TONES = {
+    "pass": "good",
+    "fail": "bad",
+    "could-not-look": "doubt",
+    "could not look": "doubt",
+    "note": "plain",
+    "yes": "bad",
+    "no": "good",
+}
 # pixels: the height of a bar, the line of its interval, half the height of its ends
 BAR, MIDDLE, CAP = 18, 9, 4
 
@@ -20,10 +28,7 @@ def smoke_page(report: SmokeReport) -> Page:
 
 
 def _body(report: SmokeReport) -> Markup:
-    findings = [
-        *(("fail", "bad", text) for text in report.failures),
-        *(("note", "plain", text) for text in report.notes),
-    ]
+    findings = [(kind, TONES[kind], text) for kind, text in shared.reasons(report)]
     positions = table(
         "Acceptance by position", ("", "accepted", ""), _positions(report.measured.per_position), "figures"
     )
@@ -48,7 +53,9 @@ def _body(report: SmokeReport) -> Markup:
 def _against(report: SmokeReport) -> Markup | None:
     if report.against is None:
         return None
-    return section(f"against {report.against.source}", element("p", shared.compared(report.against)))
+    title = f"against {report.against.source}"
+    text = element("p", shared.compared(report.against))
+    return section(title, text, _table(title, shared.set_ratios(report.against)))
 
 
 def _variants(report: SmokeReport) -> Markup | None:

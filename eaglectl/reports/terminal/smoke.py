@@ -5,12 +5,14 @@ from eaglectl.reports import acceptance as shared
 from eaglectl.reports.terminal.console import Console, Content, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, table
 
+STYLES = {"pass": "green", "fail": "red", "could-not-look": "yellow"}
+REASON_STYLES = {"fail": "red", "could not look": "yellow", "note": "dim"}
 BETTER_STYLES = {"yes": "red", "no": "green"}
 
 
 def print_smoke(console: Console, report: SmokeReport) -> None:
     """Print the verdict, what ran, acceptance, probes, and the reasons of a failure."""
-    style = "green" if report.verdict == "pass" else "red"
+    style = STYLES[report.verdict]
     verdict = (report.verdict.upper(), f"bold {style}")
     console.print(Text.assemble(verdict, f"  {report.source}: {shared.length(report)}"))
     console.print(indented(pairs(shared.facts(report))))
@@ -19,17 +21,16 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
     if report.against:
         source = (f"against {report.against.source}", "bold")
         console.print()
-        console.print(Text.assemble(source, f"  {shared.compared(report.against)}"))
+        console.print(Text.assemble(source, f"  {shared.compared(report.against)}"), soft_wrap=True)
+        console.print(indented(_table(shared.set_ratios(report.against))))
     if report.variants:
         print_heading(console, shared.VARIANTS_TITLE, shared.RATIO)
         console.print(indented(_variants(report)))
     if report.drift_conditions:
         print_heading(console, shared.DRIFT_TITLE, shared.DRIFT_CELLS)
         console.print(indented(_table(shared.drift(report))))
-    for text in report.failures:
-        console.print(Text.assemble(("fail     ", "red"), text))
-    for text in report.notes:
-        console.print(Text.assemble(("note     ", "dim"), text))
+    for kind, text in shared.reasons(report):
+        console.print(Text.assemble((f"{kind:<9}", REASON_STYLES[kind]), " " * (len(kind) > 8), text))
     if settings := shared.resolved(report):
         console.print(Text(settings, style="dim"))
 
