@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl import api, terminal
-from eaglectl.progress import Progress
+from eaglectl.progress import Progress, TimedWork
 from eaglectl.publishing import files, verification
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import call, drafter_folder
@@ -124,6 +124,39 @@ def test_without_a_terminal_only_large_bytes_get_a_line(
         bar(step)
         bar(step)
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3.2, "3 s"), (89.0, "1.5 min"), (5400.0, "1.5 h"), (0.01, "1 s")]
+)
+def test_a_terminal_is_told_how_long_a_stage_takes(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
+) -> None:
+    text = shown(monkeypatch, [Progress("calibrating", 1, 9, "prompts", seconds)])
+    assert f"calibrating takes about {words} more\n" in text
+
+
+@pytest.mark.parametrize(("seconds", "line"), [(59.9, ""), (600.0, "measuring takes about 10 min more\n")])
+def test_without_a_terminal_only_long_work_is_told(
+    seconds: float, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ProgressBar(OutputSettings(), is_on=True) as bar:
+        bar(Progress("measuring", 1, 9, "prompts", seconds))
+        bar(Progress("measuring", 2, 9, "prompts"))
+    assert capsys.readouterr().err == line
+
+
+def test_the_rest_is_told_by_the_share_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 200.0, 203.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    steps: list[Progress] = []
+    work = TimedWork(steps.append, "measuring", 12)
+    work.start()
+    work.add(4)
+    work.add(4)
+    counts = [(0, None), (4, 6.0), (8, None)]
+    told = [Progress("measuring", done, 12, "prompts", seconds) for done, seconds in counts]
+    assert steps == [Progress("loading"), *told]
 
 
 def test_a_quiet_call_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,13 +96,35 @@ def test_the_documents_of_calibrate_keep_their_schemas(tmp_path: Path) -> None:
     assert made.document["sigma"] == read_statistics(tmp_path / "stats").sigma
 
 
-def test_calibrate_counts_three_passes_over_each_prompt(tmp_path: Path) -> None:
+def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(tmp_path: Path) -> None:
     progress: list[Progress] = []
     options = api.CalibrateOptions(
         prompts=some_lines("gate.jsonl", 3, tmp_path), answer_tokens=4, device="cpu"
     )
     api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
-    assert progress == [Progress("calibrating", done, 9, "prompts") for done in range(1, 10)]
+    counted = [Progress("calibrating", done, 9, "prompts") for done in (0, 3, 4, 5, 6, 7, 8, 9)]
+    assert progress == [Progress("loading"), *counted]
+
+
+def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
+    calibrating: list[Progress] = []
+    options = api.CalibrateOptions(
+        prompts=some_lines("gate.jsonl", 17, tmp_path), answer_tokens=2, device="cpu"
+    )
+    api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=calibrating.append)
+    (told,) = (step for step in calibrating if step.seconds is not None)
+    assert told.seconds > 0 and (told.done, told.total) == (16, 51)  # type: ignore[operator]
+    measuring: list[Progress] = []
+    few = some_lines("gate.jsonl", 3, tmp_path)
+    jobs = [
+        EngineJob(TINY / name, api.inspect(str(TINY / name), target=str(TARGET)).drafter, TARGET, ())
+        for name in ("eagle3.1", "eagle3.1")
+    ]
+    jobs = [replace(job, prompts=read_prompts(few), max_tokens=2, device="cpu") for job in jobs]
+    run_gate(jobs[0], jobs[1], 0.97, measuring.append)
+    assert measuring[0] == Progress("loading") and measuring[1] == Progress("measuring", 0, 12, "prompts")
+    assert [step.done for step in measuring[2:]] == [3, 6, 9, 12]
+    assert [step.seconds is not None for step in measuring] == [False, False, True, False, False, False]
 
 
 def measured(root: Path, tmp_path: Path, recipe: UpgradeRecipe, prompts: int) -> Gate:

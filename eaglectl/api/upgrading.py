@@ -170,7 +170,7 @@ class _Upgrade:
         plan = plan_conversion(self.files, self.target, conversion)
         gate = None
         if self.options.is_measured:
-            gate = self._gate(conversion, plan.drafter, prompts)
+            gate = self._gate(conversion, plan.drafter, prompts, out)
             if not gate.is_passed:
                 return Conversion(plan, None, self.files.pickles, 0.0, gate)
         return self._written(out, replace(conversion, record=gate_record(gate)), gate)
@@ -266,14 +266,22 @@ class _Upgrade:
             return False
         return needs_statistics(drafter, self.options.fc_norm, self.options.is_norm_output)
 
-    def _gate(self, conversion: ConvertOptions, drafter: Drafter, prompts: "tuple[Prompt, ...]") -> "Gate":
+    def _gate(
+        self,
+        conversion: ConvertOptions,
+        drafter: Drafter,
+        prompts: "tuple[Prompt, ...]",
+        out: Path | None,
+    ) -> "Gate":
         """Both drafters in vLLM's layout, run on the same prompts.
 
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
         conversion.
         """
         folder = _folder_with_weights(conversion.target)
-        _check_gate(drafter, folder, prompts)
+        if drafter.quantisation is not None:
+            raise self._unmeasurable(out)
+        _check_gate(folder, prompts)
         assert folder is not None
         options = self.options
         pair = PairMeasurement(
@@ -295,6 +303,7 @@ class _Upgrade:
                 self.files.original_path,
                 "--probe",
                 "sensitivity",
+                *["--trust-remote-code"] * options.trust_remote_code,
                 target=self.target_text,
                 answers=conversion.answers,
             )
@@ -304,14 +313,18 @@ class _Upgrade:
             )
         return gate
 
-
-def _check_gate(drafter: Drafter, folder: Path | None, prompts: "tuple[Prompt, ...]") -> None:
-    """Raise UsageError where the gate cannot run the drafter, its target or enough prompts."""
-    if drafter.quantisation is not None:
-        raise UsageError(
+    def _unmeasurable(self, out: Path | None) -> UsageError:
+        """The error for a quantised drafter, which the gate does not run."""
+        source, place = self.files.original_path, str(out or default_place(self.files.original, "3.1"))
+        engine = ("--engine", "vllm", "--against", source)
+        return UsageError(
             "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold"
-            " the output to its source with `eaglectl smoke OUT --target T --engine vllm --against SOURCE`"
+            f" the output to its source with `{command('smoke', place, *engine, target=self.target_text)}`"
         )
+
+
+def _check_gate(folder: Path | None, prompts: "tuple[Prompt, ...]") -> None:
+    """Raise UsageError where the gate cannot run the target or enough prompts."""
     if folder is None:
         raise UsageError(
             "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"

@@ -109,5 +109,7 @@ def calibrate_command(
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
         say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
     say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
-    statistics_options = ("--to", "3.1", "--calibration", str(out))
+    statistics_options = ["--to", "3.1", "--calibration", str(out)]
+    # the gate of the conversion runs the target as this command did
+    statistics_options += ["--ignore-eos"] * ignore_eos + ["--trust-remote-code"] * trust_remote_code
     say(f"next: {command('convert', source, *statistics_options, target=choice.text, answers=answers)}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFINITION = (
     "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In"
-    " brackets: 95 % by bootstrap over prompts."
+    " brackets: 95 % over prompts."
 )
 UNTRAINED = (
     "> **Not trained, and not to be served.** `eaglectl convert --to 3.1 --init-only` wrote this as a start"

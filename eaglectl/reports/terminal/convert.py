@@ -86,7 +86,7 @@ def print_gate(console: Console, gate: Gate) -> None:
     """Print acceptance before and after an upgrade, and whether it passed the gate."""
     about = (
         f"acceptance length on {gate.prompts} prompts that were not calibrated on;"
-        f" 95 % by paired bootstrap; {gate.device}, {gate.dtype}"
+        f" 95 % over paired prompts; {gate.device}, {gate.dtype}"
     )
     print_heading(console, "Gate", about)
     rows = table("k", "before", "after", "after / before")

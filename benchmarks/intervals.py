@@ -1,0 +1,99 @@
+"""How often the intervals of `smoke` hold the truth, by the number of prompts, beside a bootstrap's.
+
+    python benchmarks/intervals.py [--samples 2000]
+    python benchmarks/intervals.py --measure
+
+Prompts are drawn from the 240 of fixtures/tiny, whose drafts and accepted drafts (k=3, 64 new tokens) are in
+tests/prompt_counts.json; the truth is the value over all of them. `--measure` writes that file again (some
+minutes on two cores).
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from eaglectl import api  # noqa: E402
+from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
+
+TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"
+FILES = ("prompts.jsonl", "gate.jsonl", "calibration.jsonl")
+DRAFTERS = ("eagle3", "eagle3.1")
+SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 40)
+RESAMPLES = 500
+Prompts = Sequence[PromptResult]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--measure", action="store_true")
+    options = parser.parse_args()
+    if options.measure:
+        write_counts()
+    counts = json.loads(COUNTS.read_text())
+    first, second = (
+        [PromptResult("", row[0], tuple(row[1:]), ()) for row in counts[name]] for name in DRAFTERS
+    )
+    length, position = measure(first).length.value, measure(first).per_position[2].value
+    quotient = ratio(second, first).value
+    print("| prompts | length | position 2 | ratio | length, bootstrap | ratio, bootstrap |")
+    print("|---|---|---|---|---|---|")
+    for size in SIZES:
+        random = np.random.default_rng(size)
+        drawn = [random.integers(0, len(first), size) for _ in range(options.samples)]
+        pairs = [([first[i] for i in rows], [second[i] for i in rows]) for rows in drawn]
+        measured = [measure(one) for one, _ in pairs]
+        resamples = random.integers(0, size, (RESAMPLES, size))
+        shares = [
+            covered((one.length for one in measured), length),
+            covered((one.per_position[2] for one in measured), position),
+            covered((ratio(other, one) for one, other in pairs), quotient),
+            covered((bootstrapped(resamples, one) for one, _ in pairs), length),
+            covered((bootstrapped(resamples, other, one) for one, other in pairs), quotient),
+        ]
+        print(f"| {size} | {' | '.join(f'{share:.1%}' for share in shares)} |", flush=True)
+
+
+def covered(estimates: Iterable[Estimate], truth: float) -> float:
+    """The share of intervals that hold the truth."""
+    held = [estimate.low <= truth <= estimate.high for estimate in estimates]
+    return sum(held) / len(held)
+
+
+def bootstrapped(resamples: "np.ndarray[tuple[int, int], np.dtype[np.int64]]", *sides: Prompts) -> Estimate:
+    """The percentile bootstrap over prompts of a length, or of the ratio of two."""
+    values = np.ones(len(resamples))
+    for side, power in zip(sides, (1, -1), strict=False):
+        drafts = np.array([result.drafts for result in side])[resamples].sum(1)
+        accepted = np.array([sum(result.accepted) for result in side])[resamples].sum(1)
+        values *= (1 + accepted / drafts) ** power
+    low, high = np.quantile(values, (0.025, 0.975))
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+def write_counts() -> None:
+    """Measure both drafters on all prompts of the trained pair."""
+    counts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = Path(folder) / "prompts.jsonl"
+        prompts.write_text("".join((TINY / name).read_text() for name in FILES))
+        for name in DRAFTERS:
+            options = api.SmokeOptions(engine="reference", device="cpu", prompts=prompts, ignore_eos=True)
+            report = api.smoke(str(TINY / name), str(TINY / "target"), options)
+            counts[name] = [[result.drafts, *result.accepted] for result in report.run.results]
+    rows = (f"{json.dumps(name)}:{json.dumps(rows, separators=(',', ':'))}" for name, rows in counts.items())
+    COUNTS.write_text("{" + ",\n".join(rows) + "}\n")
+
+
+if __name__ == "__main__":
+    main()

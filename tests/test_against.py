@@ -1,0 +1,101 @@
+"""The verdict of smoke --against: not worse than the older drafter on each set of prompts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from eaglectl import api
+from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.report import DrafterComparison, SmokeReport, compare_drafters
+from eaglectl.errors import UsageError
+from tests.test_measurement import EAGLE3, EAGLE31
+from tests.test_page import smoke_report
+
+
+def report(results: Sequence[PromptResult]) -> SmokeReport:
+    passed = smoke_report(verdict="pass")
+    return replace(passed, run=replace(passed.run, results=tuple(results)), against=None, variants=())
+
+
+def compared(
+    results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float = 0.97
+) -> DrafterComparison:
+    return compare_drafters(report(results), report(baseline), least)
+
+
+def worse(results: Sequence[PromptResult], share: float) -> list[PromptResult]:
+    """The same prompts with drafts that are accepted less."""
+    return [
+        replace(result, drafts=round(result.drafts * (1 + share)), accepted=result.accepted)
+        for result in results
+    ]
+
+
+def of(name: str, results: Sequence[PromptResult]) -> list[PromptResult]:
+    return [replace(result, set=name) for result in results]
+
+
+def test_a_drafter_is_not_worse_than_itself() -> None:
+    found = compared(EAGLE3[:20], EAGLE3[:20])
+    assert [(part.name, part.prompts, part.outcome) for part in found.sets] == [("set", 20, "pass")]
+    assert (found.failures, found.gaps) == ((), ())
+
+
+def test_a_drafter_that_is_worse_beyond_doubt_fails() -> None:
+    found = compared(worse(EAGLE3[:40], 0.5), EAGLE3[:40])
+    (failure,) = found.failures
+    assert failure.startswith('set "set": ratio 0.') and failure.endswith("is below --max-regression 0.97")
+
+
+def test_a_lower_bound_below_the_bar_fails_and_says_what_would_show_it() -> None:
+    found = compared(EAGLE3[:24], EAGLE31[:24], 0.99)
+    (failure,) = found.failures
+    assert "is not shown to reach --max-regression 0.99: its lower bound must" in failure
+    assert found.ratio.low < 0.99 < found.ratio.high
+    assert compared(EAGLE3, EAGLE31, 0.93).failures == ()
+
+
+@pytest.mark.parametrize("count", [1, 3, 15])
+def test_too_few_prompts_are_no_verdict(count: int) -> None:
+    found = compared(EAGLE3[:count], EAGLE31[:count], 1.0)
+    assert found.failures == () and len(found.gaps) == 1
+    assert f"of {count} prompts cannot tell; give " in found.gaps[0]
+
+
+def test_three_prompts_are_too_few_though_they_agree() -> None:
+    assert compared(EAGLE3[:3], EAGLE3[:3]).gaps and not compared(EAGLE3[:4], EAGLE3[:4]).gaps
+
+
+def test_each_set_is_judged_and_one_that_is_worse_decides() -> None:
+    base = [*of("code", EAGLE3[:40]), *of("chat", EAGLE3[40:80]), *of("rare", EAGLE3[80:82])]
+    new = [*of("code", EAGLE3[:40]), *of("chat", worse(EAGLE3[40:80], 0.5)), *of("rare", EAGLE3[80:82])]
+    found = compared(new, base)
+    outcomes = {part.name: part.outcome for part in found.sets}
+    assert outcomes == {"code": "pass", "chat": "fail", "rare": "could-not-look"}
+    whole = replace(report(new), against=found)
+    assert whole.verdict == "fail"
+    only = replace(found, sets=tuple(part for part in found.sets if part.name != "chat"))
+    assert replace(whole, against=only).verdict == "could-not-look"
+    assert replace(whole, against=replace(only, sets=only.sets[:1])).verdict == "pass"
+
+
+def test_a_set_without_a_draft_is_no_verdict() -> None:
+    empty = [PromptResult("set", 0, (0, 0, 0), (1,))] * 9
+    base = [*of("code", EAGLE3[:20]), *empty]
+    found = compared(base, base)
+    assert [part.outcome for part in found.sets] == ["pass", "could-not-look"]
+    assert "nothing was drafted" in found.gaps[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (api.SmokeOptions(max_regression=0.9), "name that with --against"),
+        (api.SmokeOptions(max_regression=0.0, against="x"), "--max-regression 0: a ratio above 0"),
+        (api.SmokeOptions(max_regression=float("nan"), against="x"), "--max-regression nan: a ratio above 0"),
+    ],
+)
+def test_a_bar_that_makes_no_sense_is_refused(options: api.SmokeOptions, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        api.smoke("nowhere", "nowhere", options)
