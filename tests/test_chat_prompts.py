@@ -135,7 +135,8 @@ def test_messages_are_written_by_the_targets_own_template(tmp_path: Path) -> Non
         Prompt("", messages=(*called, rain), tools=(TOOL,)),
         Prompt("<user>Rain?<assistant>Bern<tool>no[f]<assistant>"),
     )
-    assert found[0] == found[1] and found[2] == found[3]
+    # a template writes the first token of a sequence itself, where it wants one
+    assert (found[0], found[2]) == (found[1][1:], found[3][1:])
 
 
 def test_messages_need_a_template(tmp_path: Path) -> None:

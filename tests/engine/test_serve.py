@@ -111,7 +111,7 @@ def smoke(folder: Path, engine: str, **settings: Any) -> SmokeReport:
 
 def test_a_server_counts_what_vllm_in_a_process_of_its_own_counts(folder: Path, served: str) -> None:
     own, found = smoke(folder, "vllm"), smoke(folder, served)
-    assert own.verdict == found.verdict == "pass"
+    assert own.failures == found.failures == () and own.gaps == found.gaps != ()
     assert own.is_lossless
     assert [(r.drafts, r.accepted) for r in found.run.results] == [
         (r.drafts, r.accepted) for r in own.run.results

@@ -2,6 +2,8 @@
 show.
 """
 
+import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,6 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prompts out of library modules that the pair was never trained on, as the running interpreter has
     them.
     """
-    import json
-
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     path.write_text("".join(json.dumps(prompt) + "\n" for prompt in heldout.prompts(40, 0, 20, 300)))
     return path
@@ -59,6 +59,30 @@ def test_a_trained_drafter_reaches_two_tokens_a_pass_and_the_reference_says_so_t
     low, high = served.measured.length.low, served.measured.length.high
     assert low <= reference.measured.length.value <= high
     assert [run.tokens for run in served.run.results] == [run.tokens for run in reference.run.results]
+
+
+def test_answers_end_where_those_of_the_reference_end(
+    good: dict[str, Path], held_out: Path, tmp_path: Path
+) -> None:
+    target, prompts = tmp_path / "target", tmp_path / "prompts.jsonl"
+    shutil.copytree(TARGET, target)
+    prompts.write_text("".join(held_out.read_text().splitlines(keepends=True)[:4]))
+
+    def run(engine: str, **given: Any) -> SmokeReport:
+        options = api.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=16, **given)
+        return api.smoke(str(good["eagle3"]), str(target), options)
+
+    whole = [result.tokens for result in run("reference", ignore_eos=True).run.results]
+    (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [whole[0][6]]}))
+    served, reference = run("vllm"), run("reference")
+    assert [result.tokens for result in served.run.results] == [
+        result.tokens for result in reference.run.results
+    ]
+    assert [(result.drafts, result.accepted) for result in served.run.results] == [
+        (result.drafts, result.accepted) for result in reference.run.results
+    ]
+    assert served.is_lossless and len(served.run.results[0].tokens) <= 7
+    assert [result.tokens for result in run("vllm", ignore_eos=True).run.results] == whole
 
 
 @pytest.mark.parametrize(
