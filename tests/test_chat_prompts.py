@@ -63,7 +63,7 @@ def test_a_conversation_with_tool_calls_is_kept_whole(tmp_path: Path) -> None:
         ({"messages": [{"role": "user", "content": ["text"]}]}, "a content part that is no"),
         ({"messages": [USER, {"role": "assistant", "content": "Hi."}]}, "is the assistant's answer"),
         ({"messages": [USER], "prompt": "text"}, 'has "prompt", "messages"; each is a whole prompt'),
-        ({"messages": [USER], "chat": True}, 'has "messages" and "chat"; each is a whole prompt'),
+        ({"messages": [USER], "chat": True}, 'has "messages", "chat"; each is a whole prompt'),
         ({"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}}, '"chat_template_kwargs"'),
         ({"messages": [USER], "tools": {}}, None),
         ({"messages": [USER], "tools": ["f"]}, '"tools" must be a list of objects'),

@@ -70,7 +70,7 @@ def test_digests_tell_token_ids_apart_and_keep_those_of_texts() -> None:
         ('{"prompt_token_ids": [NaN]}', r"\[0\] is NaN; a whole number"),
         ('{"prompt_token_ids": [1' + "0" * 5000 + "]}", "is not JSON"),
         (ids(1) | {"prompt": "text"}, 'has "prompt", "prompt_token_ids"; each is a whole prompt: leave one'),
-        (ids(1) | {"chat": True}, 'has "prompt_token_ids" and "chat"; each is a whole prompt: leave one'),
+        (ids(1) | {"chat": True}, 'has "prompt_token_ids", "chat"; each is a whole prompt: leave one'),
         ({"chat": False}, 'needs a non-empty "prompt", or "messages", or "prompt_token_ids"'),
     ],
 )

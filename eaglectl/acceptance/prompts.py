@@ -148,24 +148,30 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place} is not JSON: {error}") from None
-    name, is_chat = _set_name(place, value), value.get("chat", False)
-    kinds = [key for key in KINDS if value.get(key) is not None or (key == TOKEN_IDS and key in value)]
-    if len(kinds) > 1 or (kinds and kinds != [TEXT] and is_chat is not False):
-        extra = "" if len(kinds) > 1 else ' and "chat"'
-        raise UsageError(
-            f"{place} has {listed(json.dumps(key) for key in kinds)}{extra}; each is a whole prompt: leave"
-            " one"
-        )
-    if kinds == [TOKEN_IDS]:
+    name, kind = _set_name(place, value), _kind(place, value)
+    if kind == TOKEN_IDS:
         return Prompt("", name, token_ids=_token_ids(place, value[TOKEN_IDS]), place=place)
-    if kinds == [MESSAGES]:
+    if kind == MESSAGES:
         return Prompt("", name, messages=_messages(place, value), tools=_tools(place, value), place=place)
-    text = value.get(TEXT)
+    text, is_chat = value.get(TEXT), value.get("chat", False)
     if not isinstance(text, str) or not text.strip():
         raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
     if not isinstance(is_chat, bool):
         raise UsageError(f'{place}: "chat" must be true or false')
     return Prompt(text, name, is_chat, place=place)
+
+
+def _kind(place: str, value: Mapping[str, Any]) -> str:
+    """The key of the one prompt in a line; "prompt" where it has none. Raises UsageError for several."""
+    kinds = [key for key in KINDS if value.get(key) is not None]
+    if not kinds and TOKEN_IDS in value:
+        return TOKEN_IDS
+    kind = kinds[0] if kinds else TEXT
+    has_chat = kind != TEXT and value.get("chat", False) is not False
+    if len(kinds) > 1 or has_chat:
+        names = [*map(json.dumps, kinds), *['"chat"'] * has_chat]
+        raise UsageError(f"{place} has {listed(names)}; each is a whole prompt: leave one")
+    return kind
 
 
 def _set_name(place: str, value: Mapping[str, Any]) -> str:
