@@ -184,4 +184,4 @@ def _reason(suppression: Suppression) -> str:
 
 def rule_url(rule: Rule) -> str:
     """Return the address of a rule's documentation: in this repository, or at $EAGLECTL_DOCS_URL."""
-    return f"{os.environ.get(DOCS_VARIABLE) or DOCS}#{rule.id.lower()}-{rule.name}"
+    return f"{os.environ.get(DOCS_VARIABLE) or DOCS}#{rule.id.lower()}-{rule.name.replace('.', '')}"
