@@ -50,6 +50,8 @@ HOMES = {
     "safetensors": ("acceptance/vllm/connector.py", "checkpoint/pickles.py", "reference/loading.py"),
     "numpy": (
         "acceptance/measurement.py",
+        "acceptance/sensitivity.py",
+        "acceptance/significance.py",
         "comparison/",
         "conversion/",
         "drafter/vocabulary.py",

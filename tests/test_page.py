@@ -16,9 +16,10 @@ from rich.console import Console as RichConsole
 import eaglectl
 from eaglectl.acceptance.job import EngineRun
 from eaglectl.acceptance.measurement import PromptResult, measure, ratio
-from eaglectl.acceptance.probe import DriftCondition, Variant
+from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice
 from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.api import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling

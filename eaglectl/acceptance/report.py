@@ -1,6 +1,6 @@
 """The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eaglectl.acceptance.job import EngineJob, EngineRun
@@ -16,8 +16,9 @@ from eaglectl.acceptance.measurement import (
     shortcomings,
     shortfalls,
 )
-from eaglectl.acceptance.probe import DriftCondition, Variant
+from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
+from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
 MAX_REGRESSION = 0.97
@@ -142,16 +143,43 @@ def make_report(
     )
 
 
-def with_variants(report: SmokeReport, variants: tuple[Variant, ...]) -> SmokeReport:
-    """The report with the results of the sensitivity probe; a variant that drafts better is a failure."""
-    better = tuple(
-        f"the file drafts better read with {variant.name}: acceptance length x{variant.ratio.value:.2f}"
-        f" [{variant.ratio.low:.2f}, {variant.ratio.high:.2f}]; if that is what was trained, convert with"
-        f" {variant.option}"
-        for variant in variants
-        if variant.is_better
+def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
+    """The report with the results of the sensitivity probe; a reading that drafts better is a failure.
+
+    `repair` gives the command that converts with a reading.
+    """
+    notes = (*report.notes, *probed.notes, *_doubtful(probed))
+    report = replace(report, variants=probed.variants, notes=notes)
+    best = probed.best
+    if best is None:
+        return report
+    others = [
+        f"{variant.name} (x{variant.ratio.value:.2f})"
+        for variant in probed.variants
+        if variant.is_better and variant is not best
+    ]
+    also = f"; other readings gain too: {', '.join(others)}" if others else ""
+    failure = (
+        f"the file drafts better read with {best.name}: acceptance length x{best.ratio.value:.2f}"
+        f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {best.p_value:.1g} after {len(probed.variants)}"
+        f" readings{also}; if that is what was trained, write it so and measure again: {repair(best)}"
     )
-    return replace(report, variants=variants, failures=report.failures + better)
+    return replace(report, failures=(*report.failures, failure))
+
+
+def _doubtful(probed: Sensitivity) -> Iterator[str]:
+    """What of the readings is no failure and yet worth knowing."""
+    for variant in probed.variants:
+        gain = f"{variant.name} drafts better by x{variant.ratio.value:.3f}"
+        match variant.outcome:
+            case "slightly better":
+                yield f"{gain}, beyond chance and less than the x{LEAST_GAIN:g} that is named"
+            case "too few prompts":
+                needed = variant.prompts_needed
+                wanted = f"give about {needed}" if needed else "give more"
+                yield f"{gain}, which {variant.measured.prompts} prompts cannot tell from chance: {wanted}"
+            case "late positions only":
+                yield f"{gain} at late positions alone, so that it is not named"
 
 
 def compare_drafters(report: SmokeReport, other: SmokeReport, max_regression: float) -> DrafterComparison:

@@ -1,9 +1,10 @@
 """`smoke`: a drafter run against its target."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.acceptance.report import SmokeReport
+    from eaglectl.acceptance.sensitivity import Variant
 
 PROBES = ("sensitivity", "drift")
 INSTALLED = ("vllm", "sglang")
@@ -89,7 +92,7 @@ def smoke(
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
-    source, folder = on_disk(source), Path(on_disk(str(choice.place)))
+    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
     against = options.against and on_disk(options.against)
     if not folder.is_dir():
         raise UnreadableError(
@@ -111,8 +114,8 @@ def smoke(
         report = replace(report, against=compare_drafters(report, other, least))
     if options.probe is None:
         return report
-    with _job(source, folder, prompts, replace(options, engine="reference")) as job:
-        return _with_probe(report, job, options.probe)
+    with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
+        return _with_probe(report, job, options.probe, partial(_repair, given, target, options.answers))
 
 
 def load_only(
@@ -197,15 +200,30 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
     return digests
 
 
-def _with_probe(report: "SmokeReport", job: "EngineJob", probe: str) -> "SmokeReport":
-    from eaglectl.acceptance.probe import probe_drift, probe_sensitivity
+def _repair(source: str, target: str | None, answers: Answers, variant: "Variant") -> str:
+    """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
+    option, value = variant.option.split(" ")
+    if option == "--aux-layers":
+        answers = replace(answers, aux_layers=None, aux_convention=None)
+    key = value.partition("=")[0]
+    if option == "--source-semantics":
+        kept = {name: answer for name, answer in answers.semantics.items() if name != key}
+        answers = replace(answers, semantics=kept)
+    return command("convert", source, option, value, target=target, answers=answers)
+
+
+def _with_probe(
+    report: "SmokeReport", job: "EngineJob", probe: str, repair: "Callable[[Variant], str]"
+) -> "SmokeReport":
+    from eaglectl.acceptance.probe import probe_drift
     from eaglectl.acceptance.reference_engine import run_reference
     from eaglectl.acceptance.report import with_variants
+    from eaglectl.acceptance.sensitivity import probe_sensitivity
 
     if probe == "drift":
         return replace(report, drift_conditions=probe_drift(job))
     stated = report.run if report.run.engine == "reference" else run_reference(job)
-    return with_variants(report, probe_sensitivity(job, stated.results))
+    return with_variants(report, probe_sensitivity(job, stated.results), repair)
 
 
 @contextmanager

@@ -146,6 +146,13 @@ def convert_command(
             help="Give a drafter without an lm_head the target's (--target with weights).",
         ),
     ] = False,
+    fix_reading: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix-reading",
+            help="Repair tensors stored other than named, as `smoke --probe sensitivity` prints: KEY=VALUE.",
+        ),
+    ] = None,
     draft_vocab: Annotated[
         int | None, typer.Option("--draft-vocab", help="Keep only this many draft tokens, by --token-counts.")
     ] = None,
@@ -165,10 +172,16 @@ def convert_command(
     from eaglectl import api
     from eaglectl.api.converting import ConvertOptions
     from eaglectl.api.upgrading import UpgradeOptions
+    from eaglectl.conversion.readings import parse_reading
 
     settings: OutputSettings = context.obj
     if to not in (None, "3", "3.1"):
         raise UsageError(f"--to {to}: 3 or 3.1 was expected")
+    if fix_reading and to == "3.1":
+        raise UsageError(
+            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
+            " convert the output with it"
+        )
     options = ConvertOptions(
         layout=for_,
         version=to,
@@ -180,6 +193,7 @@ def convert_command(
         has_query_lora=mla_query_lora,
         pruning=_pruning(draft_vocab, token_counts),
         has_target_head=materialize_lm_head,
+        fixes=tuple(parse_reading(text) for text in fix_reading or ()),
         target=target,
         target_name=target_name,
         answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from eaglectl.conversion.arithmetic import Array
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.tensor_steps import ITEM_SIZE
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Computed, Segment, Tensor
+from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import RefusedError
 
 BlockGroups = Sequence[
@@ -50,9 +51,10 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
 def _moved(drafter: Drafter, order: Sequence[int]) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in drafter.tensors.items():
         if name == "fc.weight":
-            yield name, replace(tensor, origin=_reordered(tensor, tensor.shape[0], order))
+            yield name, tensor.with_blocks(order)
         elif name in ("input_norm.weight", "mask_hidden"):
-            yield name, replace(tensor, origin=_reordered(tensor, 1, order))
+            flat = replace(tensor, shape=(prod(tensor.shape),))
+            yield name, replace(flat.with_blocks(order), shape=tensor.shape)
     yield from _reordered_norms(drafter, order)
 
 
@@ -61,15 +63,6 @@ def _reordered_norms(drafter: Drafter, order: Sequence[int]) -> Iterator[tuple[s
         for new, old in enumerate(order):
             name = f"fc_norm.{new}.weight"
             yield name, replace(drafter.tensors[f"fc_norm.{old}.weight"], name=name)
-
-
-def _reordered(tensor: Tensor, rows: int, order: Sequence[int]) -> tuple[Segment, ...]:
-    """The bytes of a tensor of `rows`, each one block per aux layer, with the blocks in this order."""
-    count = len(order)
-    as_blocks = replace(tensor, shape=(rows * count,))
-    moved = as_blocks.with_rows([row * count + block for row in range(rows) for block in order]).origin
-    assert isinstance(moved, tuple)
-    return moved
 
 
 def _check_addable(drafter: Drafter) -> None:

@@ -1,6 +1,7 @@
 """Making a plan: transformations of the drafter in order, then names, config, and what is left behind."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
@@ -21,6 +22,7 @@ from eaglectl.conversion.plan_checks import (
     format_to_write,
 )
 from eaglectl.conversion.pruning import pruned
+from eaglectl.conversion.readings import with_readings_fixed
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
@@ -89,15 +91,25 @@ def _transformed(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, request: ConversionRequest
 ) -> tuple[TransformedDrafter, Mapping[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
-    attention = rewritten_attention(checkpoint, drafter, request)
+    fixed = _repaired(drafter, request)
+    attention = rewritten_attention(checkpoint, fixed.drafter, request)
     drafter, zero_biases = without_zero_biases(checkpoint, attention.drafter, layout)
     if request.head:
         drafter = with_head(drafter, request.head)
     version = at_version(checkpoint, drafter, request)
     ordered = in_ascending_order(version.drafter)
-    notes = (*ordered.drafter.notes, *attention.notes, *version.notes, *ordered.notes)
+    notes = (*ordered.drafter.notes, *fixed.notes, *attention.notes, *version.notes, *ordered.notes)
     reasons = {**dict.fromkeys(request.drop, "dropped as asked by --drop"), **zero_biases}
-    return TransformedDrafter(ordered.drafter, notes, version.record), reasons
+    return TransformedDrafter(ordered.drafter, notes, {**fixed.record, **version.record}), reasons
+
+
+def _repaired(drafter: Drafter, request: ConversionRequest) -> TransformedDrafter:
+    """The drafter with the readings of --fix-reading repaired; they count aux states in ascending order."""
+    if not request.fixes:
+        return TransformedDrafter(drafter)
+    ordered = in_ascending_order(drafter)
+    fixed = with_readings_fixed(ordered.drafter, request.fixes)
+    return replace(fixed, notes=(*ordered.notes, *fixed.notes))
 
 
 def _norm_dtypes(steps: Sequence[Step]) -> list[str]:

@@ -51,7 +51,8 @@ class ConversionRequest:
     `engines` are the engine requirements the output is checked against, `drop` the tensors that may be left
     behind, `dtype` a safetensors dtype to cast floats to. `record` is added to eaglectl.json. `attention`
     (mha), `rope_style` and `has_query_lora` state how attention is rewritten. `has_target_head`: the target's
-    lm_head becomes the drafter's own; `head` is that matrix once it is opened.
+    lm_head becomes the drafter's own; `head` is that matrix once it is opened. `fixes` are keys and values
+    of readings (readings.py) that are repaired.
     """
 
     layout: str = DEFAULT_LAYOUT
@@ -67,3 +68,4 @@ class ConversionRequest:
     pruning: Pruning | None = None
     has_target_head: bool = False
     head: "TargetHead | None" = None
+    fixes: tuple[tuple[str, str], ...] = ()

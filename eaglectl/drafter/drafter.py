@@ -145,7 +145,8 @@ def _mscale(factor: float, share: float) -> float:
 class Target:
     """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
 
-    `origin` states how it was found, where it was not given.
+    `rope` is its own rotary embedding, where a drafter could have that. `origin` states how it was found,
+    where it was not given.
     """
 
     name: str | None = None
@@ -155,6 +156,7 @@ class Target:
     vocab: int | None = None
     repo: str | None = None
     origin: str = ""
+    rope: Rope | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,26 @@ class Tensor:
         size = sum(segment.stop - segment.start for segment in self.origin) // self.shape[0]
         return replace(self, shape=shape, origin=tuple(_joined(self.origin, size, rows)))
 
+    def with_blocks(self, order: Sequence[int]) -> "Tensor":
+        """The tensor with its columns, taken as len(order) equal blocks, in this order; no value changes.
+
+        A vector has one row.
+        """
+        rows, count = prod(self.shape[:-1]), len(order)
+        if not isinstance(self.origin, tuple):
+            return replace(self, origin=Computed("columns moved", (self,), _in_blocks(order)))
+        as_blocks = replace(self, shape=(rows * count,))
+        moved = as_blocks.with_rows([row * count + block for row in range(rows) for block in order])
+        return replace(moved, shape=self.shape)
+
+
+def _in_blocks(order: Sequence[int]) -> Callable[[Any], Any]:
+    def make(values: Any) -> Any:
+        blocks = values.reshape(*values.shape[:-1], len(order), -1)
+        return blocks[..., list(order), :].reshape(values.shape)
+
+    return make
+
 
 def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:
     """Bytes [start, stop) of the segments one after the other."""

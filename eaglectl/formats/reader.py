@@ -17,7 +17,7 @@ from eaglectl.formats.config_keys import MISSING, TARGET_DEPTH, Keys
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
 from eaglectl.formats.names import read_names
 from eaglectl.formats.other_drafters import refuse_other_families
-from eaglectl.formats.rope import read_rope
+from eaglectl.formats.rope import read_rope, target_rope
 from eaglectl.formats.sizes import read_dimensions
 from eaglectl.formats.switches import norms_by_record, read_norms, read_quantisation, read_settings
 from eaglectl.formats.unread import ask_about_unread
@@ -27,7 +27,7 @@ from eaglectl.formats.unread import ask_about_unread
 SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "norm_output": ("true", "false"),
     "norm_before_residual": ("true", "false"),
-    "rope": ("10000", "plain", "stored"),
+    "rope": ("10000", "plain", "stored", "target"),  # or another base
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
@@ -88,7 +88,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     rope = read_rope(
         keys, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors, answer=answer
     )
-    rope = _answered_rope(rope, answers)
+    rope = _answered_rope(rope, answers, target)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
     keys.notes.extend(_doubts(format, summary, answers))
     keys.notes.extend(_recorded_doubts(record, replace(summary, config=keys.config), answers))
@@ -145,6 +145,7 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
         number("num_hidden_layers", "num_layers"),  # LongCat states num_layers
         number("hidden_size"),
         number("vocab_size"),
+        rope=target_rope(inner),
     )
 
 
@@ -159,20 +160,29 @@ def check_answers(answers: Answers) -> None:
     """Raise UsageError where an answer is to no question that is ever asked."""
     known = {**SEMANTICS, **known_answers()}
     for key, value in answers.semantics.items():
-        is_free = (key == "mask_token_id" and value.isdecimal()) or (key == "harmless" and value)
+        is_number = key in ("mask_token_id", "rope") and value.isascii() and value.isdecimal() and int(value)
+        is_free = is_number or (key == "mask_token_id" and value == "0") or (key == "harmless" and value)
         if is_free or value in known.get(key, ()):
             continue
         listed = "; ".join(f"{name}={'|'.join(values) or FREE[name]}" for name, values in known.items())
         raise UsageError(f"--source-semantics {key}={value} is not known; these are: {listed}")
 
 
-def _answered_rope(rope: Rope, answers: Answers) -> Rope:
+def _answered_rope(rope: Rope, answers: Answers, target: Target) -> Rope:
+    """The rope as --source-semantics rope= says it. Raises UsageError where the target's is not known."""
     match answers.semantics.get("rope"):
-        case "10000":
-            return replace(rope, theta=10000.0)
+        case None | "stored":
+            return rope
         case "plain":
             return replace(rope, scaling=None)
-    return rope
+        case "target":
+            if target.rope is None:
+                raise UsageError(
+                    "--source-semantics rope=target: pass --target, whose config states its rope"
+                )
+            return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
+        case base:
+            return replace(rope, theta=float(base))
 
 
 def _doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:

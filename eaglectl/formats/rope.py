@@ -44,6 +44,17 @@ def read_rope(keys: Keys, *, is_mla: bool, has_mla_factors: bool = True, answer:
     )
 
 
+def target_rope(config: Mapping[str, Any]) -> Rope | None:
+    """The rope that a target's config states of its text model; None where it states no base of one kind."""
+    keys = Keys(config)
+    if all(keys.at(place) is MISSING for place in ("rope_theta", "rope_parameters.rope_theta")):
+        return None
+    try:
+        return read_rope(keys, is_mla=False)
+    except RefusedError:  # several bases, by layer type
+        return None
+
+
 def _base(theta: float | None, objects: Mapping[str, Mapping[str, Any]]) -> float | None:
     """The base at the top level or in one of the objects. Raises RefusedError where two differ."""
     for where, source in objects.items():

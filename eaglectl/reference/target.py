@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from eaglectl.checkpoint.target_files import check_files, check_kernels, code_needed
+from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.formats.rope import target_rope
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
 KEPT_LINES = 2  # of an error message; the second often names the fault
@@ -200,6 +202,13 @@ def choose_device(device: str) -> tuple[str, str]:
     if torch.cuda.device_count() > 1:
         return "auto", "bfloat16"
     return "cuda", "bfloat16"
+
+
+def rope_of(target: TargetModel) -> Rope | None:
+    """The rope of the target's text model; None where its config states none of one kind."""
+    config = target.model.config
+    text = getattr(config, "get_text_config", lambda: config)()
+    return target_rope(text.to_dict())
 
 
 def drafter_device(device: str) -> str:

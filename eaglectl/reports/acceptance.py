@@ -11,8 +11,8 @@ from eaglectl.text import listed
 
 Cells = Iterator[list[str]]
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
-RATIO = "ratio to the stated one, on the same prompts"
-VARIANT_HEAD = ("reading", "length", "ratio", "better")
+RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
+VARIANT_HEAD = ("reading", "length", "ratio", "p", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
 VARIANTS_TITLE = "Other readings of the file"
 DRIFT_TITLE = "Drift by depth"
@@ -60,11 +60,12 @@ def reasons(report: SmokeReport) -> Iterator[tuple[str, str]]:
     yield from (("note", text) for text in report.notes)
 
 
-def variants(report: SmokeReport) -> Iterator[tuple[str, str, str, str]]:
+def variants(report: SmokeReport) -> Iterator[tuple[str, str, str, str, str]]:
     """Results of the sensitivity probe, with "yes" for a variant that drafts better."""
     for variant in report.variants:
         better = "yes" if variant.is_better else "no"
-        yield variant.name, estimate(variant.measured.length), estimate(variant.ratio), better
+        p_value = f"{variant.p_value:.1g}"
+        yield variant.name, estimate(variant.measured.length), estimate(variant.ratio), p_value, better
 
 
 def drift(report: SmokeReport) -> Cells:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from eaglectl.acceptance.probe import DriftCondition, Variant
+from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice
 from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.reports.acceptance import speed_meaning
 from eaglectl.reports.json.document import head, trust_part
 from eaglectl.reports.json.measurement import estimate_part, measurement_part
@@ -90,6 +91,10 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "name": variant.name,
         "option": variant.option,
         "is_better": variant.is_better,
+        "outcome": variant.outcome,
+        "p_value": variant.p_value,
+        "prompts_needed": variant.prompts_needed,
+        "is_verified": variant.is_verified,
         **measurement_part(variant.measured),
         "ratio": estimate_part(variant.ratio),
     }

@@ -37,8 +37,8 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
 
 def _variants(report: SmokeReport) -> Content:
     rows = table(*shared.VARIANT_HEAD)
-    for name, measured, ratio, better in shared.variants(report):
-        rows.add_row(name, measured, ratio, Text(better, style=BETTER_STYLES[better]))
+    for *cells, better in shared.variants(report):
+        rows.add_row(*cells, Text(better, style=BETTER_STYLES[better]))
     return rows
 
 

@@ -1,0 +1,68 @@
+"""The readings of a file that the sensitivity probe tries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from eaglectl.conversion.readings import Reading, readings
+from eaglectl.drafter.drafter import Drafter, Rope
+
+DEFAULT_ROPE_THETA = 10000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
+
+    `reading` is set where tensors move; the tensors of `drafter` are the stored ones.
+    """
+
+    name: str
+    option: str
+    drafter: Drafter
+    boundaries: tuple[int, ...]
+    is_d2t_absolute: bool = False
+    reading: Reading | None = None
+
+    @property
+    def is_of_positions(self) -> bool:
+        """Whether it changes how positions are encoded."""
+        return self.name.startswith("rope ")
+
+
+def candidates(drafter: Drafter, depth: int, target_rope: Rope | None) -> Iterator[Candidate]:
+    """Other readings of `drafter` for a target of `depth` layers with `target_rope`."""
+    boundaries = drafter.aux.boundaries or ()
+    for step in (-1, 1):
+        shifted = tuple(boundary + step for boundary in boundaries)
+        if shifted and min(shifted) >= 0 and max(shifted) <= depth:
+            option = f"--aux-layers {','.join(map(str, shifted))}"
+            yield Candidate(f"aux boundaries {step:+d}", option, drafter, shifted)
+    for switch in ("norm_output", "norm_before_residual"):
+        flipped = not getattr(drafter.norms, switch)
+        value = str(flipped).lower()
+        norms = replace(drafter.norms, **{switch: flipped})
+        option = f"--source-semantics {switch}={value}"
+        yield Candidate(f"{switch} {value}", option, replace(drafter, norms=norms), boundaries)
+    for name, answer, rope in _ropes(drafter.rope, target_rope):
+        option = f"--source-semantics rope={answer}"
+        yield Candidate(name, option, replace(drafter, rope=rope), boundaries)
+    if drafter.has_reduced_vocabulary:
+        option = "--source-semantics d2t=absolute"
+        yield Candidate("d2t as absolute ids", option, drafter, boundaries, is_d2t_absolute=True)
+    for reading in readings(drafter):
+        yield Candidate(reading.title, f"--fix-reading {reading.text}", drafter, boundaries, reading=reading)
+
+
+def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
+    """Name, answer and rope of each other rope: 10000, the target's base, its scaling, none."""
+    bases = [DEFAULT_ROPE_THETA]
+    if target is not None and target.theta.is_integer():
+        bases.append(target.theta)
+    for base in dict.fromkeys(bases):
+        if base != stated.theta:
+            yield f"rope base {base:.0f}", f"{base:.0f}", replace(stated, theta=base)
+    if stated.scaling is not None and "mrope_section" not in stated.scaling:
+        yield "rope without scaling", "plain", replace(stated, scaling=None)
+    if target is not None and target.scaling not in (None, stated.scaling):
+        rope = replace(stated, theta=target.theta, scaling=target.scaling)
+        yield "rope of the target, with its scaling", "target", rope

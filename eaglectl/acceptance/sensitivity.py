@@ -1,0 +1,288 @@
+"""The sensitivity probe: does another reading of the file draft better?
+
+All readings draft from every position of the texts that the target wrote, on states of one run of the target.
+Those that win are then run by draft-and-verify.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglectl.acceptance.candidates import Candidate, candidates
+from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
+from eaglectl.acceptance.prompts import batches_by_length
+from eaglectl.acceptance.significance import LEVEL, gain_p_value, holm, prompts_needed
+from eaglectl.acceptance.stage import Stage
+from eaglectl.errors import RefusedError
+from eaglectl.progress import Progress
+
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.teacher_forcing import ForcedBatch
+
+Outcome = Literal["better", "slightly better", "too few prompts", "late positions only", "no better"]
+Integers = npt.NDArray[np.int64]
+
+LEAST_GAIN = 1.03  # a smaller ratio does not matter
+LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
+MOST_VERIFIED = 2
+BATCH = 8
+# a fall of acceptance at a position: at most this share of what it was, and this many standard errors
+FALL, FALL_ERRORS = 0.8, 6.0
+FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another way to read the file: the option for it, its acceptance, and the ratio to the stated way.
+
+    `p_value` is that of drafting better by chance, corrected for the number of readings. `prompts_needed`:
+    how many prompts like these would show a gain that these cannot show. `is_verified`: the figures are of
+    draft-and-verify, and not of the first pass.
+    """
+
+    name: str
+    option: str
+    measured: Measurement
+    ratio: Estimate
+    p_value: float = 1.0
+    outcome: Outcome = "no better"
+    prompts_needed: int | None = None
+    is_verified: bool = False
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it drafts better than the stated way, beyond chance and by what matters."""
+        return self.outcome == "better"
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Every reading that was tried, and what limits the result."""
+
+    variants: tuple[Variant, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Variant | None:
+        """The reading that drafts best, of those that draft better than the stated one."""
+        better = [variant for variant in self.variants if variant.is_better]
+        return max(better, key=lambda variant: (variant.is_verified, variant.ratio.value), default=None)
+
+
+def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensitivity:
+    """Other readings of the file, against the stated one on the texts of `results`, which it drafted."""
+    from eaglectl.reference.target import rope_of
+
+    stage = Stage(job)
+    tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target)))
+    first = _FirstPass(stage, tried, results)
+    stated = first.run(stage.drafter, stage.boundaries)
+    runs: list[tuple[Candidate, _Drafts]] = []
+    for number, candidate in enumerate(tried, 1):
+        if (model := _model(stage, candidate)) is not None:
+            runs.append((candidate, first.run(model, candidate.boundaries)))
+        if job.on_progress:
+            job.on_progress(Progress("probing", number, len(tried), "readings"))
+    gains = [run.gains(stated) for _, run in runs]
+    p_values = holm([gain_p_value(gain) for gain in gains])
+    judged = []
+    for (candidate, run), gain, p_value in zip(runs, gains, p_values, strict=True):
+        compared = ratio(run.results, stated.results)
+        variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
+        judged.append(_judged(variant, gain, len(runs)))
+    verified = _verified(first, judged, {candidate.name: candidate for candidate, _ in runs})
+    return Sensitivity(verified, tuple(first.notes()))
+
+
+def _judged(variant: Variant, gains: npt.NDArray[np.float64], tries: int) -> Variant:
+    """The variant with what its gain over prompts shows."""
+    if variant.ratio.value <= 1:
+        return variant
+    is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
+    if variant.ratio.value < LEAST_GAIN:
+        return replace(variant, outcome="slightly better") if is_sure else variant
+    if is_sure:
+        return replace(variant, outcome="better")
+    needed = prompts_needed(gains, tries)
+    if needed is not None:
+        needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
+    return replace(variant, outcome="too few prompts", prompts_needed=needed)
+
+
+def _verified(
+    first: "_FirstPass", variants: Sequence[Variant], tried: "dict[str, Candidate]"
+) -> tuple[Variant, ...]:
+    """The variants, of which those that win most are measured by draft-and-verify."""
+    better = sorted(
+        (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
+    )
+    verified = {
+        variant.name: first.verify(variant, tried[variant.name]) for variant in better[:MOST_VERIFIED]
+    }
+    return tuple(verified.get(variant.name, variant) for variant in variants)
+
+
+def _model(stage: Stage, candidate: Candidate) -> "DraftModel | None":
+    """The drafter read as the candidate says; None where that is impossible."""
+    try:
+        return stage.model(candidate)
+    except RefusedError:  # a rope that the reference does not have
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafts:
+    """What one reading drafted at every start of every text: leading matches, and results by rounds."""
+
+    matches: tuple[Integers, ...]
+    results: tuple[PromptResult, ...]
+
+    def gains(self, stated: "_Drafts") -> npt.NDArray[np.float64]:
+        """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
+        pairs = zip(self.matches, stated.matches, strict=True)
+        return np.array([own.sum() - theirs.sum() for own, theirs in pairs if len(own)], dtype=np.float64)
+
+
+class _FirstPass:
+    """The texts, run once by the target, on which any drafter drafts from every start."""
+
+    def __init__(self, stage: Stage, tried: Sequence[Candidate], results: Sequence[PromptResult]) -> None:
+        from eaglectl.reference.teacher_forcing import run_target
+
+        self.stage, self.job, self.stated = stage, stage.job, results
+        self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
+        boundaries = {boundary for candidate in tried for boundary in candidate.boundaries}
+        stage.target.record(sorted(boundaries | set(stage.boundaries)))
+        self.batches: list[tuple[list[int], ForcedBatch]] = []
+        for indices in batches_by_length(stage.texts, BATCH):
+            prompts = [stage.texts[index] for index in indices]
+            answers = [results[index].tokens for index in indices]
+            self.batches.append((indices, run_target(stage.target, prompts, answers, self.job.k)))
+        self.left_out = self.starts = 0
+        for _, batch in self.batches:
+            self.starts += int(batch.is_start.sum())
+            self.left_out += batch.drop_starts_from(self.limit - self.job.k)
+        self.fall = self._fall()
+
+    def run(self, model: "DraftModel", boundaries: Sequence[int]) -> _Drafts:
+        """Drafts of `model`, and the results of greedy rounds that follow from them."""
+        matches = self._matches(model, boundaries, [batch for _, batch in self.batches])
+        results = []
+        for index, found in enumerate(matches):
+            drafts, accepted = _rounds(found, self.job.k)
+            results.append(PromptResult("probe", drafts, accepted, self.stated[index].tokens))
+        return _Drafts(matches, tuple(results))
+
+    def verify(self, variant: Variant, candidate: Candidate) -> Variant:
+        """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
+        if self.fall is not None and not self._is_better_below(candidate, self.fall.position):
+            return replace(variant, outcome="late positions only")
+        job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
+        room = self.limit - job.max_tokens - job.k
+        kept = [index for index, text in enumerate(texts) if len(text) <= room]
+        if model is None or len(kept) < LEAST_PROMPTS:
+            return variant
+        results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
+        compared = ratio(results, [self.stated[index] for index in kept])
+        outcome: Outcome = "better" if compared.value >= LEAST_GAIN else "slightly better"
+        measured = measure(results)
+        return replace(variant, measured=measured, ratio=compared, outcome=outcome, is_verified=True)
+
+    def notes(self) -> Iterator[str]:
+        """What of the texts the drafter was not made for."""
+        if self.left_out:
+            yield (
+                f"{self.left_out} of {self.starts} drafts begin past position {self.limit}, the drafter's"
+                " max_position_embeddings; the probe leaves them out"
+            )
+        if self.fall is not None:
+            yield (
+                f"first draft tokens are right in {self.fall.below:.0%} before position {self.fall.position}"
+                f" and in {self.fall.above:.0%} from there on, as of a drafter that was trained on shorter"
+                " texts; a reading is named only if it drafts better before that position too"
+            )
+
+    def _matches(
+        self, model: "DraftModel", boundaries: Sequence[int], batches: "Sequence[ForcedBatch]"
+    ) -> tuple[Integers, ...]:
+        """Leading matches at each start, by text."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
+        matches: dict[int, Integers] = {}
+        for (indices, _), batch in zip(self.batches, batches, strict=True):
+            found, is_start = drafter.matches(batch).cpu().numpy(), batch.is_start.cpu().numpy()
+            for row, index in enumerate(indices):
+                matches[index] = found[row][is_start[row]]
+        return tuple(matches[index] for index in range(len(matches)))
+
+    def _is_better_below(self, candidate: Candidate, position: int) -> bool:
+        """Whether a reading drafts better at the texts' first positions too.
+
+        One of positions need not, since no position there is far from another; it must not draft worse.
+        """
+        model = self.stage.model(candidate)
+        assert model is not None
+        early = [batch.with_starts_below(position - self.job.k) for _, batch in self.batches]
+        own, stated = (
+            np.concatenate(self._matches(drafter, boundaries, early))
+            for drafter, boundaries in (
+                (model, candidate.boundaries),
+                (self.stage.drafter, self.stage.boundaries),
+            )
+        )
+        gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
+        return bool(gain >= (1.0 if candidate.is_of_positions else LEAST_GAIN))
+
+    def _fall(self) -> "_Fall | None":
+        """Where the share of right first draft tokens falls, by powers of two; None where it does not."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(self.stage.drafter, self.stage.target, self.stage.boundaries, self.job.k)
+        positions, right = [], []
+        for _, batch in self.batches:
+            is_text = batch.valid[:, :-1].cpu().numpy()
+            positions.append(batch.positions[:, :-1].cpu().numpy()[is_text])
+            right.append(drafter.first_matches(batch).cpu().numpy()[is_text])
+        return find_fall(np.concatenate(positions), np.concatenate(right).astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fall:
+    """A position, and the shares of right first draft tokens before it and from it on."""
+
+    position: int
+    below: float
+    above: float
+
+
+def find_fall(positions: Integers, right: npt.NDArray[np.float64]) -> _Fall | None:
+    """The power of two at which `right` falls most beyond chance; None where it falls at none."""
+    best, most = None, FALL_ERRORS
+    edge = FIRST_EDGE
+    while edge < positions.max(initial=0):
+        before, after = right[positions < edge], right[positions >= edge]
+        if len(before) >= LEAST_BELOW and len(after) >= LEAST_ABOVE:
+            below, above, mean = before.mean(), after.mean(), right.mean()
+            error = (mean * (1 - mean) * (1 / len(before) + 1 / len(after))) ** 0.5
+            if above < FALL * below and below - above > most * error:
+                best, most = _Fall(edge, float(below), float(above)), (below - above) / error
+        edge *= 2
+    return best
+
+
+def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:
+    """The number of drafts, each begun where the last one ended, and how many had each position accepted."""
+    drafts, accepted, place = 0, [0] * k, 0
+    while place < len(matches):
+        length = int(matches[place])
+        drafts += 1
+        for position in range(length):
+            accepted[position] += 1
+        place += length + 1
+    return drafts, tuple(accepted)

@@ -1,0 +1,343 @@
+"""Readings of a checkpoint that are repaired by moving bytes (`--fix-reading`): rows, columns, whole tensors.
+
+A reading is a way in which the tensors may be stored other than their names state. Its moves make of them
+what the names state; the sensitivity probe runs the drafter with the same moves.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from eaglectl.conversion.plan import TransformedDrafter
+from eaglectl.conversion.query_lora import unquantised_weight
+from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.tensors import Tensor
+from eaglectl.errors import UsageError
+
+MOST_ORDERED_STATES = 4  # all orders of more aux states are too many to try
+MOST_ROTATED_HEADS = 8  # of more heads, only rotations by powers of two are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A way in which tensors may be stored, as `--fix-reading KEY=VALUE` names it, and what it means."""
+
+    key: str
+    value: str
+    title: str
+
+    @property
+    def text(self) -> str:
+        """KEY=VALUE."""
+        return f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A tensor of the repaired drafter, made of the stored `source`.
+
+    `rows` are the rows of `source` in their new order; `blocks` is the new order of as many equal blocks of
+    columns (of elements, for a vector). None: as they are.
+    """
+
+    name: str
+    source: str
+    rows: tuple[int, ...] | None = None
+    blocks: tuple[int, ...] | None = None
+
+
+def readings(drafter: Drafter) -> Iterator[Reading]:
+    """Every reading that this drafter's tensors allow and the probe tries."""
+    for key, declared in _READINGS.items():
+        for value in declared.values(drafter):
+            yield Reading(key, value, declared.title.format(value=value))
+
+
+def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
+    """What turns the tensors of a reading into those that their names state.
+
+    Raises UsageError for a reading that is not known, or that this drafter's tensors do not allow.
+    """
+    if key not in _READINGS:
+        raise UsageError(f"--fix-reading {key}: one of {', '.join(_READINGS)} was expected")
+    declared = _READINGS[key]
+    if (allowed := tuple(declared.values(drafter))) and value in allowed:
+        return tuple(declared.moves(drafter, value))
+    if allowed and declared.count is not None:
+        order = _order(value)
+        if sorted(order) == list(range(declared.count(drafter))):
+            return tuple(declared.moves(drafter, value))
+        wanted = f"an order of the numbers 0 to {declared.count(drafter) - 1}, like {allowed[0]}"
+    elif allowed:
+        wanted = " or ".join(allowed)
+    else:
+        raise UsageError(f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading")
+    raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected")
+
+
+def parse_reading(text: str) -> tuple[str, str]:
+    """KEY and VALUE of one --fix-reading; `exchanged` where only KEY is given."""
+    key, _, value = text.partition("=")
+    return key, value or "exchanged"
+
+
+def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> TransformedDrafter:
+    """The drafter with its tensors moved as each of `fixes` names it, one after the other.
+
+    Bytes move and nothing is computed. Raises UsageError as `moves` does, RefusedError for quantised tensors.
+    """
+    notes = []
+    for key, value in fixes:
+        moved = {move.name: _moved(drafter, move) for move in moves(drafter, key, value)}
+        drafter = replace(drafter, tensors={**drafter.tensors, **moved})
+        text = f"{key}={value}: {', '.join(moved)} moved as asked by --fix-reading; no value changes"
+        notes.append(Note("note", "reading", text))
+    record = {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
+    return TransformedDrafter(drafter, tuple(notes), record)
+
+
+def _moved(drafter: Drafter, move: Move) -> Tensor:
+    module, _, part = move.source.rpartition(".")
+    tensor = drafter.tensors[move.source]
+    if part == "weight" and len(tensor.shape) > 1:
+        tensor = unquantised_weight(drafter, module)
+    if move.rows is not None:
+        tensor = tensor.with_rows(move.rows)
+    if move.blocks is not None:
+        tensor = tensor.with_blocks(move.blocks)
+    return replace(tensor, name=move.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A key: its title, its values for a drafter (none where shapes forbid it), and the moves of a value.
+
+    `count`: the value is any order of that many numbers, of which `values` are those that are tried.
+    """
+
+    title: str
+    values: Callable[[Drafter], Iterator[str]]
+    moves: Callable[[Drafter, str], Iterator[Move]]
+    count: Callable[[Drafter], int] | None = None
+
+
+def _order(value: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(item) for item in value.split(","))
+    except ValueError:
+        return ()
+
+
+def _attention(drafter: Drafter) -> Iterator[str]:
+    """The attention module of each layer."""
+    return (f"layers.{layer}.self_attn." for layer in range(drafter.dims.layers))
+
+
+def _is_mla(drafter: Drafter) -> bool:
+    return drafter.dims.attention == "MLA"
+
+
+def _exchanged(drafter: Drafter, *pairs: tuple[str, str]) -> Iterator[Move]:
+    for first, second in pairs:
+        for one, other in ((first, second), (second, first)):
+            if other in drafter.tensors:
+                yield Move(one, other)
+
+
+def _exchange(first: str, second: str) -> Callable[[Drafter, str], Iterator[Move]]:
+    """Moves that exchange two modules of every layer that has them."""
+
+    def make(drafter: Drafter, _: str) -> Iterator[Move]:
+        for layer in range(drafter.dims.layers):
+            for part in ("weight", "bias"):
+                names = (f"layers.{layer}.{first}.{part}", f"layers.{layer}.{second}.{part}")
+                if all(name in drafter.tensors for name in names):
+                    yield from _exchanged(drafter, names)
+
+    return make
+
+
+def _if_exchangeable(first: str, second: str) -> Callable[[Drafter], Iterator[str]]:
+    """`exchanged`, where the two modules of the first layer exist in the same shape."""
+
+    def values(drafter: Drafter) -> Iterator[str]:
+        shapes = [drafter.tensors[name].shape for name in (
+            f"layers.0.{first}.weight", f"layers.0.{second}.weight"
+        ) if name in drafter.tensors]  # fmt: skip
+        if len(shapes) == 2 and shapes[0] == shapes[1]:
+            yield "exchanged"
+
+    return values
+
+
+# ---------------------------------------------------------------------------------------- rotary pairing
+
+HALVES, PAIRS = "halves", "interleaved"
+
+
+def _rotary_size(drafter: Drafter) -> int:
+    return drafter.dims.qk_rope_head_dim if _is_mla(drafter) else drafter.dims.head_dim
+
+
+def _pairings(drafter: Drafter) -> Iterator[str]:
+    """The pairing that the drafter's class does not rotate by, then its own made twice."""
+    own, other = (PAIRS, HALVES) if _is_mla(drafter) else (HALVES, PAIRS)
+    if (size := _rotary_size(drafter)) > 2:
+        yield other
+    if size > 4:  # of four rows, one order is its own inverse
+        yield f"{own}-twice"
+
+
+def _rotary_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    """Rows of the rotated parts; rows stored as pairs come into halves, rows stored as halves into pairs."""
+    size = _rotary_size(drafter)
+    places = [*range(0, size, 2), *range(1, size, 2)]
+    if not value.startswith(PAIRS):
+        places = [place for low in range(size // 2) for place in (low, low + size // 2)]
+    dims = drafter.dims
+    for module in _attention(drafter):
+        if _is_mla(drafter):
+            nope = dims.qk_nope_head_dim
+            head = [*range(nope), *(nope + place for place in places)]
+            yield _by_heads(_query(drafter, module), dims.heads, head)
+            latent = [*range(dims.kv_lora_rank), *(dims.kv_lora_rank + place for place in places)]
+            key = f"{module}kv_a_proj_with_mqa.weight"
+            yield Move(key, key, tuple(latent))
+            continue
+        for part, heads in (("q", dims.heads), ("k", dims.kv_heads)):
+            for name in (f"{module}{part}_proj.weight", f"{module}{part}_proj.bias"):
+                if name in drafter.tensors:
+                    yield _by_heads(name, heads, places)
+            if (name := f"{module}{part}_norm.weight") in drafter.tensors:
+                yield Move(name, name, tuple(places))
+
+
+def _query(drafter: Drafter, module: str) -> str:
+    """The weight whose rows are an MLA layer's query heads."""
+    return f"{module}{'q_b_proj' if drafter.dims.q_lora_rank else 'q_proj'}.weight"
+
+
+def _by_heads(name: str, heads: int, places: Sequence[int]) -> Move:
+    """The same order of rows in every head."""
+    return Move(name, name, tuple(head * len(places) + place for head in range(heads) for place in places))
+
+
+# ----------------------------------------------------------------------------------------- aux states
+
+
+def _orders(drafter: Drafter) -> Iterator[str]:
+    """Every order of the aux states but the stored one."""
+    count = drafter.dims.aux
+    if 1 < count <= MOST_ORDERED_STATES:
+        for order in permutations(range(count)):
+            if order != tuple(range(count)):
+                yield ",".join(map(str, order))
+
+
+def _normed_orders(drafter: Drafter) -> Iterator[str]:
+    if drafter.norms.fc_norm or "input_norm.weight" in drafter.tensors:
+        yield from _orders(drafter)
+
+
+def _fc_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    yield Move("fc.weight", "fc.weight", blocks=_order(value))
+
+
+def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    """The blocks of fc with the norms before them."""
+    order = _order(value)
+    for name in ("fc.weight", "input_norm.weight"):
+        if name in drafter.tensors:
+            yield Move(name, name, blocks=order)
+    for new, old in enumerate(order):
+        if (name := f"fc_norm.{old}.weight") in drafter.tensors:
+            yield Move(f"fc_norm.{new}.weight", name)
+
+
+def _aux_count(drafter: Drafter) -> int:
+    return drafter.dims.aux
+
+
+# ------------------------------------------------------------------------------------ norms and inputs
+
+
+def _norms(drafter: Drafter) -> Iterator[str]:
+    yield "exchanged"
+
+
+def _norm_moves(drafter: Drafter, _: str) -> Iterator[Move]:
+    return _exchanged(drafter, ("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"))
+
+
+def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
+    """The halves of the first layer's input, embedding and state, in the weights that read it."""
+    for part in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"):
+        if (name := f"layers.0.self_attn.{part}.weight") in drafter.tensors:
+            yield Move(name, name, blocks=(1, 0))
+
+
+# ---------------------------------------------------------------------------------------------- heads
+
+
+def _head_orders(drafter: Drafter) -> Iterator[str]:
+    """Query heads rotated, and the two ways to lay out groups."""
+    dims = drafter.dims
+    count = dims.heads
+    steps: list[int] = list(range(1, count))
+    if count > MOST_ROTATED_HEADS:
+        powers = [2**power for power in range(count.bit_length()) if 2**power < count]
+        steps = sorted({step % count for power in powers for step in (power, -power)})
+    orders = [tuple((head + step) % count for head in range(count)) for step in steps]
+    if not _is_mla(drafter) and 1 < dims.kv_heads < count:
+        orders += [_tiled(count, dims.kv_heads), _tiled(count, count // dims.kv_heads)]
+    for order in dict.fromkeys(orders):
+        yield ",".join(map(str, order))
+
+
+def _tiled(count: int, columns: int) -> tuple[int, ...]:
+    """The places of `count` heads read by columns, that were written by rows of `columns`."""
+    return tuple(row * columns + column for column in range(columns) for row in range(count // columns))
+
+
+def _head_count(drafter: Drafter) -> int:
+    return drafter.dims.heads
+
+
+def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    """The query's rows by heads; o_proj stays."""
+    dims, order = drafter.dims, _order(value)
+    size = dims.qk_nope_head_dim + dims.qk_rope_head_dim if _is_mla(drafter) else dims.head_dim
+    rows = tuple(head * size + row for head in order for row in range(size))
+    for module in _attention(drafter):
+        names = [f"{module}q_proj.weight", f"{module}q_proj.bias"]
+        if _is_mla(drafter):
+            names = [_query(drafter, module)]
+        yield from (Move(name, name, rows) for name in names if name in drafter.tensors)
+
+
+# the order of the report; where several readings win alike, the first is named
+_READINGS: Mapping[str, _Declared] = {
+    "rotary": _Declared("rotary rows {value}", _pairings, _rotary_moves),
+    "gate-up": _Declared(
+        "gate_proj and up_proj {value}",
+        _if_exchangeable("mlp.gate_proj", "mlp.up_proj"),
+        _exchange("mlp.gate_proj", "mlp.up_proj"),
+    ),
+    "fc-order": _Declared("fc blocks {value}", _orders, _fc_moves, _aux_count),
+    "state-order": _Declared(
+        "aux states {value}, with their norms", _normed_orders, _state_moves, _aux_count
+    ),
+    "q-k": _Declared(
+        "q_proj and k_proj {value}",
+        _if_exchangeable("self_attn.q_proj", "self_attn.k_proj"),
+        _exchange("self_attn.q_proj", "self_attn.k_proj"),
+    ),
+    "k-v": _Declared(
+        "k_proj and v_proj {value}",
+        _if_exchangeable("self_attn.k_proj", "self_attn.v_proj"),
+        _exchange("self_attn.k_proj", "self_attn.v_proj"),
+    ),
+    "norms": _Declared("hidden_norm and input_layernorm {value}", _norms, _norm_moves),
+    "input": _Declared("embedding and state {value}", _norms, _input_moves),
+    "heads": _Declared("query heads {value}", _head_orders, _head_moves, _head_count),
+}

@@ -1,0 +1,157 @@
+"""Drafts at every position of texts that the target wrote, from one forward pass of the target.
+
+While every draft token equals the text's, the drafter sees what it would see if it drafted by itself. So the
+leading matches of a draft are the tokens that greedy draft-and-verify accepts there, and the target need not
+run again for another drafter.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from eaglectl.reference.model import DraftModel, Weights
+from eaglectl.reference.speculation import pad_left
+from eaglectl.reference.target import TargetModel
+
+# a move of readings: the tensor's source, the order of its rows, the order of its blocks of columns
+TensorMove = tuple[str, Sequence[int] | None, Sequence[int] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedBatch:
+    """Texts of one batch, padded on the left, with what the target computed of them.
+
+    `tokens`, `positions` and `valid` (not padding) are [batch, time], `states` [batch, time, target_hidden]
+    by boundary. `choices` [batch, time] is the target's most likely token after each. `starts` [batch,
+    starts] are the slots whose state a draft begins with, and `is_start` tells those that are no filling.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    valid: torch.Tensor
+    states: Mapping[int, torch.Tensor]
+    choices: torch.Tensor
+    starts: torch.Tensor
+    is_start: torch.Tensor
+
+    def drop_starts_from(self, position: int) -> int:
+        """Take the starts at this position and later ones out; returns how many those are."""
+        is_late = self.is_start & (self.positions.gather(1, self.starts) >= position)
+        self.is_start.logical_and_(~is_late)
+        return int(is_late.sum())
+
+    def with_starts_below(self, position: int) -> "ForcedBatch":
+        """The batch with a start at every slot of a text before this position, in prompt and answer."""
+        time = self.tokens.shape[1]
+        pads = time - self.valid.sum(1, keepdim=True)
+        starts = pads + torch.arange(max(1, min(position, time - 2)), device=pads.device)
+        is_start = (starts <= time - 3) & (starts - pads < position)
+        return replace(self, starts=starts.clamp(max=time - 3), is_start=is_start)
+
+
+def run_target(
+    target: TargetModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], k: int
+) -> ForcedBatch:
+    """One forward pass over prompts and answers; drafts begin where greedy decoding could begin them.
+
+    The first draft of an answer is of its second token. Drafts whose `k` tokens go past the answer are left
+    out, unless an answer is too short for any other.
+    """
+    texts = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
+    tokens, positions, valid = pad_left(texts, target.embedding.device)
+    target.reset()
+    with torch.no_grad():
+        logits, _ = target.forward(tokens, positions, valid)
+    states = {boundary: target.recorded[boundary].to(tokens.device) for boundary in target.boundaries}
+    time, rows = tokens.shape[1], []
+    for answer in answers:
+        first = time - len(answer) - 1
+        last = max(time - 2 - k, min(first, time - 3))
+        rows.append(list(range(first, last + 1)))
+    longest = max(1, *map(len, rows))
+    starts = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=tokens.device)
+    counts = torch.tensor([len(row) for row in rows], device=tokens.device)
+    is_start = torch.arange(longest, device=tokens.device)[None] < counts[:, None]
+    return ForcedBatch(tokens, positions, valid, states, logits.argmax(-1), starts, is_start)
+
+
+class ForcedDrafter:
+    """A drafter that drafts `k` tokens from every start of a batch at once."""
+
+    def __init__(self, drafter: DraftModel, target: TargetModel, boundaries: Sequence[int], k: int) -> None:
+        self.drafter, self.boundaries, self.k = drafter, boundaries, k
+        self.embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
+        head = drafter.weights.get("lm_head.weight", target.head)
+        self.dtype = drafter.weights["fc.weight"].dtype
+        self.head = head.to(drafter.device, self.dtype)
+
+    def matches(self, batch: ForcedBatch) -> torch.Tensor:
+        """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
+        with torch.no_grad():
+            return self._matches(batch)
+
+    def first_matches(self, batch: ForcedBatch) -> torch.Tensor:
+        """Whether the first draft token at each slot is the target's choice, [batch, time - 1]."""
+        with torch.no_grad():
+            stream, _, _ = self._first_step(batch)
+            drafted = self._tokens(stream)
+        return (drafted == batch.choices[:, 1:]) & batch.valid[:, :-1]
+
+    def _first_step(self, batch: ForcedBatch) -> tuple[torch.Tensor, list[Any], torch.Tensor]:
+        """The stream at every slot but the last, the caches, and which slots are texts' own."""
+        aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
+        state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.dtype))
+        valid = batch.valid[:, :-1]
+        slots = torch.arange(valid.shape[1], device=valid.device)
+        # padding attends to itself, since softmax over no slot at all is NaN
+        mask = (valid[:, None] & (slots <= slots[:, None])) | (slots == slots[:, None])
+        caches = self.drafter.new_caches()
+        embeddings = self._embeddings(batch.tokens[:, 1:])
+        stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask)
+        return stream, caches, valid
+
+    def _matches(self, batch: ForcedBatch) -> torch.Tensor:
+        stream, caches, valid = self._first_step(batch)
+        rows = torch.arange(len(stream), device=stream.device)[:, None]
+        starts, time = batch.starts, batch.tokens.shape[1]
+        slots = torch.arange(valid.shape[1], device=valid.device)
+        mask = (valid[:, None] & (slots <= starts[..., None])) | (slots == starts[..., None])
+        own = torch.eye(starts.shape[1], dtype=torch.bool, device=valid.device).expand(len(stream), -1, -1)
+        stream, positions = stream[rows, starts], batch.positions[rows, starts]
+        alive = batch.is_start.clone()
+        count = torch.zeros_like(starts)
+        for step in range(self.k):
+            place = starts + step + 2
+            truth = batch.tokens[rows, place.clamp(max=time - 1)]
+            alive &= (self._tokens(stream) == truth) & (place < time)
+            count += alive
+            if step == self.k - 1:
+                break
+            mask = torch.cat((mask, own), -1)
+            embeddings, state = self._embeddings(truth), self.drafter.feedback(stream)
+            stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
+        return count
+
+    def _embeddings(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embedding[tokens.to(self.embedding.device)].to(self.drafter.device, self.dtype)
+
+    def _tokens(self, stream: torch.Tensor) -> torch.Tensor:
+        """Target token ids of the most likely draft tokens, [batch, slots]."""
+        choice = self.drafter.logits(stream, self.head).argmax(-1)
+        ids = self.drafter.draft_id_to_target_id
+        return choice if ids is None else ids[choice]
+
+
+def moved_weights(weights: Weights, moves: Mapping[str, TensorMove]) -> Weights:
+    """The weights with each named tensor made of its source, its rows and blocks of columns moved."""
+    moved = {}
+    for name, (source, rows, blocks) in moves.items():
+        tensor = weights[source]
+        if rows is not None:
+            tensor = tensor[list(rows)]
+        if blocks is not None:
+            tensor = tensor.unflatten(-1, (len(blocks), -1))[..., list(blocks), :].flatten(-2)
+        moved[name] = tensor
+    return {**weights, **moved}

@@ -1,0 +1,119 @@
+"""Faults of the sensitivity probe's table: tensors stored other than named, and wrong config keys.
+
+They are made with numpy on the file's own bytes, apart from the code that repairs them.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.builders import Stored, read_safetensors, write_safetensors
+
+Tensors = dict[str, Stored]
+LAYER = "layers.0."
+
+
+@dataclass(frozen=True)
+class Misread:
+    """A good drafter in vLLM's layout, stored otherwise. `option` is what the probe must print."""
+
+    name: str
+    option: str
+    change: Callable[[Tensors, Mapping[str, Any]], None] = lambda tensors, config: None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def apply(self, good: Path, folder: Path) -> Path:
+        """A copy of `good` with the fault."""
+        folder.mkdir(parents=True)
+        config = json.loads((good / "config.json").read_text())
+        tensors = read_safetensors(good / "model.safetensors")
+        self.change(tensors, config)
+        (folder / "config.json").write_text(json.dumps(config | dict(self.config)))
+        write_safetensors(folder / "model.safetensors", tensors)
+        return folder
+
+
+def exchanged(first: str, second: str) -> Callable[[Tensors, Mapping[str, Any]], None]:
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        one, other = f"{LAYER}{first}.weight", f"{LAYER}{second}.weight"
+        tensors[one], tensors[other] = tensors[other], tensors[one]
+
+    return change
+
+
+def moved(tensors: Tensors, name: str, rows: Sequence[int] | None, blocks: Sequence[int] | None) -> None:
+    """Put rows, or as many equal blocks of columns, of one bfloat16 matrix into another order."""
+    dtype, shape, data = tensors[name]
+    values = np.frombuffer(data, "<u2").reshape(shape)
+    if rows is not None:
+        values = values[list(rows)]
+    if blocks is not None:
+        parts = np.split(values, len(blocks), axis=1)
+        values = np.concatenate([parts[block] for block in blocks], axis=1)
+    tensors[name] = (dtype, shape, values.tobytes())
+
+
+def in_pairs(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """Rotary rows as neighbours, as Meta's own code stores them: 0, half, 1, half + 1 and so on."""
+    half = config["head_dim"] // 2
+    _rotary(tensors, config, [row for low in range(half) for row in (low, low + half)])
+
+
+def in_halves_twice(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """Rotary rows sorted into halves that were in halves already: 0, 2, 4 and so on, then 1, 3, 5."""
+    size = config["head_dim"]
+    _rotary(tensors, config, [*range(0, size, 2), *range(1, size, 2)])
+
+
+def _rotary(tensors: Tensors, config: Mapping[str, Any], places: Sequence[int]) -> None:
+    for part, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
+        rows = [head * len(places) + place for head in range(config[key]) for place in places]
+        moved(tensors, f"{LAYER}self_attn.{part}_proj.weight", rows, None)
+
+
+def fc_blocks(*order: int) -> Callable[[Tensors, Mapping[str, Any]], None]:
+    return lambda tensors, config: moved(tensors, "fc.weight", None, order)
+
+
+def heads(*order: int) -> Callable[[Tensors, Mapping[str, Any]], None]:
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        size = config["head_dim"]
+        rows = [head * size + row for head in order for row in range(size)]
+        moved(tensors, f"{LAYER}self_attn.q_proj.weight", rows, None)
+
+    return change
+
+
+def input_halves(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    for part in "qkv":
+        moved(tensors, f"{LAYER}self_attn.{part}_proj.weight", None, (1, 0))
+
+
+def rope(base: float) -> dict[str, Any]:
+    return {"rope_theta": base, "rope_parameters": None, "rope_scaling": None}
+
+
+STORED = (
+    Misread("rotary rows as pairs", "--fix-reading rotary=interleaved", in_pairs),
+    Misread("rotary rows in halves twice", "--fix-reading rotary=halves-twice", in_halves_twice),
+    Misread("gate and up", "--fix-reading gate-up=exchanged", exchanged("mlp.gate_proj", "mlp.up_proj")),
+    Misread("two fc blocks", "--fix-reading fc-order=0,2,1", fc_blocks(0, 2, 1)),
+    Misread("fc blocks turned", "--fix-reading fc-order=2,0,1", fc_blocks(1, 2, 0)),
+    Misread("two norms", "--fix-reading norms=exchanged", exchanged("hidden_norm", "input_layernorm")),
+    Misread("embedding and state", "--fix-reading input=exchanged", input_halves),
+    Misread("k and v", "--fix-reading k-v=exchanged", exchanged("self_attn.k_proj", "self_attn.v_proj")),
+    Misread("query heads turned", "--fix-reading heads=3,0,1,2", heads(1, 2, 3, 0)),
+)
+GROUPED = Misread("query heads by columns", "--fix-reading heads=0,2,1,3", heads(0, 2, 1, 3))
+QUERY_KEY = Misread(
+    "q and k", "--fix-reading q-k=exchanged", exchanged("self_attn.q_proj", "self_attn.k_proj")
+)
+NORM_OUTPUT = Misread("norm_output set", "--source-semantics norm_output=false", config={"norm_output": True})
+
+
+def wrong_base(wrong: float, right: float) -> Misread:
+    return Misread(f"rope base {wrong:.0f}", f"--source-semantics rope={right:.0f}", config=rope(wrong))

@@ -1,0 +1,79 @@
+"""The sensitivity probe's first pass: it accepts what draft-and-verify accepts, on one run of the target."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from eaglectl import api  # noqa: E402
+from eaglectl.acceptance.sensitivity import _rounds  # noqa: E402
+from eaglectl.api.converting import ConvertOptions  # noqa: E402
+from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
+from eaglectl.checkpoint.opening import open_folder  # noqa: E402
+from eaglectl.conversion.readings import moves, readings  # noqa: E402
+from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
+from eaglectl.formats.format import Answers  # noqa: E402
+from eaglectl.formats.reader import read_drafter  # noqa: E402
+from eaglectl.reference.loading import load_drafter  # noqa: E402
+from eaglectl.reference.model import DraftModel  # noqa: E402
+from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
+from eaglectl.reference.target import load_target  # noqa: E402
+from eaglectl.reference.teacher_forcing import ForcedDrafter, moved_weights, run_target  # noqa: E402
+from tests.mla import mla_folder  # noqa: E402
+from tests.tiny import TARGET, TINY  # noqa: E402
+
+PROMPTS = [[0, *range(40, 60)], [0, *range(100, 131)], [0, 7, 8]]
+TOKENS = 14
+
+
+def converted(source: Path, out: Path, *fixes: tuple[str, str]) -> tuple[Drafter, DraftModel]:
+    """The drafter in vLLM's layout, repaired."""
+    given = ConvertOptions(fixes=fixes, target=str(TARGET) if source.is_relative_to(TINY) else None)
+    drafter = api.convert(str(source), out, given).plan.drafter
+    return drafter, load_drafter(out, drafter, dtype="float32", device="cpu")
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(("name", "fix"), [("eagle3", ()), ("eagle3.1", (("fc-order", "0,2,1"),))])
+def test_rounds_of_the_first_pass_are_those_of_draft_and_verify(
+    name: str, fix: tuple[tuple[str, str], ...], k: int, tmp_path: Path
+) -> None:
+    drafter, model = converted(TINY / name, tmp_path / "out", *fix)
+    boundaries = drafter.aux.boundaries or ()
+    target = load_target(TARGET, boundaries, dtype="float32", device="cpu")
+    settings = DecodingSettings(k, TOKENS + k - 1)
+    answers = [sequence.tokens for sequence in SpeculativeDecoder(target, None, settings).run(PROMPTS)]
+    batch = run_target(target, PROMPTS, answers, k)
+    found = ForcedDrafter(model, target, boundaries, k).matches(batch).numpy()
+    decoded = SpeculativeDecoder(target, model, DecodingSettings(k, TOKENS)).run(PROMPTS)
+    rounds = [_rounds(row[is_start], k) for row, is_start in zip(found, batch.is_start.numpy(), strict=True)]
+    assert rounds == [(sequence.drafts, sequence.accepted) for sequence in decoded]
+
+
+def test_a_repair_writes_what_the_probe_ran(tmp_path: Path) -> None:
+    """For every reading that is tried, of a plain, a 3.1 and an MLA drafter."""
+    for source in (TINY / "eagle3", TINY / "eagle3.1", mla_folder(tmp_path / "mla")):
+        drafter, stated = converted(source, tmp_path / f"{source.name}-stated")
+        tried = list(readings(drafter))
+        assert len(tried) >= 10
+        for number, reading in enumerate(tried):
+            asked = moves(drafter, reading.key, reading.value)
+            probed = moved_weights(
+                stated.weights, {move.name: (move.source, move.rows, move.blocks) for move in asked}
+            )
+            folder = tmp_path / f"{source.name}-{number}"
+            _, repaired = converted(source, folder, (reading.key, reading.value))
+            assert repaired.weights.keys() == probed.keys()
+            different = [name for name in probed if not torch.equal(probed[name], repaired.weights[name])]
+            assert not different, (reading.text, different)
+            changed = [name for name in probed if not torch.equal(probed[name], stated.weights[name])]
+            assert set(changed) <= {move.name for move in asked}
+            assert changed
+
+
+def test_readings_stay_with_the_names_that_a_class_has(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(open_folder(str(mla_folder(tmp_path / "mla"))))
+    keys = {reading.key for reading in readings(read_drafter(checkpoint, Answers(), Target()))}
+    assert {"rotary", "heads", "input", "fc-order"} <= keys
+    assert not {"q-k", "k-v"} & keys

@@ -1,0 +1,75 @@
+"""Whether a gain over prompts is beyond chance: Student's t, Holm's correction, and prompts needed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglectl.acceptance.sensitivity import find_fall
+from eaglectl.acceptance.significance import LEVEL, gain_p_value, holm, prompts_needed
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "p_value"),
+    # from printed tables of the t distribution
+    [(6.314, 1, 0.05), (2.132, 4, 0.05), (4.785, 7, 0.001), (1.699, 29, 0.05), (3.174, 99, 0.001)],
+)
+def test_p_values_are_those_of_the_t_distribution(t: float, freedom: int, p_value: float) -> None:
+    size = freedom + 1
+    ranks = np.arange(size, dtype=np.float64)
+    standard = (ranks - ranks.mean()) / ranks.std(ddof=1)
+    assert gain_p_value(standard + t / np.sqrt(size)) == pytest.approx(p_value, rel=0.01)
+
+
+def test_no_gain_and_one_prompt_show_nothing() -> None:
+    assert gain_p_value(np.array([-1.0, -2.0, 0.5])) == 1
+    assert gain_p_value(np.array([5.0])) == 1
+    assert gain_p_value(np.array([])) == 1
+
+
+def test_the_same_gain_everywhere_counts_as_signs() -> None:
+    assert gain_p_value(np.array([2.0] * 8)) == 1 / 256
+
+
+def test_holm_multiplies_by_the_readings_that_are_left() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_holm_corrects_upwards_and_keeps_the_order(p_values: list[float]) -> None:
+    corrected = holm(p_values)
+    assert all(after >= before for before, after in zip(p_values, corrected, strict=True))
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    assert [corrected[index] for index in order] == sorted(corrected)
+    assert max(corrected) <= 1
+
+
+def test_the_prompts_needed_are_the_fewest_that_show_the_gain() -> None:
+    gains = np.array([1.0, -1.0, 2.0, 0.0, 1.5, -0.5])
+    count = prompts_needed(gains, 20)
+    assert count == 69
+    assert prompts_needed(np.array([1.0, -3.0]), 20) is None
+    assert prompts_needed(np.array([1.0]), 20) is None
+    assert prompts_needed(np.array([1.0, 1.0]), 20) is None
+    effect = gains / gains.std(ddof=1)
+    for size, is_shown in ((count, True), (count - 1, False)):
+        ranks = np.arange(size, dtype=np.float64)
+        standard = (ranks - ranks.mean()) / ranks.std(ddof=1)
+        assert (gain_p_value(standard + effect.mean()) * 20 < LEVEL) is is_shown
+
+
+def test_a_fall_of_acceptance_is_found_at_its_position() -> None:
+    positions = np.tile(np.arange(200), 10)
+    right = np.random.default_rng(0).random(2000) < np.where(positions < 64, 0.6, 0.3)
+    fall = find_fall(positions, right.astype(np.float64))
+    assert fall is not None
+    assert fall.position == 64
+
+
+def test_a_rise_and_a_level_are_no_fall() -> None:
+    positions, random = np.tile(np.arange(200), 10), np.random.default_rng(0)
+    for rates in (np.full(2000, 0.5), np.where(positions < 64, 0.4, 0.6)):
+        assert find_fall(positions, (random.random(2000) < rates).astype(np.float64)) is None
+    assert find_fall(np.array([], dtype=np.int64), np.array([])) is None
