@@ -1,4 +1,4 @@
-"""`convert --fix-reading`: tensors stored other than named go back, byte for byte; wrong readings are refused."""
+"""`convert --fix-reading`: tensors stored other than named go back, byte for byte; others are refused."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,6 @@ import pytest
 
 from eaglectl import api
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.conversion.readings import moves, parse_reading, readings
-from eaglectl.errors import RefusedError, UsageError
 from tests.builders import call, read_safetensors, refusal
 from tests.conftest import FIXTURES
 from tests.stored_otherwise import GROUPED, STORED, Misread
@@ -99,6 +97,5 @@ def test_a_base_that_is_no_number_is_refused(answer: str, good: Path, tmp_path: 
 
 
 def test_the_targets_rope_needs_a_target(good: Path, tmp_path: Path) -> None:
-    (good / "eaglectl.json").read_text()
     given = ("-o", tmp_path / "out", "--source-semantics", "rope=target")
     assert "pass --target" in refusal(2, "convert", good, *given)

@@ -49,7 +49,7 @@ def test_holm_corrects_upwards_and_keeps_the_order(p_values: list[float]) -> Non
 def test_the_prompts_needed_are_the_fewest_that_show_the_gain() -> None:
     gains = np.array([1.0, -1.0, 2.0, 0.0, 1.5, -0.5])
     count = prompts_needed(gains, 20)
-    assert count == 69
+    assert count == 49
     assert prompts_needed(np.array([1.0, -3.0]), 20) is None
     assert prompts_needed(np.array([1.0]), 20) is None
     assert prompts_needed(np.array([1.0, 1.0]), 20) is None

@@ -29,7 +29,8 @@ Integers = npt.NDArray[np.int64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
 LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
-MOST_VERIFIED = 2
+# only these are run by draft-and-verify: the best, and one whose ratio is as large but for this factor
+MOST_VERIFIED, CLOSE = 2, 0.95
 BATCH = 8
 # a fall of acceptance at a position: at most this share of what it was, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
@@ -121,9 +122,8 @@ def _verified(
     better = sorted(
         (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
     )
-    verified = {
-        variant.name: first.verify(variant, tried[variant.name]) for variant in better[:MOST_VERIFIED]
-    }
+    close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
+    verified = {variant.name: first.verify(variant, tried[variant.name]) for variant in close[:MOST_VERIFIED]}
     return tuple(verified.get(variant.name, variant) for variant in variants)
 
 
