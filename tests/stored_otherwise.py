@@ -117,3 +117,10 @@ NORM_OUTPUT = Misread("norm_output set", "--source-semantics norm_output=false",
 
 def wrong_base(wrong: float, right: float) -> Misread:
     return Misread(f"rope base {wrong:.0f}", f"--source-semantics rope={right:.0f}", config=rope(wrong))
+
+
+def faults_of(pair: str) -> tuple[Misread, ...]:
+    """Every fault that the pair `tiny` or `second` can have: the second has as many key as query heads."""
+    if pair == "tiny":
+        return (*STORED, GROUPED, NORM_OUTPUT, wrong_base(100, 500000), wrong_base(10000, 500000))
+    return (*STORED, QUERY_KEY, NORM_OUTPUT, wrong_base(100, 10000), wrong_base(500000, 10000))

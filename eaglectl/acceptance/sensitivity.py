@@ -82,6 +82,10 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     stage = Stage(job)
     tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target)))
     first = _FirstPass(stage, tried, results)
+    if first.left_out == first.starts:
+        return Sensitivity(
+            (), (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
+        )
     stated = first.run(stage.drafter, stage.boundaries)
     runs: list[tuple[Candidate, _Drafts]] = []
     for number, candidate in enumerate(tried, 1):

@@ -11,6 +11,7 @@ One step (formats.md, section 1; vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
@@ -20,6 +21,22 @@ from eaglectl.drafter.tensors import Dimensions
 from eaglectl.reference.rope import Rotary
 
 Weights = Mapping[str, torch.Tensor]
+
+
+class Slots(NamedTuple):
+    """What attention reads at some slots: `x` [batch, slots, input] and `positions` [batch, slots]."""
+
+    x: torch.Tensor
+    positions: torch.Tensor
+
+    def at(self, kept: torch.Tensor | None) -> "Slots":
+        """Those at the indices `kept` [batch, kept]; all where there are none."""
+        return self if kept is None else Slots(_pick(self.x, kept), _pick(self.positions, kept))
+
+
+def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """values[batch, kept] of [batch, slots, ...]."""
+    return values[torch.arange(len(values), device=values.device)[:, None], kept]
 
 
 @dataclass(slots=True)
@@ -96,11 +113,13 @@ class DraftModel:
         positions: torch.Tensor,
         caches: list[Cache],
         mask: torch.Tensor,
+        kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The residual stream after the last layer, [batch, time, hidden].
 
         `embeddings` and `state` (g) are [batch, time, hidden], `positions` [batch, time]; `mask` [batch,
-        time, slots] is true where a query attends to a cache slot, the new ones included.
+        time, slots] is true where a query attends to a cache slot, the new ones included. With `kept`
+        [batch, kept], indices in time, the result is [batch, kept, hidden], of these alone.
         """
         for index, cache in enumerate(caches):
             name = f"layers.{index}."
@@ -111,8 +130,12 @@ class DraftModel:
             else:
                 residual = state
                 inner = self._norm(state, name + "input_layernorm")
+            slots = Slots(inner, positions)
+            queries = slots
+            if kept is not None and index == len(caches) - 1:
+                queries, residual, mask = slots.at(kept), _pick(residual, kept), _pick(mask, kept)
             attend = self._mla if self.is_mla else self._attention
-            state = residual + attend(inner, name + "self_attn.", positions, cache, mask)
+            state = residual + attend(slots, queries, name + "self_attn.", cache, mask)
             state = state + self._mlp(self._norm(state, name + "post_attention_layernorm"), name + "mlp.")
         return state
 
@@ -138,36 +161,37 @@ class DraftModel:
         )
 
     def _attention(
-        self, x: torch.Tensor, name: str, positions: torch.Tensor, cache: Cache, mask: torch.Tensor
+        self, slots: Slots, queries: Slots, name: str, cache: Cache, mask: torch.Tensor
     ) -> torch.Tensor:
         dims = self.dims
 
-        def heads(part: str, count: int) -> torch.Tensor:
+        def heads(x: torch.Tensor, part: str, count: int) -> torch.Tensor:
             return self._linear(x, f"{name}{part}_proj").unflatten(-1, (count, dims.head_dim)).transpose(1, 2)
 
-        query, key, value = heads("q", dims.heads), heads("k", dims.kv_heads), heads("v", dims.kv_heads)
+        query = heads(queries.x, "q", dims.heads)
+        key, value = (heads(slots.x, part, dims.kv_heads) for part in "kv")
         if f"{name}q_norm.weight" in self.weights:
             query, key = self._norm(query, f"{name}q_norm"), self._norm(key, f"{name}k_norm")
-        query, key = self.rotary.rotate(query, positions), self.rotary.rotate(key, positions)
+        query = self.rotary.rotate(query, queries.positions)
+        key = self.rotary.rotate(key, slots.positions)
         return self._attend(query, *cache.extend(key, value), mask, name)
 
-    def _mla(
-        self, x: torch.Tensor, name: str, positions: torch.Tensor, cache: Cache, mask: torch.Tensor
-    ) -> torch.Tensor:
-        dims = self.dims
+    def _mla(self, slots: Slots, queries: Slots, name: str, cache: Cache, mask: torch.Tensor) -> torch.Tensor:
+        dims, x = self.dims, slots.x
         nope, rope = dims.qk_nope_head_dim, dims.qk_rope_head_dim
         if dims.q_lora_rank:
-            latent = self._norm(self._linear(x, name + "q_a_proj"), name + "q_a_layernorm")
+            latent = self._norm(self._linear(queries.x, name + "q_a_proj"), name + "q_a_layernorm")
             query = self._linear(latent, name + "q_b_proj")
         else:
-            query = self._linear(x, name + "q_proj")
+            query = self._linear(queries.x, name + "q_proj")
         query = query.unflatten(-1, (dims.heads, nope + rope)).transpose(1, 2)
         latent, key_rope = self._linear(x, name + "kv_a_proj_with_mqa").split((dims.kv_lora_rank, rope), -1)
         both = self._linear(self._norm(latent, name + "kv_a_layernorm"), name + "kv_b_proj")
         both = both.unflatten(-1, (dims.heads, nope + dims.v_head_dim)).transpose(1, 2)
         key, value = both.split((nope, dims.v_head_dim), -1)
-        key_rope = self.rotary.rotate(key_rope[:, None], positions).expand(-1, dims.heads, -1, -1)
-        query = torch.cat((query[..., :nope], self.rotary.rotate(query[..., nope:], positions)), -1)
+        key_rope = self.rotary.rotate(key_rope[:, None], slots.positions).expand(-1, dims.heads, -1, -1)
+        rotated = self.rotary.rotate(query[..., nope:], queries.positions)
+        query = torch.cat((query[..., :nope], rotated), -1)
         return self._attend(query, *cache.extend(torch.cat((key, key_rope), -1), value), mask, name)
 
     def _attend(

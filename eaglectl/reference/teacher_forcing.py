@@ -7,11 +7,10 @@ run again for another drafter.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from eaglectl.reference.model import DraftModel, Weights
+from eaglectl.reference.model import Cache, DraftModel, Weights
 from eaglectl.reference.speculation import pad_left
 from eaglectl.reference.target import TargetModel
 
@@ -99,8 +98,10 @@ class ForcedDrafter:
             drafted = self._tokens(stream)
         return (drafted == batch.choices[:, 1:]) & batch.valid[:, :-1]
 
-    def _first_step(self, batch: ForcedBatch) -> tuple[torch.Tensor, list[Any], torch.Tensor]:
-        """The stream at every slot but the last, the caches, and which slots are texts' own."""
+    def _first_step(
+        self, batch: ForcedBatch, kept: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, list[Cache], torch.Tensor]:
+        """The stream at `kept` slots, or at all but the last; the caches; which slots are no padding."""
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
         state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.dtype))
         valid = batch.valid[:, :-1]
@@ -109,17 +110,17 @@ class ForcedDrafter:
         mask = (valid[:, None] & (slots <= slots[:, None])) | (slots == slots[:, None])
         caches = self.drafter.new_caches()
         embeddings = self._embeddings(batch.tokens[:, 1:])
-        stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask)
+        stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept)
         return stream, caches, valid
 
     def _matches(self, batch: ForcedBatch) -> torch.Tensor:
-        stream, caches, valid = self._first_step(batch)
+        stream, caches, valid = self._first_step(batch, batch.starts)
         rows = torch.arange(len(stream), device=stream.device)[:, None]
         starts, time = batch.starts, batch.tokens.shape[1]
         slots = torch.arange(valid.shape[1], device=valid.device)
         mask = (valid[:, None] & (slots <= starts[..., None])) | (slots == starts[..., None])
         own = torch.eye(starts.shape[1], dtype=torch.bool, device=valid.device).expand(len(stream), -1, -1)
-        stream, positions = stream[rows, starts], batch.positions[rows, starts]
+        positions = batch.positions[rows, starts]
         alive = batch.is_start.clone()
         count = torch.zeros_like(starts)
         for step in range(self.k):
