@@ -35,7 +35,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A third of the prompts: enough for a probe, which decodes them seven times."""
+    """A third of the prompts: enough for a probe."""
     path = tmp_path_factory.mktemp("few") / "prompts.jsonl"
     path.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:8]))
     return path

@@ -100,7 +100,7 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
         compared = ratio(run.results, stated.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
         judged.append(_judged(variant, gain, len(runs)))
-    verified = _verified(first, judged, {candidate.name: candidate for candidate, _ in runs})
+    verified = _verified(first, judged, {candidate.option: candidate for candidate, _ in runs})
     return Sensitivity(verified, tuple(first.notes()))
 
 
@@ -127,8 +127,10 @@ def _verified(
         (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
     )
     close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
-    verified = {variant.name: first.verify(variant, tried[variant.name]) for variant in close[:MOST_VERIFIED]}
-    return tuple(verified.get(variant.name, variant) for variant in variants)
+    verified = {
+        variant.option: first.verify(variant, tried[variant.option]) for variant in close[:MOST_VERIFIED]
+    }
+    return tuple(verified.get(variant.option, variant) for variant in variants)
 
 
 def _model(stage: Stage, candidate: Candidate) -> "DraftModel | None":

@@ -50,7 +50,7 @@ def readings(drafter: Drafter) -> Iterator[Reading]:
     """Every reading that this drafter's tensors allow and the probe tries."""
     for key, declared in _READINGS.items():
         for value in declared.values(drafter):
-            yield Reading(key, value, declared.title.format(value=value))
+            yield Reading(key, value, declared.title.format(value=_shortened(value)))
 
 
 def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
@@ -119,6 +119,12 @@ class _Declared:
     values: Callable[[Drafter], Iterator[str]]
     moves: Callable[[Drafter, str], Iterator[Move]]
     count: Callable[[Drafter], int] | None = None
+
+
+def _shortened(value: str) -> str:
+    """A long order by its first numbers."""
+    items = value.split(",")
+    return value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
 
 
 def _order(value: str) -> tuple[int, ...]:
@@ -226,16 +232,17 @@ def _by_heads(name: str, heads: int, places: Sequence[int]) -> Move:
 
 
 def _orders(drafter: Drafter) -> Iterator[str]:
-    """Every order of the aux states but the stored one."""
-    count = drafter.dims.aux
-    if 1 < count <= MOST_ORDERED_STATES:
-        for order in permutations(range(count)):
-            if order != tuple(range(count)):
-                yield ",".join(map(str, order))
+    """Every order of the aux states but the stored one; of many, the reverse and exchanged neighbours."""
+    stored = tuple(range(drafter.dims.aux))
+    orders = list(permutations(stored)) if len(stored) <= MOST_ORDERED_STATES else [stored[::-1]]
+    if len(stored) > MOST_ORDERED_STATES:
+        orders += [(*stored[:at], at + 1, at, *stored[at + 2 :]) for at in stored[:-1]]
+    yield from (",".join(map(str, order)) for order in orders if order != stored)
 
 
 def _normed_orders(drafter: Drafter) -> Iterator[str]:
-    if drafter.norms.fc_norm or "input_norm.weight" in drafter.tensors:
+    has_norms = drafter.norms.fc_norm or "input_norm.weight" in drafter.tensors
+    if has_norms and "mask_hidden" not in drafter.tensors:
         yield from _orders(drafter)
 
 
@@ -262,6 +269,11 @@ def _aux_count(drafter: Drafter) -> int:
 
 
 def _norms(drafter: Drafter) -> Iterator[str]:
+    if all(f"layers.0.{name}.weight" in drafter.tensors for name in ("input_layernorm", "hidden_norm")):
+        yield "exchanged"
+
+
+def _exchange_only(_: Drafter) -> Iterator[str]:
     yield "exchanged"
 
 
@@ -338,6 +350,6 @@ _READINGS: Mapping[str, _Declared] = {
         _exchange("self_attn.k_proj", "self_attn.v_proj"),
     ),
     "norms": _Declared("hidden_norm and input_layernorm {value}", _norms, _norm_moves),
-    "input": _Declared("embedding and state {value}", _norms, _input_moves),
+    "input": _Declared("embedding and state {value}", _exchange_only, _input_moves),
     "heads": _Declared("query heads {value}", _head_orders, _head_moves, _head_count),
 }
