@@ -20,8 +20,8 @@ from eaglectl.api.converting import ConvertOptions
 from tests.stored_otherwise import Misread, faults_of
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-# characters of a prompt: drafters of the second pair know 64 positions
-LONGEST = {"tiny": 600, "second": 40}
+# characters of a prompt: short ones are cheap, and drafters of the second pair know 64 positions
+LONGEST = {"tiny": 160, "second": 40}
 DRAFTERS = {"tiny": ("eagle3", "eagle3.1"), "second": ("eagle3",)}
 REPEATS = 3
 
@@ -112,7 +112,8 @@ def count_alarms(scratch: Path, settings: Settings) -> None:
 def show_times(scratch: Path) -> None:
     """Seconds of the processor: a smoke run of 20 prompts of 64 tokens, and the same with the probe."""
     pair, _, good = next(good_drafters(scratch, ["tiny"]))
-    prompts = write_prompts(scratch, texts(pair)[:20])
+    lines = (FIXTURES / "tiny/gate.jsonl").read_text().splitlines()[:20]
+    prompts = write_prompts(scratch, [json.loads(line)["prompt"] for line in lines])
     broken = faults_of(pair)[0].apply(good, scratch / "broken")
     smoke(good, pair, prompts, 8, None)
     for _ in range(REPEATS):
