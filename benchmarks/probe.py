@@ -1,4 +1,4 @@
-"""The sensitivity probe on the trained pairs of fixtures/: what it names, what it costs, and false alarms.
+"""The sensitivity probe on the trained pair of fixtures/tiny: what it names, what it costs, and false alarms.
 
     python benchmarks/probe.py [--prompts 12] [--tokens 24] [faults] [alarms] [time]
 
@@ -20,9 +20,8 @@ from eaglectl.api.converting import ConvertOptions
 from tests.stored_otherwise import Misread, faults_of
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-# characters of a prompt: short ones are cheap, and drafters of the second pair know 64 positions
-LONGEST = {"tiny": 160, "second": 40}
-DRAFTERS = {"tiny": ("eagle3", "eagle3.1"), "second": ("eagle3",)}
+LONGEST = {"tiny": 160}  # characters of a prompt: short ones are cheap
+DRAFTERS = {"tiny": ("eagle3", "eagle3.1")}
 REPEATS = 3
 
 
