@@ -172,16 +172,10 @@ def convert_command(
     from eaglectl import api
     from eaglectl.api.converting import ConvertOptions
     from eaglectl.api.upgrading import UpgradeOptions
-    from eaglectl.conversion.readings import parse_reading
 
     settings: OutputSettings = context.obj
     if to not in (None, "3", "3.1"):
         raise UsageError(f"--to {to}: 3 or 3.1 was expected")
-    if fix_reading and to == "3.1":
-        raise UsageError(
-            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
-            " convert the output with it"
-        )
     options = ConvertOptions(
         layout=for_,
         version=to,
@@ -193,7 +187,7 @@ def convert_command(
         has_query_lora=mla_query_lora,
         pruning=_pruning(draft_vocab, token_counts),
         has_target_head=materialize_lm_head,
-        fixes=tuple(parse_reading(text) for text in fix_reading or ()),
+        fixes=_fixes(fix_reading or [], to),
         target=target,
         target_name=target_name,
         answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
@@ -248,6 +242,17 @@ def _print(settings: OutputSettings, done: "Conversion", source: str, *, has_pla
         settings.show(partial(print_gate, gate=done.gate))
     elif done.plan.record.get("upgrade", {}).get("needs_finetune"):
         settings.show(partial(print_trainers, source=source, norms=done.plan.drafter.norms))
+
+
+def _fixes(texts: list[str], version: str | None) -> tuple[tuple[str, str], ...]:
+    from eaglectl.conversion.readings import parse_reading
+
+    if texts and version == "3.1":
+        raise UsageError(
+            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
+            " convert the output with it"
+        )
+    return tuple(parse_reading(text) for text in texts)
 
 
 def _pruning(size: int | None, counts: Path | None) -> "Pruning | None":
