@@ -13,6 +13,10 @@ SGLANG_VENV ?= .venv-sglang
 SGLANG_BIN := $(SGLANG_VENV)/bin
 SGLANG_PIP := $(SGLANG_BIN)/python -m pip --disable-pip-version-check
 
+# one environment a trainer: their pins exclude each other
+TRAINERS := specforge speculators modelopt
+TRAINER_READY := $(TRAINERS:%=.venv-trainers-%/.ready)
+
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_BIN := $(FUZZ_VENV)/bin
 FUZZ_PIP := $(FUZZ_BIN)/python -m pip --disable-pip-version-check
@@ -24,7 +28,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs schemas test test-slow test-engine test-sglang test-llamacpp fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs schemas test test-slow test-engine test-sglang test-llamacpp test-trainers fuzz lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -96,6 +100,19 @@ $(LLAMACPP)/.ready: $(VENV)/.ready tests/engine/llamacpp/CMakeLists.txt tests/en
 test-llamacpp: $(LLAMACPP)/.ready
 	EAGLECTL_LLAMACPP=$(abspath $(LLAMACPP)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o filterwarnings=default tests/engine/llamacpp
 
+# trainers' own code on a CPU; packages that are linked with CUDA are taken out again
+.venv-trainers-%/.ready: constraints.txt tests/trainers/requirements-%.txt
+	$(PYTHON) -m venv .venv-trainers-$*
+	.venv-trainers-$*/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-trainers-$*/bin/python -m pip install --quiet --constraint constraints.txt \
+		$(if $(filter specforge,$*),--requirement tests/trainers/requirements-specforge-dependencies.txt,--requirement tests/trainers/requirements-$*.txt)
+	$(if $(filter specforge,$*),.venv-trainers-$*/bin/python -m pip install --quiet --no-deps --requirement tests/trainers/requirements-specforge.txt)
+	.venv-trainers-$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-trainers: $(VENV)/.ready $(TRAINER_READY)
+	OMP_NUM_THREADS=1 EAGLECTL_TRAINERS=1 $(BIN)/python -m pytest -m slow tests/trainers
+
 # without torch: no parser needs it. Where there is no wheel of atheris, inputs are hypothesis's
 $(FUZZ_VENV)/.ready: pyproject.toml requirements/fuzz.txt requirements/run.txt
 	$(PYTHON) -m venv $(FUZZ_VENV)
@@ -161,4 +178,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/validate.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(WHEEL_VENV) .fuzz dist
+	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(WHEEL_VENV) $(TRAINERS:%=.venv-trainers-%) .fuzz dist

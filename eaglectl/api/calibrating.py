@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eaglectl.api.converting import ConvertOptions, convert, readable_folder
 from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.targets import runnable_target
-from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eaglectl.conversion.calibration import Statistics
     from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.target_engine import TargetEngine
+    from eaglectl.reference.target_engine import StateSource, TargetEngine
 
 ANSWER_TOKENS = 64
 BATCH = 16
@@ -51,6 +51,9 @@ class CalibrateOptions:
     vLLM in a child process, on `tensor_parallel_size` GPUs. `timeout` is in seconds, for vLLM to load and for
     each of its batches. `engine_arguments` go to vLLM itself. `trust_remote_code` lets the
     target's own code run. `force` replaces an existing folder.
+
+    `states` is a folder of hidden states that a trainer has on disk: they take the place of a run, and
+    `states_layers` states the boundaries that they are of, in the order of the files.
     """
 
     prompts: str | Path | None = None
@@ -66,6 +69,8 @@ class CalibrateOptions:
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
     force: bool = False
+    states: str | Path | None = None
+    states_layers: tuple[int, ...] | None = None
 
 
 def calibrate(
@@ -78,11 +83,12 @@ def calibrate(
 ) -> "Statistics":
     """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
 
-    Without `target`, it is the one that the checkpoint names.
+    With `options.states`, nothing is run but the drafter. Without `target`, it is the one that the checkpoint
+    names.
     They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
     the device or the target's weights, RefusedError and UsageError as `convert` does.
     """
-    from eaglectl.acceptance.prompts import builtin_prompts, choose_prompts
+    from eaglectl.acceptance.prompts import choose_prompts
     from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
     from eaglectl.conversion.calibration import write_statistics
 
@@ -90,15 +96,15 @@ def calibrate(
     _check(options)
     target = str(runnable_target(source, target, options.answers, "calibrate").place)
     if out is not None:
-        for given in (source, target, options.prompts):
+        for given in (source, target, options.prompts, options.states):
             if given is not None:
                 check_apart(Path(out), Path(given))
         check_free(Path(out), force=options.force, kind=STATISTICS)
-    if options.prompts is None:
-        prompts, _ = split_prompts(builtin_prompts())
+    if options.states is not None:
+        statistics = collect_stored(source, target, options, on_progress)
     else:
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
-    statistics = collect_statistics(source, target, prompts, options, on_progress)
+        statistics = collect_statistics(source, target, prompts, options, on_progress)
     if out is not None:
         write_statistics(statistics, Path(out), force=options.force)
     return statistics
@@ -114,10 +120,110 @@ def collect_statistics(
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.prompts import prompt_digest
     from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
-    from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
 
+    with _opened_pair(source, target, options) as pair:
+        job = EngineJob(
+            pair.place,
+            pair.drafter,
+            pair.target,
+            tuple(prompts),
+            k=1,
+            max_tokens=options.answer_tokens,
+            trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
+        )
+        texts = tokenise(job, read_context_length(pair.target))
+        with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
+            batches = _batches(texts, [prompt.set for prompt in prompts])
+            work.start(is_even=False)
+            answers = _Answers(engine, options.answer_tokens, stop_tokens(job), work)
+            answered = [answers.after(batches[0])]
+            _time_passes(engine, model, answered[0], batches, work)
+            answered += [answers.after(batch) for batch in batches[1:]]
+            collected = _collect(engine, model, [b for b in answered if b.texts], work.add, source)
+            return pair.statistics(prompts, engine, *collected)
+
+
+def collect_stored(
+    source: str, target: str, options: CalibrateOptions, on_progress: OnProgress | None = None
+) -> "Statistics":
+    """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
+    _require_torch()
+    from eaglectl.acceptance.prompts import Prompt
+    from eaglectl.reference.loading import load_drafter, load_embedding
+    from eaglectl.reference.stored_states import StatesLayers, StoredStates
+    from eaglectl.reference.target import choose_device, drafter_device
+
+    device = drafter_device(choose_device(options.device)[0])
+    with _opened_pair(source, target, options) as pair:
+        dims = pair.drafter.dims
+        if options.states_layers is None:
+            wanted = ",".join(map(str, pair.boundaries))
+            raise UsageError(
+                f"--states {options.states}: the files do not state which layers they are of; pass"
+                " --states-layers with their boundaries in the order of the files"
+                f" ({wanted} are the drafter's)"
+            )
+        layers = StatesLayers(options.states_layers, pair.boundaries, dims.target_hidden, dims.vocab)
+        states = StoredStates(
+            Path(str(options.states)),
+            layers,
+            device,
+            lambda: load_embedding(
+                read_checkpoint(FolderSource(pair.target)), dims.vocab, dims.target_hidden
+            ).to(device),
+        )
+        sequences = states.sequences
+        prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
+        work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
+        model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
+        batches = _batches(sequences, [prompt.set for prompt in prompts])
+        work.start()
+        return pair.statistics(prompts, states, *_collect(states, model, batches, work.add, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A drafter, `place` its copy that the reference loads, and the folder of its target."""
+
+    checkpoint: Checkpoint
+    drafter: Drafter
+    boundaries: tuple[int, ...]
+    place: Path
+    target: Path
+
+    def statistics(
+        self, prompts: Sequence["Prompt"], source: "StateSource", sizes: "Sizes", moments: "Moments"
+    ) -> "Statistics":
+        """What was collected from `source` over `prompts`, with the digests of the pair."""
+        from eaglectl.acceptance.prompts import prompt_digest
+        from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
+
+        digests = {
+            "drafter": drafter_digest(self.checkpoint, self.drafter),
+            "target": target_digest(FolderSource(self.target)),
+            "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
+        }
+        return Statistics(
+            digests=digests,
+            prompts=tuple(prompt_digest(prompt) for prompt in prompts),
+            boundaries=self.boundaries,
+            eps=float(self.drafter.settings["rms_norm_eps"]),
+            tokens=moments.tokens,
+            rms=sizes.rms,
+            spread=sizes.spread,
+            sigma=sizes.sigma,
+            sigmas=sizes.sigmas,
+            is_direction=self.drafter.norms.norm_before_residual,
+            matrices=Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
+            engine=source.engine,
+        )
+
+
+@contextmanager
+def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterator[_Pair]:
+    """Open a drafter and its target. Raises as `calibrate` does."""
     _require_torch()
     source, folder = on_disk(source), Path(on_disk(target))
     if not folder.is_dir():
@@ -130,44 +236,7 @@ def collect_statistics(
         boundaries = _check_runnable(drafter)
         place = scratch / "drafter"
         convert(plain, place, ConvertOptions(target=str(folder), answers=options.answers, link=True))
-        job = EngineJob(
-            place,
-            drafter,
-            folder,
-            tuple(prompts),
-            k=1,
-            max_tokens=options.answer_tokens,
-            trust_remote_code=options.trust_remote_code,
-            ignores_eos=options.ignore_eos,
-        )
-        texts = tokenise(job, read_context_length(folder))
-        with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
-            batches = _batches(texts, [prompt.set for prompt in prompts])
-            work.start(is_even=False)
-            answers = _Answers(engine, options.answer_tokens, stop_tokens(job), work)
-            answered = [answers.after(batches[0])]
-            _time_passes(engine, model, answered[0], batches, work)
-            answered += [answers.after(batch) for batch in batches[1:]]
-            sizes, moments = _collect(engine, model, [b for b in answered if b.texts], work.add, source)
-        digests = {
-            "drafter": drafter_digest(checkpoint, drafter),
-            "target": target_digest(FolderSource(folder)),
-            "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
-        }
-    return Statistics(
-        digests=digests,
-        prompts=tuple(prompt_digest(prompt) for prompt in prompts),
-        boundaries=boundaries,
-        eps=float(drafter.settings["rms_norm_eps"]),
-        tokens=moments.tokens,
-        rms=sizes.rms,
-        spread=sizes.spread,
-        sigma=sizes.sigma,
-        sigmas=sizes.sigmas,
-        is_direction=drafter.norms.norm_before_residual,
-        matrices=Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
-        engine=engine.engine,
-    )
+        yield _Pair(checkpoint, drafter, boundaries, place, folder)
 
 
 def split_prompts(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tuple[Prompt, ...]]":
@@ -190,6 +259,14 @@ def _check(options: CalibrateOptions) -> None:
         raise UsageError("--sample draws from a file of prompts; give it with --prompts")
     if options.tensor_parallel_size < 1:
         raise UsageError("--tensor-parallel-size needs to be at least 1")
+    if options.states is None and options.states_layers is not None:
+        raise UsageError("--states-layers is of --states; pass the folder of the hidden states too")
+    run = (options.prompts, options.answer_tokens, options.engine, options.tensor_parallel_size)
+    if options.states is not None and run != (None, ANSWER_TOKENS, ENGINES[0], 1):
+        raise UsageError(
+            "--states takes the place of a run of the target; leave --prompts, --answer-tokens, --engine and"
+            " --tensor-parallel-size out"
+        )
     if options.tensor_parallel_size > 1 and options.engine != "vllm":
         raise UsageError(
             "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
@@ -277,7 +354,7 @@ def _cost(batch: "Batch") -> int:
 
 
 def _collect(
-    engine: "TargetEngine",
+    engine: "StateSource",
     model: "DraftModel",
     batches: "Sequence[Batch]",
     on_sequence: Callable[[], None],

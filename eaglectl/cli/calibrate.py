@@ -42,6 +42,14 @@ def calibrate_command(
         ),
     ] = 64,
     ignore_eos: IgnoreEos = False,
+    states: Annotated[
+        Path | None,
+        typer.Option("--states", help="Hidden states that a trainer has on disk, in the place of a run."),
+    ] = None,
+    states_layers: Annotated[
+        str | None,
+        typer.Option("--states-layers", help="The boundaries that --states holds, in its order: 2,4,5."),
+    ] = None,
     engine: Annotated[
         str,
         typer.Option("--engine", help="What runs the target: transformers, or the installed vLLM (vllm)."),
@@ -62,7 +70,10 @@ def calibrate_command(
     source_semantics: Semantics = None,
     json_: Json = False,
 ) -> None:
-    """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
+    """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs.
+
+    With --states, the states are read from a trainer's files and the target is not run.
+    """
     from eaglectl import api
     from eaglectl.acceptance.engine_arguments import parse_engine_arguments
     from eaglectl.api.targets import runnable_target
@@ -90,9 +101,11 @@ def calibrate_command(
             answers=answers,
             trust_remote_code=trust_remote_code,
             force=force,
+            states=states,
+            states_layers=_layers(states_layers),
         )
         statistics = api.calibrate(source, choice.place, out, options, on_progress=bar)
-    if prompts is None and not settings.quiet:
+    if prompts is None and states is None and not settings.quiet:
         settings.warn("calibrated on the built-in prompts; prompts like those in production are better")
     if json_:
         from eaglectl.reports.json.calibrate import calibrate_document
@@ -105,7 +118,8 @@ def calibrate_command(
             say(f"{key} of {statistics.engine['name']}: {statistics.engine[key]}")
     if choice.how:
         say(f"target: {choice.how}")
-    say(f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers")
+    of_what = "prompts and the target's answers" if states is None else "sequences on disk"
+    say(f"{statistics.tokens} tokens of {len(statistics.prompts)} {of_what}")
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
         say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
     say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
@@ -113,3 +127,12 @@ def calibrate_command(
     # the gate of the conversion runs the target as this command did
     statistics_options += ["--ignore-eos"] * ignore_eos + ["--trust-remote-code"] * trust_remote_code
     say(f"next: {command('convert', source, *statistics_options, target=choice.text, answers=answers)}")
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
+        raise UsageError(f"--states-layers {text[:80]}: different boundaries like 2,4,5 were expected")
+    return tuple(map(int, parts))

@@ -41,14 +41,17 @@ def check_settled(drafter: Drafter) -> None:
         raise UsageError(listed((note.text for note in questions), "; "))
 
 
-def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
-    """Raise where the layout has no place for something this drafter needs."""
+def check_expressible(
+    drafter: Drafter, format: Format, layout: Layout, *, is_for_training: bool = False
+) -> None:
+    """Raise where the layout has no place for something this drafter needs.
+
+    `is_for_training`: with the trainer's reason.
+    """
     if missing := sorted(missing_features(drafter, layout)):
         if missing == [Feature.AUX_LAYERS]:
             _check_default_layers(drafter, format)
-        why = "; ".join(
-            f"{feature}: {WHY_NOT[feature]}" if feature in WHY_NOT else feature for feature in missing
-        )
+        why = _why(missing, {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT)
         raise RefusedError(f"{format.title} cannot express this drafter ({why}){_alternative(format.name)}")
     if format.is_parallel and Feature.PARALLEL not in drafter.features():
         raise RefusedError(
@@ -68,6 +71,13 @@ def check_expressible(drafter: Drafter, format: Format, layout: Layout) -> None:
     name = drafter.target.name
     if layout.is_nested_config and (name is None or name.startswith((".", "/", "~"))):
         raise UsageError("a speculators config names the target by its Hub name; pass --target-name org/name")
+
+
+def _why(missing: Iterable[Feature], reasons: Mapping[Feature, str]) -> str:
+    """The missing features, each with its reason where there is one."""
+    return "; ".join(
+        f"{feature}: {reasons[feature]}" if feature in reasons else feature for feature in missing
+    )
 
 
 def _check_default_layers(drafter: Drafter, format: Format) -> None:

@@ -52,7 +52,7 @@ def make_plan(
     drafter = without_solved_problems(without_dropped(drafter, request.drop), request)
     check_settled(drafter)
     transformed, reasons = _transformed(checkpoint, drafter, layout, request)
-    check_expressible(transformed.drafter, format, layout)
+    check_expressible(transformed.drafter, format, layout, is_for_training=request.recipe is not None)
     vocabulary = draft_vocabulary(checkpoint, transformed.drafter, answers, selected)
     record = {**transformed.record, **request.record}
     notes = list(transformed.notes)
@@ -80,7 +80,11 @@ def make_plan(
         left_tensors=tuple(tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,
         copied_files=copied,
-        notes=(*notes, *id_notes, *_layout_notes(drafter, format, layout)),
+        notes=(
+            *notes,
+            *id_notes,
+            *_layout_notes(drafter, format, layout, is_for_training=request.recipe is not None),
+        ),
         record=record,
     )
     check_reads_back(plan, checkpoint.source)
@@ -152,7 +156,9 @@ def _key_changes(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any
             yield KeyChange(prefix + key, old, new)
 
 
-def _layout_notes(drafter: Drafter, format: Format, layout: Layout) -> Iterator[Note]:
+def _layout_notes(
+    drafter: Drafter, format: Format, layout: Layout, *, is_for_training: bool
+) -> Iterator[Note]:
     base, is_sectioned = drafter.rope.theta, "mrope_section" in (drafter.rope.scaling or {})
     if layout.rope and base != layout.rope.base and not is_sectioned:
         text = (
@@ -161,11 +167,14 @@ def _layout_notes(drafter: Drafter, format: Format, layout: Layout) -> Iterator[
         )
         yield Note("warning", "rope_theta", text)
     if layout.is_nested_config and "embed_tokens.weight" not in drafter.tensors:
-        yield Note(
-            "note",
-            "embed_tokens",
-            "speculators' own trainer wants embed_tokens in the file; vLLM serves without",
+        text = (
+            "speculators' own trainer (run: 0.9.0) wants embed_tokens in the file, and without it trains on"
+            " whatever its memory held; add the target's, as docs/train-on.md shows. vLLM serves without"
         )
+        yield Note("warning" if is_for_training else "note", "embed_tokens", text)
+    written = sorted(drafter.features() & layout.cautions.keys())
+    for text in dict.fromkeys(layout.cautions[feature] for feature in written):
+        yield Note("warning", "training", text)
     if drafter.has_reduced_vocabulary or "d2t" not in drafter.tensors:
         return
     text = "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them"

@@ -107,7 +107,9 @@ class Layout:
     key. `states_flags`: all four norm switches are written, not only those that are on. `nest` arranges the
     decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
     for. `engines`: those that convert judges the output by. `rope`: the ropes that its own code runs; None:
-    all. `is_default`: written where no layout is named.
+    all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
+    place for it. `training`: how its trainer takes a start, with the switches by name. `is_default`: written
+    where no layout is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -127,6 +129,8 @@ class Layout:
     metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
     engines: tuple[str, ...] = ()
     rope: RopeLimits | None = None
+    cautions: Mapping[Feature, str] = field(default_factory=dict)
+    training: str = ""
     is_default: bool = False
 
     @property

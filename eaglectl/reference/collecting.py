@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from eaglectl.reference.model import DraftModel
-from eaglectl.reference.target_engine import AuxStates, TargetEngine
+from eaglectl.reference.target_engine import AuxStates, StateSource
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagonal are mirrored, not computed
@@ -55,7 +55,7 @@ class Moments:
 
 
 def collect_sizes(
-    target: TargetEngine, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
+    target: StateSource, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
 ) -> Sizes:
     """The medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
     sizes, fed_back, set_indices = [], [], []
@@ -84,7 +84,7 @@ def collect_sizes(
 
 
 def collect_moments(
-    target: TargetEngine,
+    target: StateSource,
     drafter: DraftModel,
     scales: Sequence[float],
     batches: Sequence[Batch],
@@ -179,7 +179,7 @@ def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:
     return (aux.float().unflatten(-1, (count, -1)).pow(2).mean(-1) + eps).sqrt()
 
 
-def _fed_back_rms(target: TargetEngine, drafter: DraftModel, states: AuxStates) -> torch.Tensor:
+def _fed_back_rms(target: StateSource, drafter: DraftModel, states: AuxStates) -> torch.Tensor:
     """RMS of the stream after the drafter's first two steps, from each token but two: [2, batch, time-2].
 
     The fed-back state grows with depth, and norm_output gives all steps one size: the median of the first two

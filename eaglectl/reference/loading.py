@@ -1,7 +1,11 @@
-"""Loads tensors from files: a drafter's weights, a target's embedding, and hidden states that vLLM wrote."""
+"""Loads tensors from files: a drafter's weights, a target's embedding, and a target's hidden states."""
 
-from collections.abc import Sequence
+import gzip
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import IO, Any
 
 import torch
 
@@ -11,6 +15,8 @@ from eaglectl.drafter.matrices import EMBEDDINGS, matrix
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.reference.model import DraftModel
 
+# bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits
+MAX_UNPACKED = 8 << 30
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
 
@@ -73,3 +79,33 @@ def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> t
             f" {width}] of the tokens that it was given were expected"
         )
     return states
+
+
+def load_tensors(path: Path) -> Mapping[str, Any]:
+    """What a safetensors file, or one of torch.save, gzipped or not, holds by name.
+
+    Pickles are read with torch's `weights_only`, which runs no code. Raises UnreadableError.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with _opened(path) as file:
+            value = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        raise UnreadableError(f"{path} cannot be read: {reason}; is it truncated?") from None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The file, unpacked into memory where it is gzipped."""
+    if path.suffix != ".gz":
+        return path.open("rb")
+    with gzip.open(path) as packed:
+        data = packed.read(MAX_UNPACKED + 1)
+    if len(data) > MAX_UNPACKED:
+        raise ValueError(f"it unpacks to more than {MAX_UNPACKED} bytes")
+    return io.BytesIO(data)

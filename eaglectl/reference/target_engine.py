@@ -23,8 +23,8 @@ class AuxStates:
     aux: torch.Tensor
 
 
-class TargetEngine(Protocol):
-    """An engine that generates with the target and returns its aux hidden states."""
+class StateSource(Protocol):
+    """What gives a target's aux hidden states: an engine, or files."""
 
     @property
     def engine(self) -> Mapping[str, str]:
@@ -36,12 +36,16 @@ class TargetEngine(Protocol):
         """The target's input embedding [vocab, hidden], for drafters that share it."""
         ...
 
-    def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        """Aux hidden states of all tokens of these sequences."""
         ...
 
-    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of all tokens of these sequences, from one forward pass."""
+
+class TargetEngine(StateSource, Protocol):
+    """An engine that generates with the target and returns its aux hidden states."""
+
+    def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
         ...
 
 

@@ -28,6 +28,9 @@ _SCHEMA_KEYS = (
     "parallel_draft_heads_num_layers",
     "norm_before_fc",
 )
+# 0.47.0: no such key in its speculative package
+_LACKS = "ModelOpt 0.47.0 trains no EAGLE-3.1; its start is EAGLE-3, by --to 3 or without --to"
+_CAUTIONS = {Feature.FC_NORM: _LACKS, Feature.NORM_OUTPUT: _LACKS}
 _EXPRESSES = ALWAYS | {
     Feature.MLA,
     Feature.MULTI_LAYER,
@@ -106,6 +109,7 @@ MODELOPT = Format(
         {"llama": "llama", "mla": "kimi_k2"},
         _EXPRESSES,
         extra={"eagle_config": {"use_last_layernorm": True}},
+        cautions=_CAUTIONS,
     ),
 )
 
@@ -126,5 +130,6 @@ MEGATRON = Format(
         layer="midlayer.{}",
         later_norm="hidden_norm",
         extra={"eagle_config": {"use_last_layernorm": True}},
+        cautions=_CAUTIONS,
     ),
 )

@@ -16,6 +16,13 @@ from eaglectl.formats.format import (
     Layout,
 )
 
+# run with 0.2.0: with norm_output true, the second step is that of norm_output false here
+_BEFORE_879 = (
+    "SpecForge 0.2.0 and its sources before pull request 879 (September 2026) feed the state before the norm"
+    " back with norm_output true, and have no last norm with false: train this start with newer sources, or"
+    " write it --for speculators"
+)
+
 
 def _recognise(summary: CheckpointSummary) -> str | None:
     if any(
@@ -103,5 +110,9 @@ SPECFORGE = Format(
         },
         layer="midlayer",
         has_identity_map=True,
+        cautions={Feature.FC_NORM: _BEFORE_879, Feature.NORM_OUTPUT: _BEFORE_879},
+        training="model.draft_checkpoint_path=OUT and model.vocab_mapping_path=FILE with OUT's d2t and t2d,"
+        " without which offline training makes a vocabulary from its data that lm_head does not fit; from"
+        " pull request 879 (2026-09-15) on",
     ),
 )

@@ -233,6 +233,9 @@ SPECULATORS = Format(
         nest=nest,
         extra={"speculators_model_type": "eagle3"},
         engines=("vllm",),
+        training="speculators train --from-pretrained OUT, with the target's embed_tokens in its file and"
+        " without --draft-vocab-size (with it, the data's vocabulary takes the place of OUT's, and lm_head"
+        " does not fit); lm_head and embedding are not trained",
     ),
 )
 

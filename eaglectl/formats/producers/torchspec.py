@@ -24,6 +24,10 @@ _EXPRESSES = ALWAYS | {
     Feature.FC_NORM,
     Feature.NORM_OUTPUT,
 }
+_BEFORE_97 = (
+    "TorchSpec up to 0.1.0 (commit 6f21829) has neither fc_norm nor norm_output and leaves both out without a"
+    " word: train this start with sources that have its pull request 97, or write it --for speculators"
+)
 _ARCHITECTURES: Mapping[ModelClass, str] = {
     "llama": "LlamaForCausalLMEagle3",
     "mla": "Eagle3DeepseekV2ForCausalLM",
@@ -87,6 +91,9 @@ TORCHSPEC = Format(
         _EXPRESSES,
         layer="midlayer",
         extra={"_torchspec_version": "written by eaglectl"},
+        cautions={Feature.FC_NORM: _BEFORE_97, Feature.NORM_OUTPUT: _BEFORE_97},
+        training='"fc_norm": {fc_norm}, "norm_output": {norm_output} in the draft model\'s config; its'
+        " training.load_path takes its own distributed checkpoints",
     ),
 )
 

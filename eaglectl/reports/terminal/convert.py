@@ -7,27 +7,13 @@ from eaglectl.acceptance.gate import Gate
 from eaglectl.conversion.plan import ConversionPlan, KeyChange
 from eaglectl.drafter.drafter import Norms
 from eaglectl.engines.catalogue import commands_after_conversion
-from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.reports.acceptance import estimate
 from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
 from eaglectl.reports.wording import shortened, size, trained_layers
 from eaglectl.results import Conversion
 
-# the settings of EAGLE-3.1 by trainer (formats.md, sections 1 and 8)
-TRAINERS = (
-    ("TorchSpec", '"fc_norm": {fc_norm}, "norm_output": {norm_output} in the draft model\'s config'),
-    (
-        "SpecForge",
-        '"fc_norm": {fc_norm}, "norm_output": {norm_output} in the draft model\'s config; from pull request'
-        " 879 (2026-09-15) on, before it they mean something else",
-    ),
-    (
-        "speculators",
-        "fc_norm: {fc_norm}, norm_output: {norm_output}, norm_before_fc: {norm_before_fc}"
-        " (its default is true)",
-    ),
-)
 # with 120 prompts the ratio's interval is 1 to 3 % on either side (eagle3-to-3.1.md, 4.1)
 FEW_PROMPTS = 30
 
@@ -114,14 +100,13 @@ def print_gate(console: Console, gate: Gate) -> None:
 
 
 def print_trainers(console: Console, source: str, norms: Norms) -> None:
-    """Print a trainer's settings for an --init-only output, and the control to compare it with."""
+    """Print how trainers take an --init-only output, and the control to compare it with."""
     print_heading(console, "Train it with")
     rows = table("trainer", "settings")
-    switches = {
-        name: str(bool(getattr(norms, name))).lower() for name in ("fc_norm", "norm_output", "norm_before_fc")
-    }
-    for trainer, settings in TRAINERS:
-        rows.add_row(trainer, settings.format(**switches))
+    switches = {name: str(bool(getattr(norms, name))).lower() for name in ("fc_norm", "norm_output")}
+    for format in FORMATS:
+        if format.layout and format.layout.training:
+            rows.add_row(f"{format.title} (--for {format.name})", format.layout.training.format(**switches))
     console.print(indented(rows))
     console.print(
         f"control: {source} itself, trained on as EAGLE-3 for as many steps;"

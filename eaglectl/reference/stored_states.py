@@ -1,0 +1,184 @@
+"""Hidden states of a target that a trainer has on disk, one file a sequence, in the place of a run.
+
+Two records are read (STACKED, JOINED below), from safetensors files and from those of torch.save, gzipped or
+not. No record names the layers that its states are of: the caller states them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.reference.loading import load_tensors
+from eaglectl.reference.target_engine import AuxStates, join_states
+from eaglectl.text import listed
+
+SUFFIXES = (".safetensors", ".ckpt", ".ckpt.gz", ".pt")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The keys of a record: token ids [time], and states [time, layers, width] or [time, layers*width].
+
+    `has_last`: where there is one layer more than was stated, it is the target's last and left out.
+    """
+
+    tokens: str
+    states: str
+    is_joined: bool
+    has_last: bool
+
+
+STACKED = Record("token_ids", "hidden_states", is_joined=False, has_last=True)
+JOINED = Record("input_ids", "aux_hidden_state", is_joined=True, has_last=False)
+RECORDS = (STACKED, JOINED)
+
+
+@dataclass(frozen=True, slots=True)
+class StatesLayers:
+    """What the files should hold: the boundaries `stored`, in the files' order, of `width` channels each.
+
+    `wanted` are the drafter's boundaries; `vocab` is the target's, below which token ids are.
+    """
+
+    stored: tuple[int, ...]
+    wanted: tuple[int, ...]
+    width: int
+    vocab: int
+
+    @property
+    def columns(self) -> list[int]:
+        """The place of each wanted boundary. Raises RefusedError where one is not stored."""
+        if missing := sorted(set(self.wanted) - set(self.stored)):
+            raise RefusedError(
+                f"--states-layers {','.join(map(str, self.stored))}: the drafter takes boundaries"
+                f" {list(self.wanted)}, and the files have none of {missing}; give states that were captured"
+                " for this drafter"
+            )
+        return [self.stored.index(boundary) for boundary in self.wanted]
+
+
+class StoredStates:
+    """States on disk as a `StateSource`; each file is read again for each pass, none is kept in memory."""
+
+    def __init__(
+        self, folder: Path, layers: StatesLayers, device: str, load_embedding: Callable[[], torch.Tensor]
+    ) -> None:
+        """Read and check every file. Raises UsageError, UnreadableError or RefusedError."""
+        self.layers, self.columns, self.device = layers, layers.columns, device
+        self._load_embedding = load_embedding
+        self._embedding: torch.Tensor | None = None
+        self.files: dict[tuple[int, ...], Path] = {}
+        record: Record | None = None
+        for path in state_files(folder):
+            found, tensors = _read_record(path)
+            if record not in (None, found):
+                raise RefusedError(
+                    f"--states {folder}: {path.name} is a record of {found.tokens} and {found.states}, and"
+                    " files before it are of another kind; give the folder of one trainer's run"
+                )
+            record = found
+            tokens, _ = self._checked(path, found, tensors)
+            self.files[tuple(tokens.tolist())] = path
+        assert record is not None
+        self.engine: Mapping[str, str] = {
+            "name": "states",
+            "record": f"{record.tokens}, {record.states}",
+            "files": str(len(self.files)),
+            "device": device,
+            "dtype": "float32",
+        }
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
+        if self._embedding is None:
+            self._embedding = self._load_embedding()
+        return self._embedding
+
+    @property
+    def sequences(self) -> list[list[int]]:
+        """The token ids of each file, without those of files that repeat another's."""
+        return [list(tokens) for tokens in self.files]
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        """Aux hidden states of these sequences, in float32."""
+        aux = []
+        for tokens in batch:
+            path = self.files[tuple(tokens)]
+            record, tensors = _read_record(path)
+            stored, states = self._checked(path, record, tensors)
+            if stored.tolist() != list(tokens):
+                raise UnreadableError(
+                    f"{path} changed while it was read; calibrate when nothing writes to it"
+                )
+            aux.append(states[:, self.columns].flatten(1).to(self.device))
+        return join_states(batch, aux)
+
+    def _checked(
+        self, path: Path, record: Record, tensors: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids [time] and finite states [time, layers, width] in float32."""
+        tokens, states = tensors[record.tokens], tensors[record.states]
+        if tokens.dtype not in (torch.int64, torch.int32) or tokens.numel() == 0:
+            raise RefusedError(
+                f"{path}: {record.tokens} are {tokens.dtype} {list(tokens.shape)}, and no token ids"
+            )
+        if states.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+            raise RefusedError(
+                f"{path}: {record.states} are {states.dtype}; bfloat16, float16 or float32 was expected"
+                " (states in 8 bits are scaled, and their scales are not read here)"
+            )
+        tokens = tokens.flatten()
+        if tokens.min() < 0 or tokens.max() >= self.layers.vocab:
+            raise RefusedError(f"{path}: token ids outside of the target's vocabulary of {self.layers.vocab}")
+        states = self._by_layer(path, record, states, len(tokens)).float()
+        if not bool(states.isfinite().all()):
+            raise RefusedError(f"{path}: {record.states} have NaN or infinite values; leave the file out")
+        return tokens, states
+
+    def _by_layer(self, path: Path, record: Record, states: torch.Tensor, time: int) -> torch.Tensor:
+        """States [time, layers, width], without the target's last layer."""
+        count, width = len(self.layers.stored), self.layers.width
+        if record.is_joined:
+            states = states.squeeze(0) if states.dim() == 3 else states
+            if states.shape == (time, count * width):
+                return states.unflatten(-1, (count, width))
+            needed = f"[{time}, {count * width}]"
+        else:
+            if record.has_last and states.shape == (time, count + 1, width):
+                return states[:, :count]
+            if states.shape == (time, count, width):
+                return states
+            needed = f"[{time}, {count}, {width}] (and one layer more, the target's last)"
+        raise RefusedError(
+            f"{path}: {record.states} are {list(states.shape)}, and {needed} was expected: {time} tokens,"
+            f" {count} layers (--states-layers), {width} channels of the target"
+        )
+
+
+def state_files(folder: Path) -> list[Path]:
+    """The files of states in a folder and those below it, by name.
+
+    Raises UnreadableError where there is no such folder, UsageError where it has none.
+    """
+    if not folder.is_dir():
+        raise UnreadableError(f"--states {folder}: no such folder")
+    files = sorted(path for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
+    if not files:
+        raise UsageError(f"--states {folder}: no {', '.join(SUFFIXES)} in it; give a trainer's hidden states")
+    return files
+
+
+def _read_record(path: Path) -> tuple[Record, Mapping[str, torch.Tensor]]:
+    """The record in a file. Raises UnreadableError for a broken file, RefusedError for another kind."""
+    tensors = load_tensors(path)
+    for record in RECORDS:
+        values = [tensors.get(record.tokens), tensors.get(record.states)]
+        if all(isinstance(value, torch.Tensor) for value in values):
+            return record, tensors
+    keys = listed(sorted(map(str, tensors)), most=6)
+    needed = " or ".join(f"{record.tokens} and {record.states}" for record in RECORDS)
+    raise RefusedError(f"{path} has {keys or 'nothing'}, and {needed} were expected: no hidden states")

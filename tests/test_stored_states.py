@@ -1,0 +1,252 @@
+"""`calibrate --states`: hidden states from files give what a run of the target gives, or are refused."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from safetensors.torch import save_file  # noqa: E402
+
+from eaglectl import api  # noqa: E402
+from eaglectl.conversion.calibration import Statistics, read_statistics  # noqa: E402
+from eaglectl.errors import UsageError  # noqa: E402
+from eaglectl.reference.target import load_target  # noqa: E402
+from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
+from tests.builders import call  # noqa: E402
+from tests.tiny import TARGET, TINY  # noqa: E402
+
+EAGLE3 = str(TINY / "eagle3")
+LENGTHS = (40, 33, 25)
+Files = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def sequences() -> list[tuple[Any, Any]]:
+    """Tokens [time] and states [time, 4, 128] at boundaries 2, 4, 5 and 8 of a few texts."""
+    target = load_target(TARGET, (2, 4, 5, 8), dtype="float32", device="cpu")
+    random = torch.Generator().manual_seed(4)
+    texts = [torch.randint(2, 512, (length,), generator=random).tolist() for length in LENGTHS]
+    found = TransformersEngine(target, "cpu", "float32").states(texts).aux
+    return [
+        (torch.tensor(text), found[row, -len(text) :].unflatten(-1, (4, 128)).contiguous())
+        for row, text in enumerate(texts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(sequences: list[tuple[Any, Any]], tmp_path_factory: pytest.TempPathFactory) -> Statistics:
+    """The statistics of a run of the target over the same tokens."""
+    folder = tmp_path_factory.mktemp("run")
+    short = [{"prompt_token_ids": tokens[:-4].tolist()} for tokens, _ in sequences]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in short))
+    options = api.CalibrateOptions(prompts=folder / "prompts.jsonl", answer_tokens=4, device="cpu")
+    return api.calibrate(EAGLE3, str(TARGET), options=options)
+
+
+def stacked(folder: Path, number: int, tokens: Any, states: Any) -> None:
+    save_file({"token_ids": tokens, "hidden_states": states}, folder / f"hs_{number}.safetensors")
+
+
+def joined(folder: Path, number: int, tokens: Any, states: Any) -> None:
+    torch.save(record(tokens, states), folder / f"data_{number}.ckpt")
+
+
+def zipped(folder: Path, number: int, tokens: Any, states: Any) -> None:
+    buffer = io.BytesIO()
+    torch.save(record(tokens, states), buffer)
+    (folder / "rows_0-2000").mkdir(exist_ok=True)
+    (folder / f"rows_0-2000/data_{number}.ckpt.gz").write_bytes(gzip.compress(buffer.getvalue()))
+
+
+def record(tokens: Any, states: Any) -> dict[str, Any]:
+    return {
+        "input_ids": tokens,
+        "loss_mask": torch.ones_like(tokens),
+        "hidden_state": states[None, :, 3].clone(),
+        "aux_hidden_state": states[None, :, :3].flatten(2).clone(),
+    }
+
+
+def options(folder: Path, layers: tuple[int, ...] = (2, 4, 5)) -> api.CalibrateOptions:
+    return api.CalibrateOptions(states=folder, states_layers=layers, device="cpu")
+
+
+def answered(sequences: list[tuple[Any, Any]], run: Statistics) -> list[tuple[Any, Any]]:
+    """The sequences that the run made: its prompts and the target's own answers, with their states."""
+    target = load_target(TARGET, (2, 4, 5, 8), dtype="float32", device="cpu")
+    engine = TransformersEngine(target, "cpu", "float32")
+    made = []
+    for tokens, _ in sequences:
+        text = tokens[:-4].tolist()
+        whole = [*text, *engine.answers([text], 4)[0]]
+        states = engine.states([whole]).aux[0].unflatten(-1, (4, 128))
+        made.append((torch.tensor(whole), states.contiguous()))
+    assert run.tokens == sum(len(tokens) for tokens, _ in made)
+    return made
+
+
+@pytest.mark.parametrize("write", [stacked, joined, zipped], ids=lambda write: write.__name__)
+def test_states_on_disk_give_the_statistics_of_a_run_on_the_same_tokens(
+    write: Callable[..., None], sequences: list[tuple[Any, Any]], run: Statistics, tmp_path: Path
+) -> None:
+    for number, (tokens, states) in enumerate(answered(sequences, run)):
+        write(tmp_path, number, tokens, states)
+    found = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+    assert (found.tokens, found.boundaries) == (run.tokens, (2, 4, 5))
+    assert found.rms == pytest.approx(run.rms, rel=1e-5)
+    assert found.spread == pytest.approx(run.spread, rel=1e-4)
+    assert found.sigma == pytest.approx(run.sigma, rel=1e-5)
+    assert found.matrices is not None and run.matrices is not None
+    assert found.matrices.gram == pytest.approx(run.matrices.gram, rel=1e-3, abs=1e-4)
+    assert found.matrices.cross == pytest.approx(run.matrices.cross, rel=1e-3, abs=1e-4)
+    assert found.engine["name"] == "states" and found.engine["files"] == "3"
+
+
+def test_layers_in_another_order_are_put_in_the_drafters(
+    sequences: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    for number, (tokens, states) in enumerate(sequences):
+        stacked(tmp_path / "one", number, tokens, states)
+        stacked(tmp_path / "other", number, tokens, states[:, [3, 1, 0, 2]].contiguous())
+    one = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "one"))
+    other = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "other", (8, 4, 2, 5)))
+    assert one.rms == other.rms and one.rms[0] < one.rms[2] / 2
+    assert (one.sigma, one.spread) == (other.sigma, other.spread)
+
+
+def test_the_command_writes_statistics_that_convert_takes(
+    sequences: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "states").mkdir()
+    for number, (tokens, states) in enumerate(sequences):
+        joined(tmp_path / "states", number, tokens, states.bfloat16())
+    arguments = ("--states", tmp_path / "states", "--states-layers", "2,4,5", "--device", "cpu")
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "-o", tmp_path / "stats")
+    assert made.code == 0, made.err
+    assert "98 tokens of 3 sequences on disk" in made.out
+    assert read_statistics(tmp_path / "stats").engine["record"] == "input_ids, aux_hidden_state"
+    upgrade = ("--to", "3.1", "--calibration", tmp_path / "stats", "--no-gate", "-o", tmp_path / "out")
+    assert call("convert", EAGLE3, "--target", TARGET, *upgrade).code == 0
+
+
+def changed(name: str, value: Callable[[Any], Any]) -> Callable[[Files], Files]:
+    return lambda tensors: {**tensors, name: value(tensors[name])}
+
+
+def not_a_number(states: Any) -> Any:
+    states = states.clone()
+    states[3, 1, 7] = float("nan")
+    return states
+
+
+BAD: dict[str, tuple[Callable[[Files], Files], str]] = {
+    "width": (changed("hidden_states", lambda states: states[:, :, :96].contiguous()), "128 channels"),
+    "too few layers": (changed("hidden_states", lambda states: states[:, :2].contiguous()), "3 layers"),
+    "too many layers": (changed("hidden_states", lambda states: states.repeat(1, 2, 1)), "3 layers"),
+    "other tokens": (changed("token_ids", lambda tokens: tokens[:-1].clone()), "39 tokens"),
+    "a NaN": (changed("hidden_states", not_a_number), "NaN or infinite"),
+    "8 bits": (changed("hidden_states", lambda states: states.to(torch.float8_e4m3fn)), "8 bits"),
+    "no token ids": (changed("token_ids", lambda tokens: tokens.float()), "no token ids"),
+    "another vocabulary": (changed("token_ids", lambda tokens: tokens + 500), "vocabulary of 512"),
+    "negative ids": (changed("token_ids", lambda tokens: tokens - 600), "vocabulary of 512"),
+    "other names": (lambda tensors: {"states": tensors["hidden_states"]}, "no hidden states"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_is_not_of_this_pair_is_refused_by_its_name(
+    name: str, sequences: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
+    change, words = BAD[name]
+    tokens, states = sequences[0]
+    stacked(tmp_path, 0, *sequences[1])
+    save_file(dict(change({"token_ids": tokens, "hidden_states": states})), tmp_path / "hs_1.safetensors")
+    arguments = ("--states", tmp_path, "--states-layers", "2,4,5", "-o", tmp_path.with_suffix(".out"))
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "--device", "cpu")
+    assert made.code == 1 and words in made.err and "hs_1.safetensors" in made.err
+    assert not tmp_path.with_suffix(".out").exists()
+
+
+@pytest.mark.parametrize("write", [stacked, joined, zipped], ids=lambda write: write.__name__)
+def test_a_truncated_file_could_not_be_read(
+    write: Callable[..., None], sequences: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
+    write(tmp_path, 0, *sequences[0])
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    path.write_bytes(path.read_bytes()[:-500])
+    arguments = ("--states", tmp_path, "--states-layers", "2,4,5", "--device", "cpu")
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "-o", tmp_path.with_suffix(".out"))
+    assert made.code == 3 and "is it truncated?" in made.err and path.name in made.err
+
+
+def test_a_pickle_that_would_run_code_is_not_read(tmp_path: Path) -> None:
+    class Code:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"input_ids": torch.ones(4), "aux_hidden_state": Code()}, tmp_path / "data_0.ckpt")
+    arguments = ("--states", tmp_path, "--states-layers", "2,4,5", "--device", "cpu")
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "-o", tmp_path.with_suffix(".out"))
+    assert made.code == 3 and "cannot be read" in made.err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_files_of_two_trainers_are_not_mixed(sequences: list[tuple[Any, Any]], tmp_path: Path) -> None:
+    joined(tmp_path, 0, *sequences[0])
+    stacked(tmp_path, 1, *sequences[1])
+    arguments = ("--states", tmp_path, "--states-layers", "2,4,5", "--device", "cpu")
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "-o", tmp_path.with_suffix(".out"))
+    assert made.code == 1 and "another kind" in made.err
+
+
+def test_layers_that_the_drafter_does_not_take_are_refused(
+    sequences: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
+    stacked(tmp_path, 0, *sequences[0])
+    arguments = ("--states", tmp_path, "--states-layers", "1,4,5", "--device", "cpu")
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "-o", tmp_path.with_suffix(".out"))
+    assert made.code == 1 and "none of [2]" in made.err
+
+
+USAGE = {
+    "no layers": (["--states", "states"], "--states-layers with their boundaries"),
+    "layers alone": (["--states-layers", "2,4,5"], "pass the folder"),
+    "no numbers": (["--states", "states", "--states-layers", "2,b"], "different boundaries"),
+    "twice": (["--states", "states", "--states-layers", "2,2,5"], "different boundaries"),
+    "and prompts": (["--states", "states", "--states-layers", "2,4,5", "--prompts", "x"], "takes the place"),
+    "and an engine": (
+        ["--states", "states", "--states-layers", "2,4,5", "--engine", "vllm"],
+        "takes the place",
+    ),
+    "an empty folder": (["--states", "states", "--states-layers", "2,4,5"], "no .safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_options_are_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, words = USAGE[name]
+    (tmp_path / "states").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = call("calibrate", EAGLE3, "--target", TARGET, *arguments, "-o", "stats")
+    assert made.code == 2 and words in made.err
+
+
+def test_a_folder_that_is_not_there_could_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="no such folder"):
+        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "nowhere"))
+
+
+def test_sequences_of_a_few_tokens_are_told(sequences: list[tuple[Any, Any]], tmp_path: Path) -> None:
+    tokens, states = sequences[0]
+    stacked(tmp_path, 0, tokens[:3].clone(), states[:3].clone())
+    with pytest.raises(UsageError, match="show no fed-back states"):
+        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
