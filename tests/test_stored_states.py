@@ -16,7 +16,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
 from eaglectl.conversion.calibration import Statistics, read_statistics  # noqa: E402
-from eaglectl.errors import UsageError  # noqa: E402
+from eaglectl.errors import EaglectlError  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
 from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
 from tests.builders import call  # noqa: E402
@@ -248,5 +248,5 @@ def test_a_folder_that_is_not_there_could_not_be_read(tmp_path: Path) -> None:
 def test_sequences_of_a_few_tokens_are_told(sequences: list[tuple[Any, Any]], tmp_path: Path) -> None:
     tokens, states = sequences[0]
     stacked(tmp_path, 0, tokens[:3].clone(), states[:3].clone())
-    with pytest.raises(UsageError, match="show no fed-back states"):
+    with pytest.raises(EaglectlError, match="fed-back states"):
         api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))

@@ -174,7 +174,7 @@ def collect_stored(
                 read_checkpoint(FolderSource(pair.target)), dims.vocab, dims.target_hidden
             ).to(device),
         )
-        sequences = states.sequences
+        sequences = [tokens for tokens in states.sequences if len(tokens) >= MIN_TOKENS]
         prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
         work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
         model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
@@ -259,6 +259,18 @@ def _check(options: CalibrateOptions) -> None:
         raise UsageError("--sample draws from a file of prompts; give it with --prompts")
     if options.tensor_parallel_size < 1:
         raise UsageError("--tensor-parallel-size needs to be at least 1")
+    _check_states(options)
+    if options.tensor_parallel_size > 1 and options.engine != "vllm":
+        raise UsageError(
+            "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
+        )
+    check_engine_arguments(options.engine_arguments, is_calibration=True)
+    if options.engine_arguments and options.engine != "vllm":
+        raise UsageError("--engine-arg is for vLLM: pass --engine vllm")
+
+
+def _check_states(options: CalibrateOptions) -> None:
+    """Raise UsageError for options of a run beside states on disk."""
     if options.states is None and options.states_layers is not None:
         raise UsageError("--states-layers is of --states; pass the folder of the hidden states too")
     run = (options.prompts, options.answer_tokens, options.engine, options.tensor_parallel_size)
@@ -267,13 +279,6 @@ def _check(options: CalibrateOptions) -> None:
             "--states takes the place of a run of the target; leave --prompts, --answer-tokens, --engine and"
             " --tensor-parallel-size out"
         )
-    if options.tensor_parallel_size > 1 and options.engine != "vllm":
-        raise UsageError(
-            "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
-        )
-    check_engine_arguments(options.engine_arguments, is_calibration=True)
-    if options.engine_arguments and options.engine != "vllm":
-        raise UsageError("--engine-arg is for vLLM: pass --engine vllm")
 
 
 def _require_torch() -> None:
