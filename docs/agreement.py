@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.engine import trained
 from tests.engine.agreement import judging, records
 from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.llamacpp import judging as llamacpp_judging
@@ -28,6 +29,16 @@ it does). `test_recorded_agreement.py`, `test_recorded_sglang.py` and `test_reco
 
 | engine | runner | cases | what it did | exceptions |
 |---|---|---|---|---|
+"""
+PARITY = """
+## The same acceptance in every engine
+
+The trained pair of `fixtures/tiny`, float32, greedy, k={trained.K}: {trained.TOKENS} tokens behind each of
+{trained.COUNT} prompts of up to {trained.LONGEST} tokens. Each engine runs its own code; its tests also hold
+drafts and answers to the reference's, token for token.
+
+| engine | rounds | accepted draft tokens | mean acceptance length |
+|---|---|---|---|
 """
 
 
@@ -61,12 +72,21 @@ def page() -> str:
     unrun = len(set(CHOSEN) - set(second))
     rest += f"\n{unrun} of the {len(CHOSEN)} cases chosen for V2 are not recorded yet.\n" if unrun else ""
     rest += "\nOn a GPU: not run.\n"
+    rest += _parity()
     exceptions = (
         _exceptions("vLLM", judging.JUSTIFIED),
         _exceptions("SGLang", sglang_judging.JUSTIFIED),
         _exceptions("llama.cpp", llamacpp_judging.JUSTIFIED),
     )
     return HEAD + "".join(rows) + rest + "".join(exceptions)
+
+
+def _parity() -> str:
+    rows = [
+        f"| {engine} | {rounds} | {taken} | {1 + taken / rounds:.3f} |\n"
+        for engine, (rounds, taken) in trained.recorded().items()
+    ]
+    return PARITY.format(trained=trained) + "".join(rows)
 
 
 def _row(engine: str, runner: str, verdicts: list[str], justified: Mapping[str, str]) -> str:

@@ -11,19 +11,18 @@ from typing import Any
 
 from tests.engine import parity_child  # isort: skip
 
-from transformers import AutoTokenizer
-
 import eaglectl
 from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
 from eaglectl.api.converting import ConvertOptions
+from tests.engine import trained
 from tests.engine.agreement.bases import target
 from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.forks import Death, forked
 from tests.engine.rounds import K, in_reference
 from tests.engine.spellings import SPELLINGS
-from tests.tiny import PROMPTS, TARGET
+from tests.tiny import TARGET
 
-PROMPTS_RUN, LONGEST, PATIENCE = 3, 60, 400.0
+PATIENCE = 400.0
 TRAINED = "trained pair"
 
 
@@ -64,9 +63,7 @@ def _captured(root: Path, name: str) -> dict[str, Any]:
 
 def _trained(root: Path, drafter: Path) -> dict[str, Any]:
     """The trained pair on the same prompts in this runner and in the reference."""
-    tokenizer = AutoTokenizer.from_pretrained(TARGET, trust_remote_code=False)
-    lines = PROMPTS.read_text(encoding="utf-8").splitlines()[:PROMPTS_RUN]
-    prompts = [tokenizer(json.loads(line)["prompt"])["input_ids"][:LONGEST] for line in lines]
+    prompts = trained.prompts()
     folder = root / "drafter"
     meant = eaglectl.convert(str(drafter), folder, ConvertOptions(target=str(TARGET))).plan.drafter
     rounds, output = parity_child.in_vllm(TARGET, folder, prompts, is_mla=False)
@@ -77,7 +74,6 @@ def _trained(root: Path, drafter: Path) -> dict[str, Any]:
         "reference_drafts": [[tokens for tokens, _ in prompt] for prompt in ours],
         "tokens": output,
         "reference_tokens": [found.tokens for found in generated],
-        "accepted": [sum(found.accepted) for found in generated],
     }
 
 

@@ -13,10 +13,9 @@ from eaglectl.drafter.drafter import Target
 from eaglectl.engines import vllm
 from eaglectl.engines.layers import capture
 from tests.conftest import FIXTURES
-from tests.engine import pairs
+from tests.engine import pairs, trained
 from tests.engine.agreement.cases import CASES
 from tests.engine.spellings import SPELLINGS
-from tests.tiny import TINY
 
 RUNNERS = {"V1": "vllm.v1.worker.cpu_model_runner", "V2": "vllm.v1.worker.cpu.model_runner"}
 TRAINED = "trained pair"
@@ -32,9 +31,14 @@ def _answers(runner: str, root: Path) -> Any:
     (root / "work").mkdir()
     command = [sys.executable, "-W", "ignore", "-m", "tests.engine.runner_child"]
     process = subprocess.Popen(
-        [*command, str(root / "work"), str(TINY / "eagle3.1"), str(root / "answer.json")],
+        [*command, str(root / "work"), str(trained.DRAFTER), str(root / "answer.json")],
         cwd=FIXTURES.parent,
-        env={**os.environ, "ENGINE_RUNNER": runner, "VLLM_LOGGING_LEVEL": "ERROR"},
+        env={
+            **os.environ,
+            "ENGINE_RUNNER": runner,
+            "ENGINE_NEW_TOKENS": str(trained.TOKENS),
+            "VLLM_LOGGING_LEVEL": "ERROR",
+        },
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -73,7 +77,7 @@ def test_the_trained_pair_drafts_and_answers_as_in_the_reference(
     assert found["tokens"] == found["reference_tokens"]
     for drafts, reference in zip(found["drafts"], found["reference_drafts"], strict=True):
         assert drafts[: len(reference)] == reference
-    assert sum(found["accepted"]) > 0
+    assert trained.accepted(found["drafts"], found["tokens"]) == trained.recorded()[f"vllm==0.32.0, {runner}"]
 
 
 def test_both_runners_accept_the_same_of_the_trained_pair(answers: dict[str, Any]) -> None:

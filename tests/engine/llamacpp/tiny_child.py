@@ -8,39 +8,37 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.reference.loading import load_drafter
 from eaglectl.reference.speculation import DecodingSettings, DraftSession, SpeculativeDecoder
 from eaglectl.reference.target import load_target
+from tests.engine import trained
 from tests.engine.llamacpp.engine import draft, load_converter, to_gguf
-from tests.tiny import PROMPTS, TARGET, TINY
+from tests.tiny import TARGET
 
-K, COUNT, PROMPTS_RUN = 3, 32, 6
+COUNT = trained.TOKENS
 
 
 def main() -> None:
     """Convert the pair, run both and write what each drafted and answered."""
     out = Path(sys.argv[1])
     root = out.parent
-    tokenizer = AutoTokenizer.from_pretrained(TARGET, trust_remote_code=False)
-    lines = PROMPTS.read_text(encoding="utf-8").splitlines()[:PROMPTS_RUN]
-    prompts = [tokenizer(json.loads(line)["prompt"])["input_ids"] for line in lines]
+    prompts = trained.prompts()
     options = ConvertOptions(layout="llama.cpp", target=str(TARGET))
-    drafter = eaglectl.convert(str(TINY / "eagle3"), root / "drafter", options).plan.drafter
+    drafter = eaglectl.convert(str(trained.DRAFTER), root / "drafter", options).plan.drafter
     load_converter()
     to_gguf(TARGET, root / "target.gguf")
     to_gguf(root / "drafter", root / "drafter.gguf", TARGET)
-    served = draft(root / "target.gguf", root / "drafter.gguf", prompts, K, COUNT)
+    served = draft(root / "target.gguf", root / "drafter.gguf", prompts, trained.K, COUNT)
     rounds = sum(map(len, served.drafts))
     boundaries = drafter.aux.boundaries
     assert boundaries is not None
     model = load_drafter(root / "drafter", drafter, dtype="float32", device="cpu")
     loaded = load_target(TARGET, boundaries, dtype="float32", device="cpu")
     drafts, answers, length = _reference(
-        SpeculativeDecoder(loaded, model, DecodingSettings(K, COUNT)), prompts
+        SpeculativeDecoder(loaded, model, DecodingSettings(trained.K, COUNT)), prompts
     )
     out.write_text(
         json.dumps(

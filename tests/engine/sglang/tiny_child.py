@@ -1,6 +1,6 @@
 """Run by test_tiny_sglang: a trained pair in SGLang and in the reference, in a process of its own.
 
-Arguments: TARGET DRAFTER PROMPTS.json TOKENS ANSWER.json.
+Arguments: TARGET DRAFTER ANSWER.json.
 """
 
 import json
@@ -10,24 +10,20 @@ from pathlib import Path
 from tests.engine.sglang import engine  # isort: skip
 
 import torch
-from transformers import AutoTokenizer
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.reference.loading import load_drafter
 from eaglectl.reference.speculation import DecodingSettings, DraftSession, SpeculativeDecoder
 from eaglectl.reference.target import load_target
-
-K = 3
+from tests.engine import trained
 
 
 def main() -> None:
     """Run both and write what each drafted and answered."""
-    target, drafter, prompts, tokens, out = (Path(word) for word in sys.argv[1:])
-    tokenizer = AutoTokenizer.from_pretrained(target, trust_remote_code=False)
-    ids = [tokenizer(text)["input_ids"] for text in json.loads(prompts.read_text())]
-    count = int(str(tokens))
-    served = engine.generate(engine.start(target, drafter, K), ids, count)
+    target, drafter, out = (Path(word) for word in sys.argv[1:])
+    ids, count = trained.prompts(), trained.TOKENS
+    served = engine.generate(engine.start(target, drafter, trained.K), ids, count)
     drafts, answers, length = _reference(target, drafter, ids, count)
     out.write_text(
         json.dumps(
@@ -64,7 +60,7 @@ def _reference(
     drafts, answers, accepted = [], [], 0
     for prompt in prompts:
         rows.clear()
-        (found,) = SpeculativeDecoder(loaded, model, DecodingSettings(K, count)).run([prompt])
+        (found,) = SpeculativeDecoder(loaded, model, DecodingSettings(trained.K, count)).run([prompt])
         drafts.append(list(rows))
         answers.append(list(found.tokens)[:count])
         accepted += sum(found.accepted)
