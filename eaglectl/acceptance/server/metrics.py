@@ -73,26 +73,7 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _fault(server, names, f"is not UTF-8 text (byte {error.start})") from None
-    # how a sample of them begins, whatever follows
-    begins = tuple(f"{name}{end}" for name in names.every for end in "{ \t")
-    samples: dict[str, tuple[str, int]] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        match = SAMPLE.fullmatch(line) if line.startswith(names.every) else None
-        if match is None or match[1] not in names.every:
-            if line.startswith(begins):
-                raise _unreadable(server, names, number, line)
-            continue
-        if names.is_rounded and "e" in match[3].lower():
-            raise UnreadableError(
-                f"{server}{PATH} has {match[1]} {server.shown(match[3])}: {names.title} rounds large counts;"
-                " restart the server"
-            )
-        key, value = _key(match[1], match[2] or "", names), _value(match[3])
-        labelled = f"{match[1]}{match[2]}"
-        # the format has each sample once, and a sum would count it twice
-        if key is None or value is None or labelled in samples:
-            raise _unreadable(server, names, number, line)
-        samples[labelled] = key, value
+    samples = _samples(server, text, names)
     counters: dict[str, int] = {}
     for key, value in samples.values():
         counters[key] = counters.get(key, 0) + value
@@ -102,6 +83,36 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
     ):
         raise _fault(server, names, f"counts by positions that are not 0, 1, 2 ... up to {MAX_STEPS - 1}")
     return counters
+
+
+def _samples(server: Server, text: str, names: CounterNames) -> dict[str, tuple[str, int]]:
+    """Key and value of each sample of the four, by its name and labels."""
+    # how a sample of them begins, whatever follows
+    begins = tuple(f"{name}{end}" for name in names.every for end in "{ \t")
+    samples: dict[str, tuple[str, int]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        match = SAMPLE.fullmatch(line) if line.startswith(names.every) else None
+        if match is None or match[1] not in names.every:
+            if line.startswith(begins):
+                raise _unreadable(server, names, number, line)
+            continue
+        _check_exact(server, names, match)
+        key, value = _key(match[1], match[2] or "", names), _value(match[3])
+        labelled = f"{match[1]}{match[2]}"
+        # the format has each sample once, and a sum would count it twice
+        if key is None or value is None or labelled in samples:
+            raise _unreadable(server, names, number, line)
+        samples[labelled] = key, value
+    return samples
+
+
+def _check_exact(server: Server, names: CounterNames, match: re.Match[str]) -> None:
+    """Raise UnreadableError for a count that the server rounded."""
+    if names.is_rounded and "e" in match[3].lower():
+        raise UnreadableError(
+            f"{server}{PATH} has {match[1]} {server.shown(match[3])}: {names.title} rounds large counts;"
+            " restart the server"
+        )
 
 
 def count_positions(counters: Counters, names: CounterNames = VLLM) -> int:
