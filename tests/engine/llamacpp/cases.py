@@ -1,4 +1,4 @@
-"""The drafters that llama.cpp was run with: of those of the vLLM records, and its own."""
+"""The drafters that llama.cpp was run with: its own, and those of the vLLM records that are recorded here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from tests.engine.agreement import cases as shared
 from tests.engine.agreement.bases import DRAFT, DRAFTED, HIDDEN, VOCAB, Files, drafter, target, uniform
 from tests.engine.agreement.edits import Edit, add, both, config, drop, inside, noise, rename
 from tests.engine.agreement.plain import ATTENTION, IDS, KEYS, NESTED, ROWS, second_layer
+from tests.engine.llamacpp.records import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +140,6 @@ SPECULATORS: dict[str, Edit] = {
     "architectures Eagle3Speculator": config(architectures=["Eagle3Speculator"]),
     "verifier_norm": noise("verifier_norm.weight", HIDDEN),
 }
-# of the cases that vLLM was run with, every nth of a base is run with llama.cpp too
-SHARED = {
-    "llama3": 4,
-    "llama31": 15,
-    "llama-shared": 2,
-    "llama-fresh": 3,
-    "qwen3": 30,
-    "mla3": 40,
-    "speculators31": 20,
-}
 
 
 def speculators_drafter() -> Files:
@@ -176,12 +167,12 @@ def _every() -> dict[str, Case]:
     }
     for name in ("ids 1, 4, 6", "ids 2, 4, 8", "norm_before_residual"):
         found[f"qwen3-target/{name}"] = Case("qwen3-target", qwen_target_drafter, OWN[name], "qwen3")
-    for base, step in SHARED.items():
-        names = [name for name, case in shared.CASES.items() if case.base == base]
-        kind = shared.BASES[base].kind
-        found |= {
-            name: Case(base, partial(drafter, base), shared.CASES[name].edit, kind) for name in names[::step]
-        }
+    # of the cases that vLLM was run with those that are recorded
+    for name in read():
+        if name in shared.CASES:
+            case = shared.CASES[name]
+            kind = shared.BASES[case.base].kind
+            found[name] = Case(case.base, partial(drafter, case.base), case.edit, kind)
     return found
 
 

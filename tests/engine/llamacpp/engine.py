@@ -14,7 +14,7 @@ from tests.conftest import FIXTURES
 ROOT = Path(os.environ.get("EAGLECTL_LLAMACPP", FIXTURES.parent / ".llamacpp"))
 # what `make test-llamacpp` puts there: the source, what it builds, and the converter's own Python packages
 SOURCE, BUILD, PACKAGES = ROOT / "source", ROOT / "build", ROOT / "packages"
-DRAFTS = BUILD / "bin/drafts"
+DRAFTS = BUILD / "drafts"
 LAYERS = re.compile(r"extract_layers = \[([-\d, ]+)\]")
 LAST_WORDS = (
     r"error loading model: .*",
