@@ -84,9 +84,9 @@ def test_vllm_builds_three_states_for_a_renamed_class_that_names_none(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("release", "outcome"), [("0.26.0", "differs"), ("0.27.0", "as trained"), ("0.33.0", "as trained")]
+    ("release", "outcome"), [("0.24.0", "differs"), ("0.25.0", "as trained"), ("0.33.0", "as trained")]
 )
-def test_the_v2_runner_reads_target_layer_ids_as_outputs_since_0_27(
+def test_the_v2_runner_reads_target_layer_ids_as_outputs_since_0_25(
     release: str, outcome: str, tmp_path: Path
 ) -> None:
     source = edited(tmp_path, architectures=["Eagle3Qwen3ForCausalLM"], num_aux_hidden_states=5)

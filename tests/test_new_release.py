@@ -139,7 +139,8 @@ def test_inspect_shows_what_the_newest_release_captures(tmp_path: Path) -> None:
     captured = {reading.engine: reading.boundaries for reading in inspection.captured_layers}
     assert captured["vLLM, V2 runner"] == (1, 4, 6) and captured["SGLang"] == (2, 4, 5)
     assert "vLLM, V1 runner" not in captured
-    assert inspection.verdicts[-2].release == "0.99.0" and inspection.verdicts[-2].outcome == "differs"
+    newest = [verdict for verdict in inspection.verdicts if verdict.engine == "vllm"][-1]
+    assert newest.release == "0.99.0" and newest.outcome == "differs"
 
 
 @pytest.mark.usefixtures("new_release")

@@ -254,7 +254,7 @@ def test_explaining_no_rule_names_the_nearest() -> None:
 def test_ids_and_names_of_rules_are_each_one_rules_own() -> None:
     assert len({one.id for one in rules()}) == len({one.name for one in rules()}) == len(rules())
     assert all(
-        re.fullmatch(r"EGL[0-9]{3,4}", one.id) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.name)
+        re.fullmatch(r"EGL[0-9]{3,4}", one.id) and re.fullmatch(r"[a-z0-9.]+(-[a-z0-9]+)*", one.name)
         for one in rules()
     )
 
