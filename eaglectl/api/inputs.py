@@ -29,9 +29,11 @@ def open_target(text: str | None, name: str | None = None) -> Target:
     return Target(name) if text is None else known_target(text, target_source(text), name)
 
 
-def known_target(text: str, source: Source, name: str | None = None) -> Target:
-    """What the config.json among a target's files states. Raises UnreadableError."""
-    target = read_target(read_config(source, is_target=True), name)
+def known_target(
+    text: str, source: Source, name: str | None = None, config: Mapping[str, Any] | None = None
+) -> Target:
+    """What the config.json among a target's files states; `config` is its content. Raises UnreadableError."""
+    target = read_target(read_config(source, is_target=True) if config is None else config, name)
     if target.depth is None:
         raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers and no num_layers")
     # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name

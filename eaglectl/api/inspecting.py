@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
-from eaglectl.api.validating import given_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.drafter.drafter import Note
@@ -16,7 +15,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.results import Inspection
 from eaglectl.validation.judge import errors_for_engines
-from eaglectl.validation.subject import Subject
+from eaglectl.validation.subject import GivenTarget, Subject
 
 
 def inspect(
@@ -32,16 +31,18 @@ def inspect(
     opened = open_source(source)
     checkpoint = read_checkpoint(opened)
     choice = fitting_target(choose_target(checkpoint.source, target), checkpoint, answers)
-    drafter = read_drafter(checkpoint, answers, choice.known())
+    known, target_config = choice.read()
+    drafter = read_drafter(checkpoint, answers, known)
     drafter = replace(drafter, notes=tuple(_explained(note, choice) for note in drafter.notes))
     names, config = tuple(checkpoint.tensors), checkpoint.config
     flat = by_name(drafter.producer).flat(config)
 
-    subject = Subject(opened, given_target(choice), answers=answers, headers_only=True)
+    given = GivenTarget(known, None, target_config, choice.text)
+    subject = Subject(opened, given, answers=answers, headers_only=True, read=(checkpoint, drafter))
     errors = tuple(f"{rule}: {message}" for rule, message in errors_for_engines(subject) if rule)
 
     def judge(one: EngineRequest) -> tuple[Verdict, ...]:
-        found = verdicts(drafter, config, flat, names, one, subject.target.config)
+        found = verdicts(drafter, config, flat, names, one, target_config)
         return tuple(_with(errors, verdict) for verdict in found)
 
     every = (

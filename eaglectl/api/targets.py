@@ -47,10 +47,15 @@ class TargetChoice:
 
     def known(self, name: str | None = None) -> Target:
         """What the target's config.json states, with how it was found."""
+        return self.read(name)[0]
+
+    def read(self, name: str | None = None) -> tuple[Target, Mapping[str, Any] | None]:
+        """What the target's config.json states, with how it was found, and the config itself."""
         if self.place is None or self.text is None:
-            return Target(name, origin=self.how)
-        target = known_target(self.text, target_source(self.place), name)
-        return replace(target, origin=self.how)
+            return Target(name, origin=self.how), None
+        source = target_source(self.place)
+        config = read_config(source, is_target=True)
+        return replace(known_target(self.text, source, name, config), origin=self.how), config
 
 
 def choose_target(

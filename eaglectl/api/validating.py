@@ -68,7 +68,7 @@ def validate(
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            given_target(_chosen_target(opened, options)),
+            _given_target(_chosen_target(opened, options)),
             tuple(parse_engine(text) for text in options.engines or policy.engines),
             options.answers,
             policy,
@@ -97,7 +97,7 @@ def _chosen_target(source: Source, options: ValidateOptions) -> TargetChoice:
     return choice
 
 
-def given_target(choice: TargetChoice) -> GivenTarget:
+def _given_target(choice: TargetChoice) -> GivenTarget:
     """The files of a target; without its config where that cannot be read."""
     if choice.place is None:
         return GivenTarget(choice.known())

@@ -66,7 +66,7 @@ class Subject:
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 
     `requests` are the engine releases to validate for. With `headers_only` no tensor data is read.
-    `unpickled` is a copy of weights that are pickles, or why there is none.
+    `unpickled` is a copy of weights that are pickles, or why there is none. `read` is what was read already.
     """
 
     source: "FolderSource | HubSource"
@@ -77,9 +77,12 @@ class Subject:
     headers_only: bool = False
     on_progress: OnProgress | None = None
     unpickled: "FolderSource | EaglectlError | None" = None
+    read: tuple[Checkpoint, Drafter] | None = None
 
     @cached_property
     def _reading(self) -> _Reading:
+        if self.read:
+            return _Reading(self.read[0].config, *self.read)
         config = checkpoint = None
         try:
             config = read_config(self.source)

@@ -17,6 +17,7 @@ Outcome = Literal["pass", "fail", "could-not-look"]
 # what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
 # where its weights are
 NOT_SERVED = ("files", "release")
+LEAKS = ("local-path", "leaked-secret")
 WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index")
 # a rule's id, "" where no rule reports it, and the reason
 Reason = tuple[str, str]
@@ -160,7 +161,8 @@ def general_errors(subject: Subject, findings: Sequence[Finding]) -> Iterator[Re
 def changes_serving(rule: Rule) -> bool:
     """Whether what the rule reports changes how any engine serves the checkpoint."""
     is_of_one_engine = rule.family.startswith("serving")
-    return not is_of_one_engine and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
+    is_served = not is_of_one_engine and rule.name not in LEAKS
+    return is_served and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
 
 
 def _is_read(rule: Rule, subject: Subject) -> bool:
