@@ -21,6 +21,7 @@ import agreement
 import engine_release
 import published
 import round_trips
+import troubleshooting
 from pains import PAINS
 
 PAGE = Path(__file__).with_name("rules.md")
@@ -118,6 +119,7 @@ if __name__ == "__main__":
     engine_release.PAGE.write_text(engine_release.page())
     published.PAGE.write_text(published.page())
     round_trips.PAGE.write_text(round_trips.page())
+    troubleshooting.PAGE.write_text(troubleshooting.page())
     os.chdir(ROOT)
     for path in (README, LLAMACPP):
         path.write_text(readme(path.read_text()))

@@ -15,6 +15,7 @@ import eaglectl
 from eaglectl.acceptance.job import LoadResult
 from eaglectl.conversion.calibration import Statistics, write_statistics
 from eaglectl.reports.json.calibrate import calibrate_document
+from eaglectl.reports.json.diagnose import diagnose_document
 from eaglectl.reports.json.load import load_document
 from eaglectl.reports.json.smoke import smoke_document
 from tests.builders import call, drafter_folder
@@ -92,6 +93,13 @@ def smoked(_: Path) -> Any:
     return smoke_document(replace(report, run=replace(report.run, engine="reference")))
 
 
+def diagnosed(_: Path) -> Any:
+    """One that ends before anything runs, with a run beside it."""
+    diagnosis = eaglectl.diagnose(NATIVE, NATIVE)
+    evidence = replace(diagnosis.evidence, reference=smoke_report())
+    return diagnose_document(replace(diagnosis, evidence=evidence))
+
+
 def planned_upload(folder: Path) -> Any:
     return call("upload", drafter_folder(folder), "org/name", "--dry-run", "--json").document
 
@@ -106,6 +114,7 @@ def verified(folder: Path) -> Any:
 DOCUMENTS: dict[str, Callable[[Path], Any]] = {
     "calibrate": lambda _: calibrate_document(statistics(), Path("statistics")),
     "convert": converted,
+    "diagnose": diagnosed,
     "diff": command("diff", NATIVE, IDS),
     "engines": command("engines"),
     "error": command("inspect", "nowhere/at/all"),

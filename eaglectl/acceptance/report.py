@@ -29,8 +29,9 @@ class SmokeReport:
     """What one drafter did on one engine.
 
     `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict "fail",
-    `gaps` those for "could-not-look". `choice` is where the prompts are from. `variants` and
-    `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config and weights.
+    `gaps` those for "could-not-look". `choice` is where the prompts are from. `variants` (of
+    `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
+    and weights.
     `trust_remote_code`: the target's own code was allowed to run.
     """
 
@@ -54,6 +55,7 @@ class SmokeReport:
     ignores_eos: bool = False
     gaps: tuple[str, ...] = ()
     choice: PromptChoice | None = None
+    probed: Sensitivity | None = None
 
     @property
     def verdict(self) -> str:
@@ -149,7 +151,7 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     `repair` gives the command that converts with a reading.
     """
     notes = (*report.notes, *probed.notes, *_doubtful(probed))
-    report = replace(report, variants=probed.variants, notes=notes)
+    report = replace(report, variants=probed.variants, notes=notes, probed=probed)
     best = probed.best
     if best is None:
         return report

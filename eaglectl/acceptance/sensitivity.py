@@ -63,10 +63,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Every reading that was tried, and what limits the result."""
+    """Every reading that was tried, and what limits the result.
+
+    `fall` is where acceptance falls; `left_out` of `starts` drafts begin past the drafter's positions.
+    """
 
     variants: tuple[Variant, ...]
     notes: tuple[str, ...] = ()
+    fall: "Fall | None" = None
+    left_out: int = 0
+    starts: int = 0
 
     @property
     def best(self) -> Variant | None:
@@ -83,9 +89,8 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target)))
     first = _FirstPass(stage, tried, results)
     if first.left_out == first.starts:
-        return Sensitivity(
-            (), (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
-        )
+        notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
+        return Sensitivity((), notes, first.fall, first.left_out, first.starts)
     stated = first.run(stage.drafter, stage.boundaries)
     runs: list[tuple[Candidate, _Drafts]] = []
     for number, candidate in enumerate(tried, 1):
@@ -101,7 +106,7 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
         judged.append(_judged(variant, gain, len(runs)))
     verified = _verified(first, judged, {candidate.option: candidate for candidate, _ in runs})
-    return Sensitivity(verified, tuple(first.notes()))
+    return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
 
 
 def _judged(variant: Variant, gains: npt.NDArray[np.float64], tries: int) -> Variant:
@@ -245,7 +250,7 @@ class _FirstPass:
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
         return bool(gain >= (1.0 if candidate.is_of_positions else LEAST_GAIN))
 
-    def _fall(self) -> "_Fall | None":
+    def _fall(self) -> "Fall | None":
         """Where the share of right first draft tokens falls, by powers of two; None where it does not."""
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
@@ -259,7 +264,7 @@ class _FirstPass:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fall:
+class Fall:
     """A position, and the shares of right first draft tokens before it and from it on."""
 
     position: int
@@ -267,7 +272,7 @@ class _Fall:
     above: float
 
 
-def find_fall(positions: Integers, right: npt.NDArray[np.float64]) -> _Fall | None:
+def find_fall(positions: Integers, right: npt.NDArray[np.float64]) -> Fall | None:
     """The power of two at which `right` falls most beyond chance; None where it falls at none."""
     best, most = None, FALL_ERRORS
     edge = FIRST_EDGE
@@ -277,7 +282,7 @@ def find_fall(positions: Integers, right: npt.NDArray[np.float64]) -> _Fall | No
             below, above, mean = before.mean(), after.mean(), right.mean()
             error = (mean * (1 - mean) * (1 / len(before) + 1 / len(after))) ** 0.5
             if above < FALL * below and below - above > most * error:
-                best, most = _Fall(edge, float(below), float(above)), (below - above) / error
+                best, most = Fall(edge, float(below), float(above)), (below - above) / error
         edge *= 2
     return best
 

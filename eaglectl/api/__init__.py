@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from eaglectl.api.comparing import diff as diff
     from eaglectl.api.converting import ConvertOptions as ConvertOptions
     from eaglectl.api.converting import convert as convert
+    from eaglectl.api.diagnosing import DiagnoseOptions as DiagnoseOptions
+    from eaglectl.api.diagnosing import diagnose as diagnose
     from eaglectl.api.fixing import fix as fix
     from eaglectl.api.inputs import open_target as open_target
     from eaglectl.api.inputs import parse_answers as parse_answers
@@ -49,6 +51,7 @@ MODULES: Mapping[str, str] = {
     "Conversion": "results",
     "ConvertOptions": "api.converting",
     "Destination": "publishing.plan",
+    "DiagnoseOptions": "api.diagnosing",
     "DiffOptions": "api.comparing",
     "FailedSource": "results",
     "FixResult": "results",
@@ -63,6 +66,7 @@ MODULES: Mapping[str, str] = {
     "calibrate": "api.calibrating",
     "check_options": "api.validating",
     "convert": "api.converting",
+    "diagnose": "api.diagnosing",
     "diff": "api.comparing",
     "fix": "api.fixing",
     "inspect": "api.inspecting",

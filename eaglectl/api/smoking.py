@@ -115,7 +115,9 @@ def smoke(
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
-        return _with_probe(report, job, options.probe, partial(_repair, given, target, options.answers))
+        return _with_probe(
+            report, job, options.probe, partial(repair_command, given, target, options.answers)
+        )
 
 
 def load_only(
@@ -200,7 +202,7 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
     return digests
 
 
-def _repair(source: str, target: str | None, answers: Answers, variant: "Variant") -> str:
+def repair_command(source: str, target: str | None, answers: Answers, variant: "Variant") -> str:
     """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
     option, value = variant.option.split(" ")
     if option == "--aux-layers":

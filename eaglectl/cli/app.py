@@ -10,6 +10,7 @@ import eaglectl
 from eaglectl.cli.calibrate import calibrate_command
 from eaglectl.cli.convert import convert_command
 from eaglectl.cli.demo import demo_command
+from eaglectl.cli.diagnose import diagnose_command
 from eaglectl.cli.diff import diff_command
 from eaglectl.cli.engines import engines_app
 from eaglectl.cli.explain import explain_command
@@ -30,6 +31,7 @@ COMMANDS: Mapping[Callable[..., None], str] = {
     calibrate_command: "Collect statistics of the target for `convert --to 3.1`.",
     validate_command: "Check drafters by rules and by engine release.",
     smoke_command: "Run a drafter with its target and measure acceptance.",
+    diagnose_command: "Find why a drafter's acceptance is low.",
     diff_command: "Compare two drafters, whatever their layouts.",
     upload_command: "Check, publish in one commit, and verify the commit.",
     verify_command: "Compare a downloaded folder with its record.",

@@ -204,6 +204,8 @@ COMMANDS: dict[str, list[str]] = {
     "upload": ["upload", "IT", "org/drafter", "--dry-run"],
     "upload json": ["upload", "IT", "org/drafter", "--dry-run", "--json"],
     "smoke": ["smoke", "IT", "--target", "IT", "--engine", "http://127.0.0.1:9", "--timeout", "1"],
+    "diagnose": ["diagnose", "IT", "--target", "IT"],
+    "diagnose json": ["diagnose", "IT", "--target", "IT", "--json"],
     "calibrate": ["calibrate", "IT", "--target", "IT", "-o", "statistics"],
 }
 

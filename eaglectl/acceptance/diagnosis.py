@@ -1,0 +1,156 @@
+"""Why acceptance is low: a list of causes in order, of which the first that the evidence shows is named."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.validation.judge import Report
+
+Ending = Literal["file", "engine", "pair", "prompts", "training", "healthy", "not found", "could not look"]
+Stage = Literal["reading", "reference", "engine", "measured"]
+STAGES: tuple[Stage, ...] = ("reading", "reference", "engine", "measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was looked at, stage by stage; a part that was not run is None.
+
+    `reference` has the results of the sensitivity probe, and `sampled` is a second run of it at the
+    temperature that was asked for, `templated` one of the same texts through the target's chat template. The
+    `*_refusal` are why a run refused the drafter, the `*_gap` why there was none. `expected` is the
+    acceptance length that training reported; `commands` are those to run next, by name.
+    """
+
+    validated: Report
+    commands: Mapping[str, str]
+    engine_name: str | None = None
+    reference: SmokeReport | None = None
+    reference_refusal: str = ""
+    reference_gap: str = ""
+    engine: SmokeReport | None = None
+    engine_refusal: str = ""
+    engine_gap: str = ""
+    sampled: SmokeReport | None = None
+    templated: SmokeReport | None = None
+    has_unused_template: bool = False
+    expected: float | None = None
+    is_target_quantised: bool = False
+
+    @property
+    def served(self) -> SmokeReport | None:
+        """The run that a user sees: the engine's, or the reference's where no engine ran."""
+        return self.engine or self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What shows a cause: a sentence, and the commands to run next."""
+
+    words: str
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotLooked:
+    """Why the evidence has nothing on a cause."""
+
+    reason: str
+
+
+Test = Callable[[Evidence], Shown | NotLooked | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause: its id, how a diagnosis with it ends, when it can be tested, and its test.
+
+    `title` names it, `how` states what the test looks at and `advice` what to do about it, for the
+    documentation. The test gives None where the evidence rules the cause out.
+    """
+
+    id: str
+    ending: Ending
+    stage: Stage
+    title: str
+    how: str
+    advice: str
+    test: Test
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason."""
+
+    source: str
+    target: str
+    cause: str
+    ending: Ending
+    title: str
+    words: str
+    commands: tuple[str, ...]
+    ruled_out: tuple[str, ...]
+    not_looked: tuple[tuple[str, str], ...]
+    evidence: Evidence = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """ "pass" for healthy, "could-not-look", or "fail" for a cause and for none that was found."""
+        return {"healthy": "pass", "could not look": "could-not-look"}.get(self.ending, "fail")
+
+
+def causes_of(causes: Iterable[Cause], stage: Stage) -> tuple[Cause, ...]:
+    """The causes that can be tested once `stage` was looked at."""
+    return tuple(cause for cause in causes if cause.stage == stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The causes that were tested so far, and the one that was shown, if any."""
+
+    ruled_out: tuple[Cause, ...] = ()
+    not_looked: tuple[tuple[Cause, str], ...] = ()
+    found: tuple[Cause, Shown] | None = None
+
+    def through(self, causes: Sequence[Cause], evidence: Evidence) -> "Walk":
+        """The walk after testing `causes` in order, up to the first that is shown."""
+        ruled_out, not_looked = list(self.ruled_out), list(self.not_looked)
+        for cause in causes:
+            match cause.test(evidence):
+                case Shown() as shown:
+                    return Walk(tuple(ruled_out), tuple(not_looked), (cause, shown))
+                case NotLooked(reason):
+                    not_looked.append((cause, reason))
+                case None:
+                    ruled_out.append(cause)
+        return Walk(tuple(ruled_out), tuple(not_looked))
+
+
+def conclude(walk: Walk, causes: Sequence[Cause], evidence: Evidence, source: str, target: str) -> Diagnosis:
+    """The diagnosis of a walk that has found its cause; what it did not reach was not looked at."""
+    assert walk.found is not None
+    cause, shown = walk.found
+    tested = {*(other.id for other in walk.ruled_out), *(other.id for other, _ in walk.not_looked), cause.id}
+    rest = [
+        (other.title, "an earlier question had its answer")
+        for other in causes
+        if other.id not in tested and is_fault(other)
+    ]
+    looked = [(other.title, reason) for other, reason in walk.not_looked if is_fault(other)]
+    return Diagnosis(
+        source,
+        target,
+        cause.id,
+        cause.ending,
+        cause.title,
+        shown.words,
+        shown.commands,
+        tuple(other.title for other in walk.ruled_out if is_fault(other)),
+        (*looked, *rest),
+        evidence,
+    )
+
+
+def is_fault(cause: Cause) -> bool:
+    """Whether a cause is of low acceptance, and not another end of the tree."""
+    return cause.ending not in ("healthy", "not found", "could not look")

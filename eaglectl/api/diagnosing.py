@@ -1,0 +1,255 @@
+"""`diagnose`: why acceptance is low."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglectl.api.smoking import INSTALLED, SERVERS, SmokeOptions, repair_command, smoke
+from eaglectl.api.targets import runnable_target
+from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.checkpoint.opening import on_disk
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.checkpoint.target_files import read_target_config, text_part
+from eaglectl.engines.catalogue import parse_engine
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from eaglectl.progress import OnProgress
+from eaglectl.validation.policy import Policy
+
+if TYPE_CHECKING:
+    from eaglectl.acceptance.diagnosis import Diagnosis, Evidence, Stage
+    from eaglectl.acceptance.report import SmokeReport
+
+LAYOUTS = (*INSTALLED, "llama.cpp")
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnoseOptions:
+    """Options of `diagnose`.
+
+    `engine` is vllm or sglang, with a release as in "vllm==0.32.0" read but not run where it is not the
+    installed one, the URL of a running server, or None. `expected` is the acceptance length that training
+    reported. The others are as those of `smoke`.
+    """
+
+    engine: str | None = None
+    prompts: str | Path | None = None
+    sample: int | None = None
+    k: int = 3
+    max_tokens: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    expected: float | None = None
+    device: str = "auto"
+    timeout: float = 600.0
+    trust_remote_code: bool = False
+    answers: Answers = field(default_factory=Answers)
+
+
+def diagnose(
+    source: str,
+    target: str | None = None,
+    options: DiagnoseOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> "Diagnosis":
+    """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
+
+    The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
+    options that make no sense, UnreadableError where the target or the prompts are not there.
+    """
+    from eaglectl.acceptance.causes import CAUSES
+    from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
+
+    options = options or DiagnoseOptions()
+    _check(options)
+    choice = runnable_target(source, target, options.answers, "diagnose")
+    looks = _Looks(source, str(choice.place), options, on_progress)
+    evidence, walk = looks.start(), Walk()
+    for stage in STAGES:
+        evidence = looks.after(stage, evidence)
+        walk = walk.through(causes_of(CAUSES, stage), evidence)
+        if walk.found:
+            break
+    return conclude(walk, CAUSES, evidence, source, looks.target)
+
+
+def _check(options: DiagnoseOptions) -> None:
+    from eaglectl.acceptance.prompts import choose_prompts
+
+    if options.expected is not None and not 1 < options.expected <= options.k + 1:
+        raise UsageError(
+            f"--expected {options.expected:g}: an acceptance length above 1 and up to {options.k + 1} (k + 1)"
+            " was expected"
+        )
+    choose_prompts(options.prompts, options.sample, options.seed)
+    engine = options.engine
+    if engine is None or engine.startswith(SERVERS):
+        return
+    if parse_engine(engine).engine not in INSTALLED:
+        raise UsageError(f"--engine {engine}: vllm, sglang or a server's URL was expected")
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What each stage adds to the evidence."""
+
+    source: str
+    target: str
+    options: DiagnoseOptions
+    on_progress: OnProgress | None
+
+    def start(self) -> "Evidence":
+        """The evidence of reading the files."""
+        from eaglectl.acceptance.diagnosis import Evidence
+
+        options = self.options
+        name = None if options.engine is None else self._engine_name(options.engine)
+        engines = () if name in (None, "server") else (self._requirement(str(name)),)
+        asked = ValidateOptions(
+            target=self.target, engines=engines, answers=options.answers, policy=Policy(), fail_on="error"
+        )
+        report = validate(self.source, asked)
+        return Evidence(report, self._commands(name), engine_name=name, expected=options.expected)
+
+    def after(self, stage: "Stage", evidence: "Evidence") -> "Evidence":
+        """The evidence with what this stage looks at."""
+        match stage:
+            case "reference":
+                return self._reference(evidence)
+            case "engine":
+                return self._engine(evidence)
+            case "measured":
+                return self._prompts(evidence)
+        return evidence
+
+    def _reference(self, evidence: "Evidence") -> "Evidence":
+        try:
+            report = self._smoke("reference", probe="sensitivity")
+        except RefusedError as error:
+            return replace(evidence, reference_refusal=str(error))
+        except (
+            UsageError,
+            UnreadableError,
+        ) as error:  # a question about the file, or prompts that do not fit
+            return replace(evidence, reference_gap=str(error))
+        commands = dict(evidence.commands)
+        if report.probed is not None and report.probed.best is not None:
+            given = self.options.answers
+            commands["repair"] = repair_command(self.source, self.target, given, report.probed.best)
+        return replace(evidence, reference=report, commands=commands)
+
+    def _engine(self, evidence: "Evidence") -> "Evidence":
+        engine = self.options.engine
+        if engine is None:
+            return evidence
+        try:
+            if not engine.startswith(SERVERS):
+                engine = self._runnable(engine, str(evidence.engine_name))
+            return replace(evidence, engine=self._smoke(engine))
+        except RefusedError as error:
+            return replace(evidence, engine_refusal=str(error))
+        except EaglectlError as error:
+            return replace(evidence, engine_gap=str(error))
+
+    def _prompts(self, evidence: "Evidence") -> "Evidence":
+        """Other temperatures and the chat template, where those can be the cause."""
+        from eaglectl.acceptance.causes import is_low
+
+        evidence = replace(evidence, is_target_quantised=self._is_quantised())
+        if self.options.temperature > 0:
+            evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
+        chats = self._as_chats()
+        evidence = replace(evidence, has_unused_template=bool(chats))
+        if not chats or not is_low(evidence):
+            return evidence
+        with scratch_folder() as folder:
+            path = folder / "prompts.jsonl"
+            path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
+            with suppress(EaglectlError):  # texts that do not fit with the template; the diagnosis says so
+                return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
+        return evidence
+
+    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> "SmokeReport":
+        options = self.options
+        asked = SmokeOptions(
+            engine=engine,
+            device=options.device,
+            k=options.k,
+            prompts=options.prompts,
+            sample=options.sample,
+            max_tokens=options.max_tokens,
+            temperature=temperature,
+            seed=options.seed,
+            timeout=options.timeout,
+            # a server loads the target itself, and takes no such option
+            trust_remote_code=options.trust_remote_code and not engine.startswith(SERVERS),
+            answers=options.answers,
+        )
+        return smoke(self.source, self.target, replace(asked, **given), on_progress=self.on_progress)
+
+    def _engine_name(self, engine: str) -> str:
+        return "server" if engine.startswith(SERVERS) else parse_engine(engine).engine
+
+    def _requirement(self, name: str) -> str:
+        """The release to read for: the one that was asked for, or that is installed and known."""
+        asked, installed = str(self.options.engine), _installed(name)
+        if asked != name or installed is None:
+            return asked
+        try:
+            parse_engine(f"{name}=={installed}")
+        except UsageError:  # a release that is not known: the newest that is
+            return name
+        return f"{name}=={installed}"
+
+    def _runnable(self, engine: str, name: str) -> str:
+        """The engine to run. Raises UnreadableError where another release is installed than was asked for."""
+        installed = _installed(name)
+        releases = parse_engine(engine).releases
+        if engine != name and installed is not None and installed not in releases:
+            raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
+        return name
+
+    def _commands(self, name: str | None) -> dict[str, str]:
+        source, target, answers = self.source, self.target, self.options.answers
+        layout = name if name in LAYOUTS else "vllm"
+        prompts = [] if self.options.prompts is None else ["--prompts", str(self.options.prompts)]
+        run = ["--engine", "reference", *prompts]
+        return {
+            "validate": command("validate", source, target=target, answers=answers),
+            "fix": command("validate", source, "--fix", target=target, answers=answers),
+            "inspect": command("inspect", source, target=target, answers=answers),
+            "convert": command("convert", source, "--for", layout, target=target, answers=answers),
+            "smoke": command("smoke", source, *run, target=target, answers=answers),
+            "probe": command("smoke", source, *run, "--probe", "drift", target=target, answers=answers),
+        }
+
+    def _is_quantised(self) -> bool:
+        config = read_target_config(Path(on_disk(self.target)))
+        return any(part.get("quantization_config") for part in (config, text_part(config)))
+
+    def _as_chats(self) -> Sequence[dict[str, Any]]:
+        """The plain prompts as users' messages; none where the target has no template or there are others."""
+        from eaglectl.acceptance.prompts import choose_prompts
+        from eaglectl.acceptance.server.openai import has_chat_template
+
+        options = self.options
+        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
+        is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)
+        if not is_plain or not has_chat_template(Path(on_disk(self.target))):
+            return ()
+        return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]
+
+
+def _installed(name: str) -> str | None:
+    """The installed release of an engine, without local parts; None where there is none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for package in (name, f"{name}-cpu"):
+        with suppress(PackageNotFoundError):
+            return version(package).partition("+")[0]
+    return None

@@ -1,0 +1,93 @@
+"""`eaglectl diagnose`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eaglectl.cli.options import (
+    AuxConvention,
+    AuxLayers,
+    Json,
+    RunTarget,
+    Sample,
+    Semantics,
+    Source,
+    TrustRemoteCode,
+    print_json,
+)
+from eaglectl.errors import UsageError
+from eaglectl.terminal import OutputSettings, ProgressBar
+
+CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
+
+
+def diagnose_command(
+    context: typer.Context,
+    source: Source,
+    target: RunTarget = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="The engine where acceptance is low: vllm or sglang (run where it is installed, with"
+            " ==RELEASE read for that one), or the URL of a running server.",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", help="Prompts like production's, as for `smoke`; built-in ones otherwise."),
+    ] = None,
+    sample: Sample = None,
+    k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", help="Draft tokens in a round.")] = 3,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="New tokens for each prompt.")] = 64,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Production's, to see what sampling costs.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="For --sample, and for tokens at a temperature.")] = 0,
+    expected: Annotated[
+        float | None,
+        typer.Option("--expected", help="The acceptance length that training reported; lower is low."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")] = "auto",
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for the engine's run, or each request to a server.")
+    ] = 600.0,
+    trust_remote_code: TrustRemoteCode = False,
+    aux_layers: AuxLayers = None,
+    aux_convention: AuxConvention = None,
+    source_semantics: Semantics = None,
+    json_: Json = False,
+) -> None:
+    """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
+    from eaglectl import api
+
+    settings: OutputSettings = context.obj
+    if device not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
+    options = api.DiagnoseOptions(
+        engine=engine,
+        prompts=prompts,
+        sample=sample,
+        k=k,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        expected=expected,
+        device=device,
+        timeout=timeout,
+        trust_remote_code=trust_remote_code,
+        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+    )
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        diagnosis = api.diagnose(source, target, options, on_progress=bar)
+    if json_:
+        from eaglectl.reports.json.diagnose import diagnose_document
+
+        print_json(diagnose_document(diagnosis))
+    else:
+        from eaglectl.reports.terminal.diagnose import print_diagnosis
+
+        settings.show(lambda console: print_diagnosis(console, diagnosis))
+    if code := CODES[diagnosis.verdict]:
+        raise typer.Exit(code)

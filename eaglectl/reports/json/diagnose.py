@@ -1,0 +1,46 @@
+"""The JSON document of `diagnose`."""
+
+from typing import Any
+
+from eaglectl.acceptance.diagnosis import Diagnosis
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.reports.json.document import head, trust_part
+from eaglectl.reports.json.measurement import measurement_part
+
+
+def diagnose_document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """eaglectl/diagnose/1."""
+    evidence = diagnosis.evidence
+    runs = {
+        "reference": evidence.reference,
+        "engine": evidence.engine,
+        "sampled": evidence.sampled,
+        "templated": evidence.templated,
+    }
+    return {
+        **head("diagnose"),
+        "source": diagnosis.source,
+        "target": diagnosis.target,
+        "verdict": diagnosis.verdict,
+        "ending": diagnosis.ending,
+        "cause": diagnosis.cause,
+        "title": diagnosis.title,
+        "words": diagnosis.words,
+        "next": list(diagnosis.commands),
+        "ruled_out": list(diagnosis.ruled_out),
+        "not_looked": [{"cause": title, "reason": reason} for title, reason in diagnosis.not_looked],
+        "expected": evidence.expected,
+        "runs": {name: None if report is None else _run(report) for name, report in runs.items()},
+        **trust_part(any(report.trust_remote_code for report in runs.values() if report)),
+    }
+
+
+def _run(report: SmokeReport) -> dict[str, Any]:
+    return {
+        "engine": report.run.engine,
+        "version": report.run.version,
+        "k": report.k,
+        "temperature": report.temperature,
+        "prompts_digest": report.prompts_digest,
+        **measurement_part(report.measured),
+    }
