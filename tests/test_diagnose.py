@@ -217,10 +217,24 @@ ENGINE = {
 }
 
 
+@pytest.mark.parametrize("name", [name for name in ENGINE if ENGINE[name][0] not in (refused, not_there)])
+def test_what_an_engine_did_ends_in_its_cause(name: str, healthy: Diagnosis) -> None:
+    change, cause, _ = ENGINE[name]
+    report = healthy.evidence.reference
+    assert report is not None
+    run = change(replace(report.run, engine="vllm", version="0.33.0"))
+    engine = replace(report, run=run, measured=measure(run.results))
+    assert ending_of(healthy, engine_name="vllm", engine=engine) == cause
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "level")) for name in ENGINE]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "no run"))
+        for name in ("refused", "no run", "dead in the engine alone")
+    ],
 )
-def test_what_an_engine_does_ends_in_its_cause(
+def test_a_run_in_an_engine_ends_in_its_cause(
     name: str, good: dict[str, Path], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, cause, ending = ENGINE[name]
