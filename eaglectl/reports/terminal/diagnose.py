@@ -1,11 +1,12 @@
 """The terminal output of `diagnose`: the cause, the next command, and what was looked at."""
 
+from collections.abc import Iterator
+
 from eaglectl.acceptance.diagnosis import Diagnosis
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports.acceptance import length
 from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import pairs, print_heading
-from eaglectl.text import listed
 
 STYLES = {"pass": "green", "fail": "red", "could-not-look": "yellow"}
 
@@ -28,12 +29,24 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         print_heading(console, "Measured")
         console.print(indented(pairs(measured)))
     print_heading(console, "Ruled out")
-    console.print(indented(Text(listed(diagnosis.ruled_out) or "nothing")))
+    console.print(indented(Text("; ".join(diagnosis.ruled_out) or "nothing")))
     print_heading(console, "Not looked at")
-    console.print(indented(pairs(diagnosis.not_looked) if diagnosis.not_looked else Text("nothing")))
+    for line in _not_looked(diagnosis):
+        console.print(indented(line))
+    if not diagnosis.not_looked:
+        console.print(indented(Text("nothing")))
     if evidence.reference is not None and evidence.reference.probed is not None:
         for note in evidence.reference.probed.notes:
             console.print(Text(f"note  {note}"))
+
+
+def _not_looked(diagnosis: Diagnosis) -> Iterator[Text]:
+    """A line for each reason, with the causes that it kept from being looked at."""
+    by_reason: dict[str, list[str]] = {}
+    for title, reason in diagnosis.not_looked:
+        by_reason.setdefault(reason, []).append(title)
+    for reason, titles in by_reason.items():
+        yield Text(f"{'; '.join(titles)}: {reason}")
 
 
 def _figures(report: SmokeReport) -> str:
