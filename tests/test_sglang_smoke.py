@@ -4,6 +4,7 @@ ends. tests/engine/sglang runs the real one.
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,8 +82,16 @@ class Engine:
         info = {} if self.is_plain else {"spec_verify_ct": 6}
         if info and HOW != "does not count":
             info["spec_correct_drafts_histogram"] = [3, 0, 2, 1]
-        assert sampling_params == {"temperature": 0.0, "max_new_tokens": 4, "ignore_eos": True}
-        tokens = [input_ids[-1] + place for place in range(4 + (not self.is_plain))]
+        with open(os.environ["STAND_IN_ASKED"], "a") as file:
+            print(json.dumps(sampling_params), file=file)
+        most, drafts = sampling_params["max_new_tokens"], not self.is_plain
+        stop = [] if sampling_params["ignore_eos"] else sampling_params["stop_token_ids"]
+        tokens = [input_ids[-1] + place for place in range(most + drafts)]
+        end = next((place for place, token in enumerate(tokens[:most]) if token in stop), None)
+        if end is not None and not (HOW == "goes past the end" and drafts):
+            other = HOW == "leaves out another end" and drafts
+            info["finish_reason"] = {"type": "stop", "matched": tokens[end] + other}
+            tokens = tokens[: end + (not HOW.startswith("leaves out"))]
         return {"output_ids": tokens, "meta_info": info}
 
     def shutdown(self):
@@ -104,16 +113,27 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in {
         "PYTHONPATH": f"{tmp_path / 'site'}:{FIXTURES.parent}",
         "STAND_IN_GIVEN": str(tmp_path / "given.jsonl"),
+        "STAND_IN_ASKED": str(tmp_path / "asked.jsonl"),
         "STAND_IN_RESOLVED": json.dumps(RESOLVED),
     }.items():
         monkeypatch.setenv(name, value)
     return tmp_path / "given.jsonl"
 
 
-def job(**settings: Any) -> EngineJob:
+@pytest.fixture
+def ending(tmp_path: Path) -> Path:
+    """A target, of which the stand-in reads nothing, that ends sequences at token 9."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    shutil.copy(TARGET / "config.json", folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 9}')
+    return folder
+
+
+def job(target: Path = TARGET, **settings: Any) -> EngineJob:
     drafter = api.inspect(str(EAGLE3), target=str(TARGET), answers=Answers()).drafter
     given: dict[str, Any] = {"max_tokens": 4, "device": "cpu", "draft_tokens": (0, 1, 2), **settings}
-    return EngineJob(EAGLE3, drafter, TARGET, PROMPTS, **given)
+    return EngineJob(EAGLE3, drafter, target, PROMPTS, **given)
 
 
 def test_rounds_are_counted_by_position_and_tokens_compared(stand_in: Path) -> None:
@@ -133,6 +153,32 @@ def test_rounds_are_counted_by_position_and_tokens_compared(stand_in: Path) -> N
         "speculative_eagle_topk": 1,
         "speculative_num_draft_tokens": 4,
     }
+
+
+@pytest.mark.parametrize(
+    ("how", "equal"),
+    [("", 2), ("leaves out the end", 2), ("goes past the end", 2), ("leaves out another end", 0)],
+)
+def test_answers_are_compared_through_their_end(
+    how: str, equal: int, ending: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN", how)
+    found = run_sglang(job(ending))
+    assert found.plain == ((7, 8, 9), (8, 9))
+    assert found.equal_outputs == equal
+    assert [result.tokens[:-1] for result in found.results] == [(7, 8), (8,)]
+
+
+@pytest.mark.parametrize("ignores_eos", [False, True])
+def test_it_is_asked_to_stop_at_the_end_of_the_sequence_unless_that_is_ignored(
+    ignores_eos: bool, ending: Path, stand_in: Path
+) -> None:
+    found = run_sglang(job(ending, ignores_eos=ignores_eos))
+    asked = [json.loads(line) for line in stand_in.with_name("asked.jsonl").read_text().splitlines()]
+    stop = {"ignore_eos": ignores_eos, "stop_token_ids": [] if ignores_eos else [9]}
+    assert asked == [{"temperature": 0.0, "max_new_tokens": 4, **stop}] * 6  # two warm-ups among them
+    assert [len(plain) for plain in found.plain] == ([4, 4] if ignores_eos else [3, 2])
+    assert found.equal_outputs == 2
 
 
 @pytest.mark.parametrize(
@@ -157,9 +203,10 @@ def test_settings_that_were_not_seen_are_not_said_to_agree(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STAND_IN", "says nothing of itself")
-    (tmp_path / "p.jsonl").write_text('{"prompt_token_ids": [5, 6]}\n')
+    # of 6 drafts each, which are enough for a verdict
+    (tmp_path / "p.jsonl").write_text('{"prompt_token_ids": [5, 6]}\n' * 9)
     call = ["smoke", str(EAGLE3), "--target", str(TARGET), "--engine", "sglang", "--device", "cpu"]
-    run([*call, "--prompts", str(tmp_path / "p.jsonl"), "--max-tokens", "4"])
+    assert run([*call, "--prompts", str(tmp_path / "p.jsonl"), "--max-tokens", "4"]) == 0
     assert "what sglang resolved could not be seen" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from eaglectl.acceptance.child import OldReleaseError, answer_request
 from eaglectl.acceptance.sglang.scheduler import ANSWER, REPORT, report_and_run
+from eaglectl.acceptance.tokens import until_end
 
 HISTOGRAM = "spec_correct_drafts_histogram"
 RELEASES = "sglang 0.5.13 or newer"
@@ -63,8 +64,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
             drafts, accepted = (
                 (0, [0] * request["k"]) if is_plain else rounds(output["meta_info"], request["k"])
             )
-            tokens = list(output["output_ids"])[: request["max_tokens"]]
-            results.append({"tokens": tokens, "drafts": drafts, "accepted": accepted})
+            results.append({"tokens": answer(output, request), "drafts": drafts, "accepted": accepted})
         report = read_report()
     finally:
         engine.shutdown()
@@ -88,6 +88,19 @@ def engine_class(arguments: dict[str, Any]) -> Any:
     if not hasattr(Engine, "run_scheduler_process_func"):
         raise OldReleaseError("it has no engine whose scheduler can be asked what it resolved", RELEASES)
     return type("ReportingEngine", (Engine,), {"run_scheduler_process_func": staticmethod(report_and_run)})
+
+
+def answer(output: dict[str, Any], request: dict[str, Any]) -> list[int]:
+    """The new tokens through the one that ends them, whether a release leaves it out or goes past it.
+
+    SGLang 0.5.23 ends output_ids with it (Req.output_ids_through_stop).
+    """
+    tokens, stop = [*output["output_ids"]], {*request["stop"]}
+    matched = (output["meta_info"].get("finish_reason") or {}).get("matched")
+    if isinstance(matched, int):
+        stop.add(matched)
+        tokens += [] if matched in tokens else [matched]
+    return until_end(tokens[: request["max_tokens"]], frozenset(stop))
 
 
 def rounds(info: dict[str, Any], k: int) -> tuple[int, list[int]]:
