@@ -167,9 +167,8 @@ def _if_exchangeable(first: str, second: str) -> Callable[[Drafter], Iterator[st
     """`exchanged`, where the two modules of the first layer exist in the same shape."""
 
     def values(drafter: Drafter) -> Iterator[str]:
-        shapes = [drafter.tensors[name].shape for name in (
-            f"layers.0.{first}.weight", f"layers.0.{second}.weight"
-        ) if name in drafter.tensors]  # fmt: skip
+        names = (f"layers.0.{first}.weight", f"layers.0.{second}.weight")
+        shapes = [drafter.tensors[name].shape for name in names if name in drafter.tensors]
         if len(shapes) == 2 and shapes[0] == shapes[1]:
             yield "exchanged"
 
