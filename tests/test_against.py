@@ -61,7 +61,7 @@ def test_a_lower_bound_below_the_bar_fails_and_says_what_would_show_it() -> None
 def test_too_few_prompts_are_no_verdict(count: int) -> None:
     found = compared(EAGLE3[:count], EAGLE31[:count], 1.0)
     assert found.failures == () and len(found.gaps) == 1
-    assert f"of {count} prompts cannot tell; give " in found.gaps[0]
+    assert f"prompts: {count}, cannot tell; give " in found.gaps[0]
 
 
 def test_three_prompts_are_too_few_though_they_agree() -> None:

@@ -36,8 +36,9 @@ def few(tmp_path: Path) -> Path:
 
 
 def smoke(few: Path, *more: str | Path, pair: tuple[str, ...] = PAIR) -> Outcome:
+    """smoke with enough tokens for a pass: 76 drafts of `few`."""
     return call(
-        *more, "smoke", *pair, "--engine", "reference", "--prompts", few, "--max-tokens", "12", "--json"
+        *more, "smoke", *pair, "--engine", "reference", "--prompts", few, "--max-tokens", "32", "--json"
     )
 
 
@@ -69,6 +70,7 @@ def test_a_pair_of_the_hub_measures_what_its_folders_do(hub: LoopbackHub, few: P
         "lossless",
     )
     assert {key: there[key] for key in same} == {key: here[key] for key in same}
+    assert there["verdict"] == "pass"
     assert there["source"] == "org/drafter" and there["temperature"] == 0.0
     assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
     assert hub.leaks == []
@@ -218,6 +220,7 @@ def test_what_smoke_measured_is_on_the_hub_as_results(hub: LoopbackHub, few: Pat
 
     folder = shutil.copytree(TINY / "eagle3", tmp_path / "drafter")
     measured = smoke(few, pair=(str(folder), *PAIR[1:]))
+    assert (measured.code, measured.document["verdict"]) == (0, "pass")
     (tmp_path / "smoke.json").write_text(measured.out)
     done = call("upload", folder, "reader/drafter", "--smoke", tmp_path / "smoke.json", "--eval-results")
     assert done.code == 0, done

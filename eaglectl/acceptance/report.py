@@ -205,8 +205,10 @@ def _set_ratio(
     if estimate.high < least:
         return SetRatio(name, count, estimate, "fail", f"{where} is below --max-regression {least:g}")
     if count < FEWEST_PROMPTS or (estimate.low < least and count < ENOUGH_PROMPTS):
-        needed = max(prompts_needed(estimate, least, count) or 0, ENOUGH_PROMPTS)
-        reason = f"{where} of {count} prompts cannot tell; give {needed} or more of this set"
+        # the interval of a prompt or two says nothing of how many are needed
+        found = prompts_needed(estimate, least, count) if count >= FEWEST_PROMPTS else None
+        needed = max(found or 0, ENOUGH_PROMPTS)
+        reason = f"{where}, prompts: {count}, cannot tell; give {needed} or more of this set"
         return SetRatio(name, count, estimate, "could-not-look", reason)
     if estimate.low >= least:
         return SetRatio(name, count, estimate, "pass")

@@ -79,11 +79,11 @@ def planted(tmp_path: Path, place: str) -> tuple[Path, Path]:
 
 
 def commands(tmp_path: Path, target: Path) -> dict[str, list[str]]:
-    """Commands that run the target, on two short prompts."""
+    """Commands that run the target, on nine short prompts, which are enough for smoke to pass."""
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"a prompt of number {number}\n" for number in range(9)), encoding="utf-8")
     more = ["--target", str(target), "--prompts", str(prompts), "--device", "cpu"]
-    smoke = ["smoke", DRAFTER, *more, "--engine", "reference", "--max-tokens", "4"]
+    smoke = ["smoke", DRAFTER, *more, "--engine", "reference", "--max-tokens", "20"]
     convert = ["convert", DRAFTER, "-o", str(tmp_path / "out"), *more, "--to", "3.1"]
     return {
         "smoke": smoke,
@@ -122,7 +122,7 @@ def test_a_target_that_needs_its_own_code_is_not_looked_at(
 @pytest.mark.parametrize("place", ["model alone", "tokenizer by config"])
 def test_what_transformers_has_itself_runs_without_the_code_beside_it(place: str, tmp_path: Path) -> None:
     target, marker = planted(tmp_path, place)
-    assert run([*commands(tmp_path, target)["smoke"], "--json"]) in (0, 1)
+    assert run([*commands(tmp_path, target)["smoke"], "--json"]) == 0
     assert not marker.exists()
 
 
@@ -134,11 +134,11 @@ def test_with_the_option_the_code_runs_and_the_output_names_it(
 ) -> None:
     target, marker = planted(tmp_path, place)
     arguments = [*commands(tmp_path, target)[command], "--trust-remote-code"]
-    assert run(arguments) in (0, 1)
+    assert run(arguments) == 0
     assert marker.exists()
     assert "--trust-remote-code" in capsys.readouterr().out
     force = ["--force"] if command == "calibrate" else []
-    assert run([*arguments, "--json", *force]) in (0, 1)
+    assert run([*arguments, "--json", *force]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["trust_remote_code"] is True
     schema = json.loads((FIXTURES.parent / f"schemas/{command}.schema.json").read_text(encoding="utf-8"))

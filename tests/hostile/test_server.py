@@ -343,6 +343,12 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+def assert_measured(code: int, out: str) -> None:
+    """smoke went to its end: exit 3 here is one prompt, too few to judge by, and no error."""
+    assert code == 3
+    assert "too few to judge by: prompts 1 of the 4 needed, drafts 10 of the 50 needed" in out
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_hostile_server_is_one_sentence(
     name: str, prompts: str, capsys: pytest.CaptureFixture[str]
@@ -559,7 +565,8 @@ def test_a_redirect_on_the_same_server_is_followed(prompts: str, capsys: pytest.
         "/elsewhere": SGLANG[COMPLETIONS],
     }
     with raw_server(pages) as server:
-        assert smoke(server.url, "--prompts", prompts) == 0, capsys.readouterr().err
+        code = smoke(server.url, "--prompts", prompts)
+    assert_measured(code, capsys.readouterr().out)
     paths = [request.split(b" ")[:2] for request in server.requests]
     assert paths[:2] == [[b"GET", b"/v1/models"], [b"GET", b"/there"]]
     assert paths[-2:] == [[b"POST", b"/v1/completions"], [b"POST", b"/elsewhere"]]
@@ -598,7 +605,7 @@ def test_a_password_is_sent_and_never_shown(
     with raw_server(pages) as server:
         code = smoke(with_secrets(server.url), "--prompts", prompts, "--verbose", *options)
     printed = capsys.readouterr()
-    assert code == 0, printed.err
+    assert_measured(code, printed.out)
     assert all(
         f"authorization: basic {PAIR}".encode() in head.lower() or PAIR.encode() in head
         for head in server.requests
@@ -675,17 +682,21 @@ def test_neither_proxies_nor_netrc_of_the_environment_see_a_request(
             monkeypatch.setenv(name, proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
-        assert smoke(server.url, "--prompts", prompts) == 0, capsys.readouterr().err
+        code = smoke(server.url, "--prompts", prompts)
+    assert_measured(code, capsys.readouterr().out)
     assert proxy.requests == []
     assert server.requests
     assert not any(b"authorization" in head.lower() for head in server.requests)
 
 
-def test_another_server_gets_no_request_of_a_redirect(prompts: str) -> None:
+def test_another_server_gets_no_request_of_a_redirect(
+    prompts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with raw_server({}) as other:
         redirect = answer("", "302 F", f"Location: {other.url}/x")
         with raw_server(models(redirect)) as server:
             assert smoke(server.url, "--prompts", prompts) == 3
+    assert "redirect" in sentence(capsys)
     assert other.requests == []
 
 

@@ -56,8 +56,11 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
+# what smoke prints first, and its exit code, where it is not that of two prompts, which are too few
+VERDICTS = {"thresholds": ("FAIL", 1), "enough prompts": ("PASS", 0)}
 SMOKE_OPTIONS: dict[str, list[str]] = {
     "nothing more": [],
+    "enough prompts": ["--prompts", "ENOUGH", "--max-tokens", "32"],
     "a page": ["--page", "PAGE"],
     "sampling": ["--temperature", "0.7", "--seed", "3"],
     "depth": ["-k", "2"],
@@ -74,12 +77,16 @@ SMOKE_OPTIONS: dict[str, list[str]] = {
 def test_smoke_prints_its_report(
     name: str, engine: str, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.html"
-    options = [str(page) if option == "PAGE" else option for option in SMOKE_OPTIONS[name]]
+    page, enough = tmp_path / "page.html", tmp_path / "enough.txt"
+    enough.write_text("one two\nthree\nfour five\nsix\nseven eight\nnine\n", encoding="utf-8")
+    places = {"PAGE": str(page), "ENOUGH": str(enough)}
+    options = [places.get(option, option) for option in SMOKE_OPTIONS[name]]
     arguments = ["smoke", EAGLE3, "--target", str(TARGET), "--prompts", str(prompts), "--engine", engine]
     code = run([*arguments, "--max-tokens", "20", "--device", "cpu", *options])
     printed = capsys.readouterr()
-    assert code == (1 if name == "thresholds" else 0), printed.err
+    word, expected = VERDICTS.get(name, ("COULD-NOT-LOOK", 3))
+    assert (code, printed.out.split()[0]) == (expected, word), printed.err
+    assert ("too few to judge by" in printed.out) is (code == 3)
     assert "acceptance length" in printed.out
     assert "lossless" in printed.out
     assert ("not measured" in printed.out) is (engine != "reference" or name == "sampling")
@@ -91,8 +98,11 @@ def test_against_prints_both(prompts: Path, capsys: pytest.CaptureFixture[str]) 
     arguments = ["smoke", EAGLE3, "--target", str(TARGET), "--prompts", str(prompts), "--max-tokens", "8"]
     code = run([*arguments, "--engine", "reference", "--device", "cpu", "--against", EAGLE31])
     printed = capsys.readouterr()
-    assert code == 0, printed.err
-    assert "against eagle3.1" in printed.out
+    # 3: two prompts, of two sets, are too few for the drafter, and for the ratio on each set
+    assert code == 3, printed.err
+    assert printed.out.startswith("COULD-NOT-LOOK  eagle3: acceptance length ")
+    assert "against eagle3.1  ratio " in printed.out
+    assert 'set "a": ratio ' in printed.out and 'set "b": ratio ' in printed.out
 
 
 def test_plain_decoding_that_was_not_run_is_equal_to_nothing(prompts: Path, tmp_path: Path) -> None:
@@ -176,5 +186,6 @@ def test_every_command_is_here_or_has_its_own_test(capsys: pytest.CaptureFixture
     from eaglectl.cli.app import COMMANDS as functions
 
     here = {arguments[0] for arguments in COMMANDS.values()} | {"smoke"}
-    # tests/test_upload.py prints every plan, and tests/test_reports.py runs the demo
-    assert {function.__name__.removesuffix("_command") for function in functions} - here == {"upload", "demo"}
+    # test_upload.py prints every plan, test_reports.py runs the demo, test_diagnose.py runs diagnose
+    own = {"upload", "demo", "diagnose"}
+    assert {function.__name__.removesuffix("_command") for function in functions} - here == own
