@@ -23,9 +23,8 @@ HEAD = """# Agreement with engines
 Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk
 and run by the real engine; `validate` judges the same bytes. Outside of the exceptions below there is no
 false pass (validate passes what the engine does not serve as trained) and no false alarm (an error for what
-it does). `test_recorded_agreement.py`, `test_recorded_sglang.py` and `test_recorded_llamacpp.py` in
-`tests/validation/` hold validate to every record; `make test-engine`, `make test-sglang` and
-`make test-llamacpp` run samples again.
+it does). `test_recorded_agreement.py` and `test_recorded_engines.py` in `tests/validation/` hold
+validate to every record; `make test-engine`, `make test-sglang` and `make test-llamacpp` run samples again.
 
 | engine | runner | cases | what it did | exceptions |
 |---|---|---|---|---|

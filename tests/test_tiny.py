@@ -53,6 +53,14 @@ def smoke(drafter: Path, **given: Any) -> SmokeReport:
     return api.smoke(str(drafter), str(TARGET), api.SmokeOptions(**settings))
 
 
+def test_the_reference_accepts_as_much_as_every_engine_did(tmp_path: Path) -> None:
+    from tests.engine import trained
+
+    meant = api.convert(str(trained.DRAFTER), tmp_path / "d", ConvertOptions(target=str(TARGET))).plan.drafter
+    drafts, answers, _ = trained.in_reference(tmp_path / "d", meant)
+    assert {engine: trained.accepted(drafts, answers) for engine in trained.recorded()} == trained.recorded()
+
+
 def test_the_pair_is_small() -> None:
     sizes = [path.stat().st_size for path in TINY.rglob("*") if path.is_file()]
     assert sum(sizes) < 12e6

@@ -29,6 +29,11 @@ class Record:
         return self.verdict in ("as meant", "as base")
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether it was seen not to."""
+        return not self.is_served
+
+    @property
     def stopped(self) -> str:
         """The verdict in the words of the other engines' records, which have one for all ways to stop."""
         return "raises" if self.verdict in ("refused", "fails") else self.verdict

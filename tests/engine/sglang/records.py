@@ -51,6 +51,11 @@ class Record:
             return bool(self.skipped) or not self.is_filled
         return not self.is_served
 
+    @property
+    def stopped(self) -> str:
+        """The verdict, which has one word for all ways to stop."""
+        return self.verdict
+
 
 def read(path: Path = RECORDS) -> dict[str, Record]:
     """All records of a file, none where there is no file."""

@@ -9,13 +9,9 @@ from pathlib import Path
 
 from tests.engine.sglang import engine  # isort: skip
 
-import torch
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.reference.loading import load_drafter
-from eaglectl.reference.speculation import DecodingSettings, DraftSession, SpeculativeDecoder
-from eaglectl.reference.target import load_target
 from tests.engine import trained
 
 
@@ -24,7 +20,9 @@ def main() -> None:
     target, drafter, out = (Path(word) for word in sys.argv[1:])
     ids, count = trained.prompts(), trained.TOKENS
     served = engine.generate(engine.start(target, drafter, trained.K), ids, count)
-    drafts, answers, length = _reference(target, drafter, ids, count)
+    options = ConvertOptions(target=str(target))
+    meant = eaglectl.convert(str(drafter), drafter.parent / "meant", options).plan.drafter
+    drafts, answers, length = trained.in_reference(drafter.parent / "meant", meant)
     out.write_text(
         json.dumps(
             {
@@ -37,34 +35,6 @@ def main() -> None:
             }
         )
     )
-
-
-def _reference(
-    target: Path, drafter: Path, prompts: list[list[int]], count: int
-) -> tuple[list[list[list[int]]], list[list[int]], float]:
-    meant = eaglectl.convert(
-        str(drafter), drafter.parent / "meant", ConvertOptions(target=str(target))
-    ).plan.drafter
-    boundaries = meant.aux.boundaries
-    assert boundaries is not None
-    model = load_drafter(drafter.parent / "meant", meant, dtype="float32", device="cpu")
-    loaded = load_target(target, boundaries, dtype="float32", device="cpu")
-    draft, rows = DraftSession.draft, list[list[int]]()
-
-    def recorded(self: DraftSession, verified: torch.Tensor) -> torch.Tensor:
-        found = draft(self, verified)
-        rows.append(found[0].tolist())
-        return found
-
-    DraftSession.draft = recorded  # type: ignore[method-assign]
-    drafts, answers, accepted = [], [], 0
-    for prompt in prompts:
-        rows.clear()
-        (found,) = SpeculativeDecoder(loaded, model, DecodingSettings(trained.K, count)).run([prompt])
-        drafts.append(list(rows))
-        answers.append(list(found.tokens)[:count])
-        accepted += sum(found.accepted)
-    return drafts, answers, 1 + accepted / sum(len(rounds) for rounds in drafts)
 
 
 if __name__ == "__main__":
