@@ -104,6 +104,8 @@ def calibrate(
         statistics = collect_stored(source, target, options, on_progress)
     else:
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
+        if options.prompts is None:  # a third of the built-in ones is the gate's
+            prompts, _ = split_prompts(prompts)
         statistics = collect_statistics(source, target, prompts, options, on_progress)
     if out is not None:
         write_statistics(statistics, Path(out), force=options.force)

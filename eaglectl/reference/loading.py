@@ -104,7 +104,7 @@ def _opened(path: Path) -> IO[bytes]:
     """The file, unpacked into memory where it is gzipped."""
     if path.suffix != ".gz":
         return path.open("rb")
-    with gzip.open(path) as packed:
+    with gzip.open(path, "rb") as packed:
         data = packed.read(MAX_UNPACKED + 1)
     if len(data) > MAX_UNPACKED:
         raise ValueError(f"it unpacks to more than {MAX_UNPACKED} bytes")

@@ -30,7 +30,7 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
         print_heading(console, shared.DRIFT_TITLE, shared.DRIFT_CELLS)
         console.print(indented(_table(shared.drift(report))))
     for kind, text in shared.reasons(report):
-        label = f"{kind:<9}" if len(kind) < 9 else f"{kind}: "
+        label = f"{kind:<9}" if len(kind) < 9 else f"{kind}  "
         console.print(Text.assemble((label, REASON_STYLES[kind]), text))
     if settings := shared.resolved(report):
         console.print(Text(settings, style="dim"))

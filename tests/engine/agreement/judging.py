@@ -25,6 +25,7 @@ LUCK = "the engine fills the missing norm with ones, and these weights happen to
 UNTRAINED = "the engine runs what is written, and no training writes it"
 UNTOUCHED = "the row that is not finite is of a token that no prompt here holds"
 UNSAFE = "a file that can run code on whoever opens the checkpoint must not ship, whatever engines do with it"
+PAIRED = "the config says that halves are paired, which engines ignore; these weights pair neighbours"
 TIED = (
     "the config ties the head to an embedding that the file has not; the engine and the reference both"
     " take the target's head"
@@ -96,6 +97,7 @@ JUSTIFIED: Mapping[str, str] = {
     **dict.fromkeys(("llama3/a pickle beside the weights", "llama3/a README and code"), UNSAFE),
     "llama3/embed_tokens with one NaN": UNTOUCHED,
     "llama-shared/tie_word_embeddings": TIED,
+    "mla3/rope_interleave false": PAIRED,
     "llama3/aux ids nested as layer_ids": V2,
     "llama31/aux ids nested alone": V2,
     "llama31/aux ids nested as layer_ids": V2,
