@@ -132,10 +132,8 @@ class _Looks:
             report = self._smoke("reference", probe="sensitivity")
         except RefusedError as error:
             return replace(evidence, reference_refusal=str(error))
-        except (
-            UsageError,
-            UnreadableError,
-        ) as error:  # a question about the file, or prompts that do not fit
+        # a question about the file, or prompts that do not fit
+        except (UsageError, UnreadableError) as error:
             return replace(evidence, reference_gap=str(error))
         commands = dict(evidence.commands)
         if report.probed is not None and report.probed.best is not None:

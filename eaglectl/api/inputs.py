@@ -19,6 +19,7 @@ from eaglectl.formats.reader import read_target
 GENERATION = "generation_config.json"
 # seconds; the system's clocks take no more than 24 days at once
 LONGEST = 1_000_000
+DEVICES = ("auto", "cuda", "cpu")
 
 
 def open_target(text: str | None, name: str | None = None) -> Target:
@@ -26,14 +27,15 @@ def open_target(text: str | None, name: str | None = None) -> Target:
 
     `name` is what published files call it; a repository's own where none is given and the drafter names none.
     """
-    return Target(name) if text is None else known_target(text, target_source(text), name)
+    if text is None:
+        return Target(name)
+    source = target_source(text)
+    return known_target(text, source, read_config(source, is_target=True), name)
 
 
-def known_target(
-    text: str, source: Source, name: str | None = None, config: Mapping[str, Any] | None = None
-) -> Target:
-    """What the config.json among a target's files states; `config` is its content. Raises UnreadableError."""
-    target = read_target(read_config(source, is_target=True) if config is None else config, name)
+def known_target(text: str, source: Source, config: Mapping[str, Any], name: str | None = None) -> Target:
+    """What the config of a target's files states. Raises UnreadableError."""
+    target = read_target(config, name)
     if target.depth is None:
         raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers and no num_layers")
     # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
@@ -98,6 +100,12 @@ def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics:
         raise UsageError(f"--aux-convention {aux_convention}: boundary or output was expected")
     convention: Any = aux_convention
     return Answers(layers, convention, pairs)
+
+
+def check_device(device: str) -> None:
+    """Raise UsageError for a --device that is not known."""
+    if device not in DEVICES:
+        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
 
 
 def check_timeout(seconds: float) -> None:

@@ -55,7 +55,7 @@ class TargetChoice:
             return Target(name, origin=self.how), None
         source = target_source(self.place)
         config = read_config(source, is_target=True)
-        return replace(known_target(self.text, source, name, config), origin=self.how), config
+        return replace(known_target(self.text, source, config, name), origin=self.how), config
 
 
 def choose_target(

@@ -19,6 +19,7 @@ from eaglectl.api.converting import (
     target_of,
     write_conversion,
 )
+from eaglectl.api.inputs import check_device
 from eaglectl.api.meanings import compare_meanings
 from eaglectl.api.measuring import MAX_TOKENS, PairMeasurement
 from eaglectl.api.targets import TargetChoice, asking_for
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.97
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
-DEVICES = ("auto", "cuda", "cpu")
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 
 
@@ -121,8 +121,7 @@ def _check(options: UpgradeOptions) -> None:
     """Raise UsageError for a value that is not known, and for options that would have no effect."""
     if options.fc_norm not in FC_NORM_MODES:
         raise UsageError(f"--fc-norm {options.fc_norm}: {', '.join(FC_NORM_MODES)} was expected")
-    if options.device not in DEVICES:
-        raise UsageError(f"--device {options.device}: auto, cuda or cpu was expected")
+    check_device(options.device)
     if not 0 < options.tolerance < math.inf:
         raise UsageError(f"--tolerance {options.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}")
     if options.fc_norm == "off" and not options.is_norm_output:

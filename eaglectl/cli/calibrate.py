@@ -76,12 +76,12 @@ def calibrate_command(
     """
     from eaglectl import api
     from eaglectl.acceptance.engine_arguments import parse_engine_arguments
+    from eaglectl.api.inputs import check_device
     from eaglectl.api.targets import runnable_target
     from eaglectl.formats.commands import command
 
     settings: OutputSettings = context.obj
-    if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
+    check_device(device)
     if answer_tokens < 1:
         raise UsageError("--answer-tokens needs to be at least 1")
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.cli.options import (
+    EXIT_CODES,
     AuxConvention,
     AuxLayers,
     Json,
@@ -16,10 +17,7 @@ from eaglectl.cli.options import (
     TrustRemoteCode,
     print_json,
 )
-from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar
-
-CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 
 
 def diagnose_command(
@@ -61,10 +59,10 @@ def diagnose_command(
 ) -> None:
     """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
     from eaglectl import api
+    from eaglectl.api.inputs import check_device
 
     settings: OutputSettings = context.obj
-    if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
+    check_device(device)
     options = api.DiagnoseOptions(
         engine=engine,
         prompts=prompts,
@@ -89,5 +87,5 @@ def diagnose_command(
         from eaglectl.reports.terminal.diagnose import print_diagnosis
 
         settings.show(lambda console: print_diagnosis(console, diagnosis))
-    if code := CODES[diagnosis.verdict]:
+    if code := EXIT_CODES[diagnosis.verdict]:
         raise typer.Exit(code)

@@ -6,6 +6,9 @@ import typer
 
 from eaglectl.terminal import emit, say
 
+# of commands that end with a verdict
+EXIT_CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
+
 Source = Annotated[
     str,
     typer.Argument(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.cli.options import (
+    EXIT_CODES,
     AuxConvention,
     AuxLayers,
     EngineArguments,
@@ -23,8 +24,6 @@ from eaglectl.cli.options import (
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, say
 from eaglectl.text import listed
-
-CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 
 
 def smoke_command(
@@ -106,11 +105,11 @@ def smoke_command(
     """Run a drafter against its target and measure how many draft tokens it accepts."""
     from eaglectl import api
     from eaglectl.acceptance.engine_arguments import parse_engine_arguments
+    from eaglectl.api.inputs import check_device
     from eaglectl.reports.files import parse_page, write_page
 
     settings: OutputSettings = context.obj
-    if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
+    check_device(device)
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     arguments = parse_engine_arguments(engine_arguments or [])
     if is_load_only:
@@ -152,7 +151,7 @@ def smoke_command(
         settings.show(lambda console: print_smoke(console, report))
     if file:
         write_page(file, api.render_page(report))
-    if code := CODES[report.verdict]:
+    if code := EXIT_CODES[report.verdict]:
         raise typer.Exit(code)
 
 

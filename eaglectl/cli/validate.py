@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eaglectl.cli.fixing import Fix, FixRequest, Force, Out, fix_one
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target
+from eaglectl.cli.options import EXIT_CODES, AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
@@ -59,7 +59,6 @@ Output = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Checkpoints judged at the same time.")]
 # files that stand for their folder, as pre-commit hooks are given file names
 FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
-EXIT_CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
 CRASH = 70
 
 
