@@ -243,3 +243,14 @@ def is_answer(outcome: Outcome) -> bool:
 
 def _refuse_constant(text: str) -> None:
     raise AssertionError(f"{text} is not JSON")
+
+
+def write_package(folder: Path, files: Mapping[str, str], changed: Mapping[str, tuple[str, str]]) -> Path:
+    """A Python package; `changed` has, by a file's stem, a text of it and what takes its place."""
+    for path, text in files.items():
+        old, new = changed.get(Path(path).stem, ("", ""))
+        assert old in text, f"{path} has no {old}"
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace(old, new) if old else text)
+    return folder

@@ -22,13 +22,12 @@ from eaglectl.acceptance.job import EngineRun  # noqa: E402
 from eaglectl.acceptance.measurement import measure  # noqa: E402
 from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
 from eaglectl.api import diagnosing  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
 from tests.test_probe_table import WEAK, prompts_file  # noqa: E402
-from tests.tiny import FAULTS, TARGET, TINY, Fault  # noqa: E402
+from tests.tiny import FAULTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
 ROOT = FIXTURES.parent
 COUNT, TOKENS = 16, 20
@@ -49,10 +48,7 @@ FAST = "norm_output on"
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Both drafters in vLLM's layout."""
-    root = tmp_path_factory.mktemp("good")
-    for name in ("eagle3", "eagle3.1"):
-        api.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
-    return {name: root / name for name in ("eagle3", "eagle3.1")}
+    return in_vllms_layout(tmp_path_factory.mktemp("good"))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from eaglectl.engines.scanner import changes, compare, extracted
 from eaglectl.engines.vllm_checks import CHECKS, CLAIMS
 from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
-from tests.builders import call
+from tests.builders import call, write_package
 
 SCANS = sorted(Path(__file__).parent.glob("scans/vllm-*.json"))
 LIKE = "0.33.0"  # the release that TREE mirrors
@@ -182,13 +182,7 @@ def update_eagle3(config_dict, pre_trained_config):
 
 def tree(parent: Path, **changed: tuple[str, str]) -> Path:
     """The synthetic package, in some files with one text in place of another."""
-    for path, text in TREE.items():
-        old, new = changed.get(Path(path).stem, ("", ""))
-        assert old in text, f"{path} has no {old}"
-        file = parent / "vllm" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.replace(old, new) if old else text)
-    return parent
+    return write_package(parent / "vllm", TREE, changed).parent
 
 
 def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from eaglectl.engines.data import recorded
 from eaglectl.engines.scanner import PLANS, compare, extracted
 from eaglectl.engines.wheels import PACKAGES
 from eaglectl.errors import UnreadableError
-from tests.builders import call
+from tests.builders import call, write_package
 from tests.engine.agreement.records import VLLM
 from tests.engine.sglang.records import SGLANG
 
@@ -159,13 +159,7 @@ TREE = {
 
 def tree(parent: Path, **changed: tuple[str, str]) -> Path:
     """The synthetic package, in some files with one text in place of another."""
-    for path, text in TREE.items():
-        old, new = changed.get(Path(path).stem, ("", ""))
-        assert old in text, f"{path} has no {old}"
-        file = parent / "sglang" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.replace(old, new) if old else text)
-    return parent
+    return write_package(parent / "sglang", TREE, changed).parent
 
 
 def scan(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from eaglectl.errors import EaglectlError, UsageError  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from tests.builders import read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault  # noqa: E402
+from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
 K, TOKENS = 3, 32
 
@@ -27,10 +27,7 @@ K, TOKENS = 3, 32
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Both drafters in vLLM's layout."""
-    root = tmp_path_factory.mktemp("good")
-    for name in ("eagle3", "eagle3.1"):
-        api.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
-    return {name: root / name for name in ("eagle3", "eagle3.1")}
+    return in_vllms_layout(tmp_path_factory.mktemp("good"))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,16 @@ TARGET = TINY / "target"
 PROMPTS = TINY / "prompts.jsonl"
 
 
+def in_vllms_layout(root: Path) -> dict[str, Path]:
+    """Both drafters, converted into folders of `root`."""
+    from eaglectl import api
+    from eaglectl.api.converting import ConvertOptions
+
+    for name in ("eagle3", "eagle3.1"):
+        api.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
+    return {name: root / name for name in ("eagle3", "eagle3.1")}
+
+
 @dataclass(frozen=True)
 class Fault:
     """A change to a good drafter in vLLM's layout. `base`: eagle3 or eagle3.1.

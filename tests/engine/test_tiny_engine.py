@@ -15,7 +15,7 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.api.upgrading import UpgradeOptions
 from eaglectl.errors import EaglectlError
-from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault
+from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout
 
 sys.path.insert(0, str(TINY))
 import heldout
@@ -37,10 +37,7 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("good")
-    for name in ("eagle3", "eagle3.1"):
-        api.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
-    return {name: root / name for name in ("eagle3", "eagle3.1")}
+    return in_vllms_layout(tmp_path_factory.mktemp("good"))
 
 
 def smoke(drafter: Path, prompts: Path, engine: str = "vllm", **given: Any) -> SmokeReport:
