@@ -18,6 +18,7 @@ from eaglectl.validation.rule import Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
 import agreement
+import commands
 import engine_release
 import published
 import round_trips
@@ -116,6 +117,7 @@ def _block(block: re.Match[str], folder: Path) -> str:
 if __name__ == "__main__":
     PAGE.write_text(page())
     agreement.PAGE.write_text(agreement.page())
+    commands.PAGE.write_text(commands.page())
     engine_release.PAGE.write_text(engine_release.page())
     published.PAGE.write_text(published.page())
     round_trips.PAGE.write_text(round_trips.page())

@@ -37,6 +37,7 @@ PACKAGES = (
     "terminal",
     "demo",
     "cli",
+    "__main__",
 )
 # the packages and modules that may import a third-party package
 HOMES = {

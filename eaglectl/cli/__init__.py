@@ -54,11 +54,13 @@ def _print_end(what: str) -> None:
 
 
 def _common_first(arguments: list[str]) -> list[str]:
-    """Move the common options, which the application parses, before the name of the command."""
+    """Move the common options, which the application parses, before the command, and --json behind it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = arguments[:end]
     common = [option for option in options if option in COMMON_OPTIONS]
     others = [option for option in options if option not in COMMON_OPTIONS]
+    if others[:1] == ["--json"] and len(others) > 1:
+        others = [*others[1:], "--json"]
     return [*common, *others, *arguments[end:]]
 
 

@@ -14,6 +14,7 @@ from eaglectl.cli.diagnose import diagnose_command
 from eaglectl.cli.diff import diff_command
 from eaglectl.cli.engines import engines_app
 from eaglectl.cli.explain import explain_command
+from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand
 from eaglectl.cli.inspect import inspect_command
 from eaglectl.cli.rules import rules_command
 from eaglectl.cli.smoke import smoke_command
@@ -24,7 +25,6 @@ from eaglectl.terminal import OutputSettings, say
 
 # what the Hub's client, transformers and child processes read
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-EPILOG = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 COMMANDS: Mapping[Callable[..., None], str] = {
     inspect_command: "Show what a drafter is, and which engines run it as trained.",
     convert_command: "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
@@ -43,7 +43,7 @@ COMMANDS: Mapping[Callable[..., None], str] = {
 app = typer.Typer(
     name="eaglectl",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP_OPTIONS,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -69,7 +69,7 @@ def common(
     ] = False,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+        typer.Option("-V", "--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Inspect, convert, validate, run and publish EAGLE-3 and EAGLE-3.1 drafters from any trainer."""
@@ -94,7 +94,9 @@ def _set_offline(context: typer.Context) -> None:
 
 
 for command, summary in COMMANDS.items():
-    app.command(command.__name__.removesuffix("_command"), short_help=summary, epilog=EPILOG)(command)
+    app.command(
+        command.__name__.removesuffix("_command"), cls=GroupedCommand, short_help=summary, epilog=COMMON
+    )(command)
 app.add_typer(
-    engines_app, name="engines", short_help="Show which engine release serves which drafter.", epilog=EPILOG
+    engines_app, name="engines", short_help="Show which engine release serves which drafter.", epilog=COMMON
 )

@@ -11,6 +11,7 @@ import typer
 from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
+    ConvertTarget,
     Engines,
     IgnoreEos,
     Json,
@@ -18,7 +19,6 @@ from eaglectl.cli.options import (
     Seed,
     Semantics,
     Source,
-    Target,
     TrustRemoteCode,
     print_json,
     print_trust,
@@ -57,7 +57,7 @@ def convert_command(
         ),
     ] = "vllm",
     engine: Engines = None,
-    target: Target = None,
+    target: ConvertTarget = None,
     target_name: Annotated[
         str | None, typer.Option("--target-name", help="What published files call the target, like org/name.")
     ] = None,

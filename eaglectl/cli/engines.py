@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from eaglectl.cli.help import GroupedCommand
 from eaglectl.cli.options import Json, print_json
 
 engines_app = typer.Typer(rich_markup_mode=None)
@@ -25,7 +26,11 @@ def engines_command(context: typer.Context, json_: Json = False) -> None:
     context.obj.show(print_engines)
 
 
-@engines_app.command("scan", short_help="Compare a vLLM or SGLang wheel's sources with what eaglectl knows.")
+@engines_app.command(
+    "scan",
+    cls=GroupedCommand,
+    short_help="Compare a vLLM or SGLang wheel's sources with what eaglectl knows.",
+)
 def scan_command(
     wheel: Annotated[
         Path,

@@ -17,12 +17,18 @@ Source = Annotated[
         " org/name[@revision].",
     ),
 ]
-Target = Annotated[
+TARGET = (
+    "The target model: its folder, config.json or Hub repository. {read} Left out, the one that the"
+    " checkpoint names, if it is here."
+)
+Target = Annotated[str | None, typer.Option("--target", help=TARGET.format(read="Only the config is read."))]
+ConvertTarget = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="The target model: its folder, config.json or Hub repository. Only the config is read. Left out,"
-        " the one that the checkpoint names, if it is here.",
+        help=TARGET.format(
+            read="Its config is read; --to 3.1 runs it, and --materialize-lm-head copies its head."
+        ),
     ),
 ]
 RunTarget = Annotated[

@@ -1,0 +1,5 @@
+"""`python -m eaglectl`."""
+
+from eaglectl.cli import main
+
+main()

@@ -1,0 +1,166 @@
+"""What a new user types first: --help, --version, a wrong option, the examples; and the commands' page."""
+
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from eaglectl.cli.app import app
+from eaglectl.cli.help import EXAMPLES, GROUPS, SHARED, VALUES, GroupedCommand
+from tests.builders import call
+from tests.conftest import FIXTURES
+
+DOCS = FIXTURES.parent / "docs"
+# a model runs, or another file is needed
+EXAMPLES_THAT_RUN = ("inspect", "validate", "diff", "explain", "rules", "engines", "verify")
+
+
+def all_commands() -> dict[str, Any]:
+    root: Any = typer.main.get_command(app)
+    named = dict(root.commands)
+    return named | dict(getattr(named["engines"], "commands", {}))
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_printed(option: str) -> None:
+    done = call(option)
+    assert (done.code, done.out) == (0, "eaglectl 0.1.0\n")
+
+
+@pytest.mark.parametrize("command", [(), ("inspect",), ("engines", "scan")])
+def test_h_is_help(command: tuple[str, ...]) -> None:
+    assert call(*command, "-h").out == call(*command, "--help").out
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "eaglectl", "-V"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "eaglectl 0.1.0\n"
+
+
+def test_json_may_stand_before_the_command() -> None:
+    assert call("--json", "explain", "EGL201").document == call("explain", "EGL201", "--json").document
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_shown_for_a_shell(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "eaglectl"],
+        env={
+            "_EAGLECTL_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": "eaglectl insp",
+            "COMP_CWORD": "1",
+            "_TYPER_COMPLETE_ARGS": "eaglectl insp",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "PYTHONPATH": str(DOCS.parent),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "inspect" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, hint",
+    [
+        (("insect", "x"), "Did you mean 'inspect'?"),
+        (("inspect", "x", "--jsn"), "--json"),
+        (("explain", "draft-vocb"), "draft-vocabulary-size"),
+        (("convert", "x", "my-target"), "(my-target); the target model is given by --target"),
+        (("smoke", "x", "my-target"), "(my-target); the target model is given by --target"),
+    ],
+)
+def test_a_word_that_is_wrong_gets_the_one_that_is_near(arguments: tuple[str, ...], hint: str) -> None:
+    done = call(*arguments)
+    assert done.code == 2 and hint in done.err
+
+
+def test_the_groups_name_options_that_exist() -> None:
+    commands = all_commands()
+    for name, groups in GROUPS.items():
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert {option for options in groups.values() for option in options} - known == set(), name
+    every = {
+        option for command in commands.values() for parameter in command.params for option in parameter.opts
+    }
+    assert {*VALUES, *(option for options in SHARED.values() for option in options)} - every == set()
+
+
+def test_an_option_stands_in_one_group() -> None:
+    for name, groups in GROUPS.items():
+        placed = [option for options in (*groups.values(), *SHARED.values()) for option in options]
+        assert len(placed) == len(set(placed)), name
+
+
+def test_every_command_has_examples_that_fit_a_terminal() -> None:
+    commands = {
+        name: command for name, command in all_commands().items() if isinstance(command, GroupedCommand)
+    }
+    assert set(commands) - set(EXAMPLES) == set()
+    for name in commands:
+        done = call(*(("engines", name) if name == "scan" else (name,)), "--help")
+        shown = done.out.partition("Examples:\n")[2].splitlines()
+        assert shown and all(len(line) <= 80 for line in shown), name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the examples run as they are written."""
+    root = tmp_path_factory.mktemp("examples")
+    shutil.copytree(FIXTURES / "tiny/eagle3", root / "my-drafter")
+    shutil.copytree(FIXTURES / "tiny/eagle3", root / "old-drafter")
+    shutil.copytree(FIXTURES / "tiny/target", root / "my-target")
+    return root
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name in EXAMPLES_THAT_RUN])
+def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for example in EXAMPLES[name]:
+        if "--public-key" in example:
+            continue
+        done = call(name, *shlex.split(example))
+        assert done.code in (0, 3) and not re.search(r"Usage|Traceback", done.err), done.err
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in EXAMPLES_THAT_RUN])
+def test_the_other_examples_are_parsed(name: str) -> None:
+    command = all_commands()[name]
+    for example in EXAMPLES[name]:
+        if name == "scan" or name == "demo":
+            continue
+        context = command.make_context(name, shlex.split(example))
+        assert context.params
+
+
+def test_a_choice_that_help_names_is_a_choice_that_is_taken() -> None:
+    for option, values in VALUES.items():
+        if "|" not in values:
+            continue
+        takers = [
+            name for name, command in all_commands().items() if any(option in p.opts for p in command.params)
+        ]
+        for taker in takers:
+            if option in ("--fc-norm", "--device") and taker == "convert":
+                continue  # of --to 3.1, where tests/test_upgrade.py holds them
+            others = {"calibrate": ("-o", "x"), "diff": ("my-drafter",), "upload": ("org/name",)}.get(
+                taker, ()
+            )
+            done = call(taker, "my-drafter", *others, option, "nothing")
+            assert done.code == 2, (taker, option)
+            assert all(value in done.err for value in values.split("|")), (taker, option, done.err)
+
+
+def test_the_page_of_commands_is_what_make_docs_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    commands = importlib.import_module("commands")
+    assert commands.PAGE.read_text() == commands.page(), "run `make docs`"
