@@ -45,6 +45,14 @@ class FailedSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """What `init` returns: the file that was written, and the questions that no answer settles yet."""
+
+    path: Path
+    questions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 

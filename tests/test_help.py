@@ -72,7 +72,7 @@ def test_completion_is_shown_for_a_shell(shell: str) -> None:
 @pytest.mark.parametrize(
     "arguments, hint",
     [
-        (("insect", "x"), "Did you mean 'inspect'?"),
+        (("insect", "x"), "Did you mean 'inspect'"),
         (("inspect", "x", "--jsn"), "--json"),
         (("explain", "draft-vocb"), "draft-vocabulary-size"),
         (("convert", "x", "my-target"), "(my-target); the target model is given by --target"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from eaglectl.api.smoking import SmokeOptions as SmokeOptions
     from eaglectl.api.smoking import load_only as load_only
     from eaglectl.api.smoking import smoke as smoke
+    from eaglectl.api.starting import init as init
     from eaglectl.api.upgrading import UpgradeOptions as UpgradeOptions
     from eaglectl.api.upgrading import upgrade as upgrade
     from eaglectl.api.validating import ValidateOptions as ValidateOptions
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from eaglectl.results import FixResult as FixResult
     from eaglectl.results import Inspection as Inspection
     from eaglectl.results import RemainingFinding as RemainingFinding
+    from eaglectl.results import Start as Start
     from eaglectl.validation.policy_file import read_policy as read_policy
 
 # the module of each public name, below eaglectl
@@ -59,6 +61,7 @@ MODULES: Mapping[str, str] = {
     "RemainingFinding": "results",
     "Signer": "publishing.signature",
     "SmokeOptions": "api.smoking",
+    "Start": "results",
     "UpgradeOptions": "api.upgrading",
     "UploadOptions": "api.publishing",
     "ValidateOptions": "api.validating",
@@ -69,6 +72,7 @@ MODULES: Mapping[str, str] = {
     "diagnose": "api.diagnosing",
     "diff": "api.comparing",
     "fix": "api.fixing",
+    "init": "api.starting",
     "inspect": "api.inspecting",
     "load_only": "api.smoking",
     "open_target": "api.inputs",

@@ -9,12 +9,14 @@ import typer
 import eaglectl
 from eaglectl.cli.calibrate import calibrate_command
 from eaglectl.cli.convert import convert_command
+from eaglectl.cli.defaults import command_defaults
 from eaglectl.cli.demo import demo_command
 from eaglectl.cli.diagnose import diagnose_command
 from eaglectl.cli.diff import diff_command
 from eaglectl.cli.engines import engines_app
 from eaglectl.cli.explain import explain_command
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand
+from eaglectl.cli.init import init_command
 from eaglectl.cli.inspect import inspect_command
 from eaglectl.cli.rules import rules_command
 from eaglectl.cli.smoke import smoke_command
@@ -37,6 +39,7 @@ COMMANDS: Mapping[Callable[..., None], str] = {
     verify_command: "Compare a downloaded folder with its record.",
     explain_command: "Explain a rule.",
     rules_command: "List the rules of `validate`.",
+    init_command: "Write an eaglectl.toml with answers and defaults.",
     demo_command: "Run the main commands on the fixtures of a checkout.",
 }
 
@@ -76,6 +79,7 @@ def common(
     context.obj = OutputSettings(quiet, verbose, no_color)
     if offline:
         _set_offline(context)
+    context.default_map = dict(command_defaults(context.invoked_subcommand, is_quiet=quiet))
 
 
 def _set_offline(context: typer.Context) -> None:

@@ -161,6 +161,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "diff": ("my-drafter old-drafter", "my-drafter old-drafter --headers-only --json"),
     "upload": ("my-drafter my-org/my-drafter --dry-run", "my-drafter my-org/my-drafter --pr --tag v1"),
     "verify": ("my-drafter", "my-drafter --public-key key.pub --require-signature"),
+    "init": ("my-drafter", "my-drafter --target my-target --engine 'vllm>=0.22'"),
     "explain": ("EGL201", "missing-tensor --json"),
     "rules": ("", "--json"),
     "demo": ("",),

@@ -1,4 +1,4 @@
-"""Reading a policy from eaglectl.toml, or from [tool.eaglectl] of a pyproject.toml."""
+"""Reading a policy and defaults from eaglectl.toml, or from [tool.eaglectl] of a pyproject.toml."""
 
 import datetime
 import os
@@ -13,13 +13,25 @@ from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import UsageError
 from eaglectl.validation.catalogue import find_rule, find_rules
-from eaglectl.validation.policy import ALLOW_LISTS, Policy, Suppression, VerifyPolicy
+from eaglectl.validation.policy import ALLOW_LISTS, Defaults, Policy, Suppression, VerifyPolicy
 from eaglectl.validation.rule import SEVERITIES
 
 T = TypeVar("T")
 POLICY_FILE, PYPROJECT = "eaglectl.toml", "pyproject.toml"
 MAX_POLICY = MIB
-KEYS = ("engines", "required", "forbidden", "severities", "fail-on", "allow", "suppress", "verify")
+KEYS = (
+    "engines",
+    "required",
+    "forbidden",
+    "severities",
+    "fail-on",
+    "allow",
+    "suppress",
+    "verify",
+    "defaults",
+)
+CONVENTIONS = ("boundary", "output")
+DEFAULT_KEYS = ("target", "aux-layers", "aux-convention", "source-semantics")
 VERIFY_KEYS = ("require-signature", "require-record", "public-key", "identity", "identity-provider")
 SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
@@ -42,6 +54,16 @@ def read_policy(path: str | None = None, start: Path | None = None) -> Policy:
     return parse_policy(table, path, Path(path).parent)
 
 
+def read_defaults(start: Path | None = None) -> Defaults:
+    """The [defaults] in the nearest file from `start` (the current folder) upwards. Raises UsageError."""
+    found = _nearest_table(start or Path.cwd())
+    if found is None:
+        return Defaults()
+    values, label, folder = found
+    table = _Table(label, "", values)
+    return _defaults(table.table("defaults"), table.texts("engines", parse_engine), folder)
+
+
 def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) -> Policy:
     """The policy in a TOML table; `origin` names its file in messages and reports.
 
@@ -49,6 +71,7 @@ def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) 
     """
     table = _Table(origin, "", values)
     table.check_keys(KEYS)
+    _defaults(table.table("defaults"), (), folder)
     severities = _severities(table.table("severities"))
     allow = table.table("allow")
     allow.check_keys(ALLOW_LISTS)
@@ -70,6 +93,29 @@ def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) 
         suppressions=tuple(_suppression(entry) for entry in table.tables("suppress")),
         fail_on=table.choice("fail-on", (*SEVERITIES, "never")) if "fail-on" in values else None,
         verify=_verify(table.table("verify"), folder),
+    )
+
+
+def _defaults(table: "_Table", engines: tuple[str, ...], folder: Path) -> Defaults:
+    table.check_keys(DEFAULT_KEYS)
+    layers, target = table.values.get("aux-layers"), table.text("target") or None
+    if layers is not None and (
+        not isinstance(layers, list)
+        or not layers
+        or not all(type(layer) is int and layer >= 0 for layer in layers)
+    ):
+        raise table.error("aux-layers", "whole numbers, as [2, 16, 29]")
+    semantics = table.table("source-semantics")
+    if target is not None and (folder / target).exists():
+        target = os.path.relpath(folder / target)
+    is_stated = "aux-convention" in table.values
+    return Defaults(
+        origin=table.origin,
+        engines=engines,
+        target=target,
+        aux_layers=None if layers is None else ",".join(map(str, layers)),
+        aux_convention=table.choice("aux-convention", CONVENTIONS) if is_stated else None,
+        source_semantics=tuple(f"{key}={semantics.text(key)}" for key in semantics.values),
     )
 
 
@@ -100,14 +146,20 @@ def _severities(table: "_Table") -> Mapping[str, Any]:
 
 
 def _nearest(start: Path) -> Policy:
+    found = _nearest_table(start)
+    return Policy() if found is None else parse_policy(*found)
+
+
+def _nearest_table(start: Path) -> tuple[Mapping[str, Any], str, Path] | None:
+    """The policy's table in the nearest file, the file as seen from `start`, and its folder."""
     for folder in (start, *start.parents):
         for name in (POLICY_FILE, PYPROJECT):
             path = folder / name
             label = os.path.relpath(path, start)
             table = _read_table(path, label) if path.is_file() else None
             if table is not None:
-                return parse_policy(table, label, folder)
-    return Policy()
+                return table, label, folder
+    return None
 
 
 def _read_table(path: Path, label: str) -> Mapping[str, Any] | None:

@@ -1,0 +1,143 @@
+"""eaglectl.toml holds defaults for a folder: the target and answers, stated once; `init` writes one."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.builders import call, drafter_folder
+from tests.conftest import FIXTURES
+
+IDS = FIXTURES / "producers/modelopt/hf-ids"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(here: Path, text: str) -> None:
+    (here / "eaglectl.toml").write_text(text)
+
+
+def boundaries(*arguments: object) -> object:
+    return call("inspect", *arguments, "--json").document["drafter"]["aux"]["boundaries"]
+
+
+def test_an_answer_from_the_file_is_as_one_from_the_command_line(here: Path) -> None:
+    source = drafter_folder(here / "d")
+    before = boundaries(source)
+    given = boundaries(source, "--aux-layers", "1,2,3")
+    write(here, "[defaults]\naux-layers = [1, 2, 3]\n")
+    assert boundaries(source) == given != before
+
+
+def test_the_command_line_wins(here: Path) -> None:
+    source = drafter_folder(here / "d")
+    given = boundaries(source, "--aux-layers", "1,2,3")
+    write(here, "[defaults]\naux-layers = [2, 3, 4]\n")
+    assert boundaries(source, "--aux-layers", "1,2,3") == given
+
+
+def test_the_target_begins_at_the_file_and_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(FIXTURES / "tiny/target", here / "models/target")
+    source = shutil.copytree(FIXTURES / "tiny/eagle3", here / "below/drafter")
+    write(here, '[defaults]\ntarget = "models/target"\n')
+    monkeypatch.chdir(here / "below")
+    done = call("inspect", source.name, "--json")
+    assert done.document["drafter"]["target"]["depth"] == 8
+    assert done.err == (
+        "../eaglectl.toml gives --target ../models/target, where the command line says nothing else\n"
+    )
+
+
+def test_semantics_and_engines_are_taken_too(here: Path) -> None:
+    write(here, 'engines = ["vllm==0.32.0"]\n[defaults.source-semantics]\nrope = "stored"\n')
+    document = call("inspect", IDS, "--json").document
+    assert {(verdict["engine"], verdict["release"]) for verdict in document["engines"]} == {
+        ("vllm", "0.32.0")
+    }
+    assert "rope=plain" not in str(document["drafter"])
+
+
+def test_quiet_says_nothing_of_them(here: Path) -> None:
+    write(here, "[defaults]\naux-layers = [1, 2, 3]\n")
+    assert call("-q", "inspect", drafter_folder(here / "d")).err == ""
+
+
+def test_a_command_that_reads_no_drafter_reads_no_defaults(here: Path) -> None:
+    write(here, "[defaults]\nnonsense = 1\n")
+    assert call("explain", "EGL201").code == 0
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[defaults]\ntaget = 't'\n", "defaults.taget is no key of a policy; did you mean target?"),
+        ("[defaults]\naux-layers = '2,3'\n", "defaults.aux-layers is '2,3'; expected whole numbers"),
+        ("[defaults]\naux-layers = [-1]\n", "defaults.aux-layers is [-1]; expected whole numbers"),
+        ("[defaults]\naux-layers = [true]\n", "defaults.aux-layers is [True]; expected whole numbers"),
+        ("[defaults]\naux-convention = 'input'\n", "expected one of boundary, output"),
+        ("[defaults]\ntarget = 3\n", "defaults.target is 3; expected a text"),
+        ("[defaults.source-semantics]\nrope = 1\n", "source-semantics.rope is 1; expected a text"),
+        ("defaults = 1\n", "defaults is 1; expected a table"),
+        ("[defaults\n", "eaglectl.toml is not valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("command", ["inspect", "validate"])
+def test_a_file_that_is_not_as_it_should_be_stops_the_command(
+    here: Path, text: str, message: str, command: str
+) -> None:
+    write(here, text)
+    done = call(command, drafter_folder(here / "d"))
+    assert done.code == 2 and message in done.err
+
+
+def test_a_folder_inside_the_checkpoint_answers_nothing(here: Path) -> None:
+    source = drafter_folder(here / "d")
+    before = boundaries(source)
+    (source / "eaglectl.toml").write_text("[defaults]\naux-layers = [1, 2, 3]\n")
+    assert boundaries(source) == before
+
+
+def test_init_writes_the_answers_that_commands_then_take(here: Path) -> None:
+    source = drafter_folder(here / "d")
+    given = boundaries(source, "--aux-layers", "1,2,3")
+    done = call("init", source, "--aux-layers", "1,2,3", "--engine", "vllm>=0.22")
+    assert (done.code, done.out) == (0, "eaglectl.toml written\n")
+    assert boundaries(source) == given
+
+
+def test_init_writes_what_inspect_asks_and_exits_with_2(here: Path) -> None:
+    done = call("init", IDS)
+    assert done.code == 2 and "rope=plain or rope=stored" in done.err
+    assert "# open: ModelOpt's exporter writes a yarn scaling" in (here / "eaglectl.toml").read_text()
+    assert call("inspect", IDS).code == 0
+
+
+def test_init_without_a_source_writes_comments_alone(here: Path) -> None:
+    assert call("init").code == 0
+    lines = (here / "eaglectl.toml").read_text().splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == ["[defaults]"]
+
+
+def test_init_replaces_nothing_unasked(here: Path) -> None:
+    write(here, "# mine\n")
+    done = call("init")
+    assert (done.code, done.err) == (
+        2,
+        "eaglectl: eaglectl.toml is there; edit it, or replace it with --force\n",
+    )
+    assert (here / "eaglectl.toml").read_text() == "# mine\n"
+    assert call("init", "--force").code == 0
+
+
+def test_init_writes_no_file_for_what_is_no_drafter(here: Path) -> None:
+    assert call("init", FIXTURES / "tiny/target").code == 1
+    assert not (here / "eaglectl.toml").exists()
+
+
+def test_init_quotes_what_toml_would_read_otherwise(here: Path) -> None:
+    assert call("init", "--target", 'a"b\\c\x7f', "--source-semantics", "x.y=1").code == 0
+    assert call("inspect", drafter_folder(here / "d")).code == 3  # that target is nowhere
