@@ -67,7 +67,7 @@ def shortened(text: str, most: int = LONGEST) -> str:
         return text
     left_out = len(text) - most + 40
     end = (len(text) - left_out) // 2
-    return f"{text[: len(text) - left_out - end]}[... {left_out:,} characters ...]{text[-end:]}"
+    return f"{text[: len(text) - left_out - end]}(... {left_out:,} characters ...){text[-end:]}"
 
 
 def brief(name: str) -> str:
