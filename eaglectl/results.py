@@ -1,7 +1,7 @@
 """Values that the public API returns and reports show."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ class Conversion:
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
+    `commands` holds the command that serves the output, for each engine that runs it as trained.
     """
 
     plan: "ConversionPlan"
@@ -64,6 +65,7 @@ class Conversion:
     pickles: tuple[str, ...]
     seconds: float
     gate: "Gate | None" = None
+    commands: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,3 +164,23 @@ def test_the_page_of_commands_is_what_make_docs_writes(monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(DOCS))
     commands = importlib.import_module("commands")
     assert commands.PAGE.read_text() == commands.page(), "run `make docs`"
+
+
+def test_inspect_gives_the_same_serving_commands_as_text_and_as_json() -> None:
+    for source in ("modelopt/hf-ids", "vllm/native", "speculators/four-aux"):
+        place = FIXTURES / "producers" / source
+        commands = call("inspect", place, "--json").document["commands"]
+        shown = call("inspect", place).out.partition("\nServe\n")[2].splitlines()
+        assert [line.split(maxsplit=1) for line in shown] == [[*item] for item in commands.items()], source
+
+
+def test_convert_ends_with_the_command_that_serves_its_output_with_the_target_given(tmp_path: Path) -> None:
+    source, target = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
+    done = call("convert", source, "--target", target, "-o", tmp_path / "out")
+    assert (
+        f"vllm serve {target} --speculative-config" in done.out and f'"model": "{tmp_path}/out"' in done.out
+    )
+    config = call("convert", source, "--target", target / "config.json", "-o", tmp_path / "two", "--json")
+    assert config.document["commands"]["vllm"].startswith(f"vllm serve {target} --speculative-config")
+    start = call("convert", source, "--to", "3.1", "--init-only", "-o", tmp_path / "start", "--json")
+    assert start.document["commands"] == {}

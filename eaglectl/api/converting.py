@@ -1,7 +1,7 @@
 """`convert`: rewriting a drafter in another layout."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +17,9 @@ from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.serving import output_verdicts
 from eaglectl.drafter.drafter import Drafter, Note, Target
-from eaglectl.drafter.tensors import Tensor
-from eaglectl.engines.catalogue import parse_engine, verdicts
+from eaglectl.engines.catalogue import ENGINES, as_served, launch_commands, parse_engine
 from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
@@ -103,7 +103,8 @@ def convert(
         if options.dry_run:
             return Conversion(plan, None, files.pickles, time.perf_counter() - start)
         write_conversion(files, plan, place, options, on_progress)
-    return Conversion(plan, place, files.pickles, time.perf_counter() - start)
+    commands = output_commands(plan, place, options.target)
+    return Conversion(plan, place, files.pickles, time.perf_counter() - start, commands=commands)
 
 
 def check_options(original: FolderSource, out: str | Path | None, options: ConvertOptions) -> None:
@@ -190,18 +191,22 @@ def write_conversion(
     write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
 
 
+def output_commands(plan: ConversionPlan, out: Path, target: str | None) -> Mapping[str, str]:
+    """The command that serves what a plan wrote, for each engine whose newest release runs it as trained.
+
+    llama.cpp serves a GGUF file, which its own commands make first (commands_after_conversion).
+    """
+    newest = [verdict for engine in ENGINES for verdict in output_verdicts(plan, engine)]
+    commands = as_served(launch_commands(plan.drafter, str(out), target_text=target), newest)
+    return {engine: text for engine, text in commands.items() if engine in ENGINES and engine != "llama.cpp"}
+
+
 def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
     """A warning per requested engine (by default the layout's) that would not run the output as trained."""
-    format = by_name(plan.layout)
-    flat = format.flat(plan.config)
-    generated = {
-        step.name: Tensor(step.name, step.dtype, step.shape, ()) for step in plan.steps if not step.stored
-    }
-    settled = replace(plan.drafter, notes=(), unknown=(), tensors={**generated, **plan.drafter.tensors})
-    names = tuple(step.name for step in plan.steps)
+    layout = by_name(plan.layout).layout
     releases: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for text in request.engines or (format.layout.engines if format.layout else ()):
-        for verdict in verdicts(settled, plan.config, flat, names, parse_engine(text)):
+    for text in request.engines or (layout.engines if layout else ()):
+        for verdict in output_verdicts(plan, text):
             if verdict.outcome != "as trained":
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
                 same.append(verdict.release)

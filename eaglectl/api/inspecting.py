@@ -7,7 +7,14 @@ from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, wi
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.drafter.drafter import Note
-from eaglectl.engines.catalogue import EngineRequest, aux_readings, launch_commands, parse_engine, verdicts
+from eaglectl.engines.catalogue import (
+    EngineRequest,
+    as_served,
+    aux_readings,
+    launch_commands,
+    parse_engine,
+    verdicts,
+)
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command
@@ -62,7 +69,7 @@ def inspect(
         tuple(readings.values()),
         every,
         asked,
-        launch_commands(drafter, place, revision=revision),
+        as_served(launch_commands(drafter, place, revision=revision, target_text=choice.text), every),
         command("convert", source, target=choice.text, answers=answers),
     )
 

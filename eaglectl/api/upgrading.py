@@ -15,6 +15,7 @@ from eaglectl.api.converting import (
     default_place,
     open_inputs,
     opened,
+    output_commands,
     plan_conversion,
     target_of,
     write_conversion,
@@ -182,7 +183,10 @@ class _Upgrade:
         if conversion.dry_run:
             return Conversion(plan, None, self.files.pickles, time.perf_counter() - start)
         write_conversion(self.files, plan, out, conversion, self.on_progress)
-        return Conversion(plan, out, self.files.pickles, time.perf_counter() - start, gate)
+        # a trainer's start is nothing to serve
+        commands = {} if self.options.is_start else output_commands(plan, out, conversion.target)
+        seconds = time.perf_counter() - start
+        return Conversion(plan, out, self.files.pickles, seconds, gate, commands)
 
     def _check_meaning(self) -> None:
         """Raise UsageError with the acceptance for either meaning of norm_output, if the target can run."""

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
 from eaglectl.engines.behaviour import Behaviour, unversioned, unversioned_behaviour
@@ -140,15 +141,21 @@ def verdicts(
 
 
 def launch_commands(
-    drafter: Drafter, path: str, tokens: int = 3, revision: str | None = None
+    drafter: Drafter,
+    path: str,
+    tokens: int = 3,
+    revision: str | None = None,
+    target_text: str | None = None,
 ) -> Mapping[str, str]:
-    """The command that serves the drafter, for each engine; TARGET where the target's name is not known.
+    """The command that serves the drafter, for each engine.
 
-    `path` may be a Hub repository, and `revision` then one of its.
+    `path` may be a Hub repository, and `revision` then one of its. `target_text` is the target as the user
+    gave it, else it is the one that the drafter names, and TARGET where none is known.
     """
-    name = drafter.target.name or ""
+    name, target_revision = _served_target(target_text or drafter.target.name or "")
     # a text that cannot be shown whole cannot be copied from a command either
     target = shlex.quote(name) if name and printable(name) == name else "TARGET"
+    target += f" --revision {shlex.quote(target_revision)}" if target_revision else ""
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
     if revision is not None:
         speculative["revision"] = revision
@@ -177,6 +184,24 @@ def launch_commands(
     if boundaries and boundaries[0] > 0:
         commands["tensorrt-llm"] = f"eagle3_layers_to_capture: {_set([b - 1 for b in boundaries])}"
     return commands
+
+
+def _served_target(text: str) -> tuple[str, str | None]:
+    """What engines call a target, and its revision: a folder in the place of its config.json."""
+    if text.endswith("/config.json") or text == "config.json":
+        return text.removesuffix("config.json").rstrip("/") or ".", None
+    return hub_name(text) or (text, None)
+
+
+def as_served(commands: Mapping[str, str], verdicts: Sequence[Verdict]) -> Mapping[str, str]:
+    """The commands of engines whose newest release among the verdicts runs the drafter as trained.
+
+    TensorRT-LLM is kept: its aux layers are an option of serving, whatever the file states.
+    """
+    latest = {verdict.engine: verdict.outcome for verdict in verdicts}
+    return {
+        engine: text for engine, text in commands.items() if latest.get(engine, "as trained") == "as trained"
+    }
 
 
 def llama_server(drafter: str, tokens: int = 3) -> str:

@@ -205,10 +205,7 @@ def next_command(inspection: Inspection) -> str:
 
 def serve_commands(inspection: Inspection) -> Pairs:
     """Return the engines whose newest release runs the checkpoint as trained, with the launch command."""
-    engines = [engine for engine, verdict in _latest(inspection).items() if verdict.outcome == "as trained"]
-    if "tensorrt-llm" in inspection.commands:
-        engines.append("tensorrt-llm")  # its aux layers are a serving option, whatever the file states
-    return tuple((engine, inspection.commands[engine]) for engine in engines)
+    return tuple(inspection.commands.items())
 
 
 def _latest(inspection: Inspection) -> dict[str, Verdict]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from eaglectl.engines.catalogue import ENGINES
@@ -9,6 +10,8 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
+from eaglectl.errors import EaglectlError
+from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.commands import command
 from eaglectl.validation.rule import CannotLook
 from eaglectl.validation.rules.serving import edits, spelled
@@ -18,18 +21,59 @@ UNKNOWN = "unknown"
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversion:
     """The source as given, and what was given with it."""
 
     source: str
     subject: Subject
 
-    def command(self, layout: str, *, needs_target: bool) -> str:
-        """The `convert` that writes this layout; TARGET stands for a target that is needed and not known."""
+    def command(self, engine: Engine, *, needs_target: bool) -> str:
+        """The `convert` with which an engine serves the checkpoint, and the others requested too if any can.
+
+        TARGET stands for a target that is needed and not known.
+        """
+        own, common = engine.name, default_format().name
+        choices = (own,) if len(self.engines) == 1 else (common, own)
+        layout = next((layout for layout in choices if self.engines_lost(layout) == ()), own)
         target = self.subject.target.text or ("TARGET" if needs_target else None)
-        answers = self.subject.answers
-        return command("convert", self.source, "--for", layout, target=target, answers=answers)
+        text = command("convert", self.source, "--for", layout, target=target, answers=self.subject.answers)
+        lost = self.engines_lost(layout) or ()
+        titles = " and ".join(ENGINES[name].title for name in lost if name != engine.name)
+        return f"{text} (which {titles} then does not serve as trained)" if titles else text
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The names of the engines requested."""
+        return tuple(dict.fromkeys(request.engine for request in self.subject.requests))
+
+    def engines_lost(self, layout: str) -> tuple[str, ...] | None:
+        """The requested engines that have no release which runs the output in a layout as trained.
+
+        None where no plan can be made before a question is answered.
+        """
+        if layout not in self._lost:
+            self._lost[layout] = self._without(layout)
+        return self._lost[layout]
+
+    @cached_property
+    def _lost(self) -> dict[str, tuple[str, ...] | None]:
+        return {}
+
+    def _without(self, layout: str) -> tuple[str, ...] | None:
+        from eaglectl.conversion.planning import make_plan
+        from eaglectl.conversion.request import ConversionRequest
+        from eaglectl.conversion.serving import output_verdicts
+
+        request = ConversionRequest(layout=layout)
+        try:
+            plan = make_plan(self.subject.checkpoint, self.subject.drafter, request, self.subject.answers)
+        except (EaglectlError, CannotLook):
+            return None
+        outcomes = {
+            name: {verdict.outcome for verdict in output_verdicts(plan, name)} for name in self.engines
+        }
+        return tuple(name for name, known in outcomes.items() if known and "as trained" not in known)
 
 
 def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tuple[str, ...]:
@@ -39,17 +83,18 @@ def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tup
         facts = subject.applied_facts
     except CannotLook:
         return ()
-    changes = []
+    changes: dict[str, list[str]] = {}
+    conversion = Conversion(source, subject)
     for name in dict.fromkeys(engine for engine, _ in facts):
         defects = {
             release: [fact for fact in holding if _is_defect(fact) and fact.fact.rule in chosen]
             for (engine, release), holding in facts.items()
             if engine == name
         }
-        steps = list(_steps(ENGINES[name], subject.view(name), defects, Conversion(source, subject)))
+        steps = list(_steps(ENGINES[name], subject.view(name), defects, conversion))
         if steps:
-            changes.append(f"{ENGINES[name].title}: {'; '.join(steps)}")
-    return tuple(changes)
+            changes.setdefault("; ".join(steps), []).append(ENGINES[name].title)
+    return tuple(f"{' and '.join(titles)}: {steps}" for steps, titles in changes.items())
 
 
 def _is_defect(applied_fact: AppliedFact) -> bool:
@@ -100,7 +145,7 @@ def _change(engine: Engine, checkpoint: View, defects: Defects, conversion: Conv
         return
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
-        yield conversion.command(engine.name, needs_target=_needs_target(facts.values(), checkpoint))
+        yield conversion.command(engine, needs_target=_needs_target(facts.values(), checkpoint))
 
 
 def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:

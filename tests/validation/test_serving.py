@@ -973,6 +973,23 @@ def test_the_smallest_change_that_makes_all_pass(bad: Bad, way: str, tmp_path: P
     assert report.smallest_changes == (way.format(path=report.path),)
 
 
+@pytest.mark.parametrize(
+    ("base", "way"),
+    [
+        ("automodel/gqa", "vLLM and SGLang: eaglectl convert {path} --for vllm --target {target}"),
+        (
+            "modelopt/hf-two-layers",
+            "SGLang: eaglectl convert {path} --for sglang --target {target} (which vLLM then does not serve"
+            " as trained)",
+        ),
+    ],
+)
+def test_of_two_engines_the_change_keeps_the_other_or_says_that_it_does_not(base: str, way: str) -> None:
+    path, target = str(FIXTURES / "producers" / base), str(FIXTURES / "target")
+    options = eaglectl.ValidateOptions(target, ["vllm", "sglang"], headers_only=True)
+    assert eaglectl.validate(path, options).smallest_changes == (way.format(path=path, target=target),)
+
+
 def test_what_is_to_be_written_makes_all_releases_pass(tmp_path: Path) -> None:
     bad = Bad(
         "",

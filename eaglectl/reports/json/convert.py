@@ -18,6 +18,7 @@ def convert_document(conversion: Conversion, *, trust_remote_code: bool = False)
         "out": None if out is None else str(out),
         "seconds": round(conversion.seconds, 3),
         "plan": _plan(conversion.plan),
+        "commands": dict(conversion.commands),
         "gate": None if gate is None else _gate(gate),
         **trust_part(trust_remote_code),
     }

@@ -60,6 +60,10 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
         console.print(f"target: {drafter.target.origin}", soft_wrap=True)
     if not has_plan and not is_quiet:
         print_notes(console, [note for note in plan.notes if note.level == "warning"])
+    if conversion.commands and not is_quiet:
+        print_heading(console, "Serve")
+        for engine, command in conversion.commands.items():
+            console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
     layout = by_name(plan.layout).layout
     commands = commands_after_conversion(layout.engines if layout else (), str(conversion.out))
     if commands and not is_quiet:
