@@ -83,3 +83,20 @@ def report_step(on_progress: OnProgress | None, step: str) -> None:
     """Report a step that has nothing to count."""
     if on_progress:
         on_progress(Progress(step))
+
+
+class _Notices:
+    """Who gets notices; None: nobody."""
+
+    listener: Callable[[str], None] | None = None
+
+
+def set_notices(listener: Callable[[str], None] | None) -> None:
+    """Let `listener` have each notice: a line on what a command waits for, or could not check."""
+    _Notices.listener = listener
+
+
+def notify(text: str) -> None:
+    """Give a notice; any thread may."""
+    if listener := _Notices.listener:
+        listener(text)

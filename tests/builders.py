@@ -6,7 +6,7 @@ import io
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -216,9 +216,17 @@ def call(*arguments: str | Path) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+WAITING = "eaglectl: waiting "
+
+
 def refusal(code: int, *arguments: str | Path) -> str:
-    """The one line on stderr of a call that must end with `code`; with --json it must be the same."""
+    """The one line on stderr of a call that must end with `code`; with --json it must be the same.
+
+    Lines on what the Hub is waited for do not count.
+    """
     outcome = call(*arguments)
+    lines = [line for line in outcome.err.splitlines(keepends=True) if not line.startswith(WAITING)]
+    outcome = replace(outcome, err="".join(lines))
     assert outcome.code == code, outcome
     assert outcome.out == ""
     assert is_one_line(outcome), outcome.err

@@ -336,12 +336,10 @@ class LoopbackHub:
 def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 3) -> Iterator["LoopbackHub"]:
     """A loopback Hub for this process's client, with an empty cache and a planted token that may read.
 
-    Pauses are short: ours (`tries` of them) 10 ms, the client's own none.
+    Waits are short, after `tries` of them a request has failed, and the client never waits by itself.
     """
-    from huggingface_hub import constants, file_download
-    from huggingface_hub.utils import _http, close_session
-
-    from eaglectl.checkpoint import ranges
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
 
     with LoopbackHub() as running:
         for name, value in {
@@ -357,13 +355,26 @@ def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 
         }.items():
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        for module in (_http, file_download):
-            monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
-        monkeypatch.setattr(ranges, "WAITS", (0.01,) * tries)
-        monkeypatch.setattr(ranges, "WAIT_FOR_SILENCE", (0.01,))
+        client_waits = short_waits(monkeypatch, attempts=tries + 1)
         running.users = {TOKEN: User("reader")}
         yield running
         close_session()
+    assert client_waits == []
+
+
+def short_waits(monkeypatch: pytest.MonkeyPatch, *, attempts: int = 4) -> list[float]:
+    """Let eaglectl's waits be short. Returns a list to which any wait of the client's own is added."""
+    from huggingface_hub import file_download
+    from huggingface_hub.utils import _http
+
+    from eaglectl.checkpoint import hub_session
+
+    policy = replace(hub_session.POLICY, attempts=attempts, first_wait=0.01, longest_wait=0.01)
+    monkeypatch.setattr(hub_session, "POLICY", policy)
+    client_waits: list[float] = []
+    for module in (_http, file_download):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=client_waits.append))
+    return client_waits
 
 
 # --- what the Hub does

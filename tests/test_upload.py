@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from eaglectl.publishing import remote, upload
+from eaglectl.publishing import upload
 from tests.builders import Outcome, call, contents, drafter_folder, write_safetensors
 from tests.builders import drafter_tensors as tensors
 from tests.conftest import FIXTURES
-from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, User, once
+from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, User, once, short_waits
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -38,11 +38,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(remote, "PAUSE", 0.01)
+        client_waits = short_waits(monkeypatch)
         monkeypatch.setattr(upload, "PAUSE", 0.01)
         monkeypatch.chdir(tmp_path)
         yield found
         close_session()
+    assert client_waits == []
 
 
 @pytest.fixture
@@ -408,12 +409,7 @@ def test_a_head_that_moved_under_the_commit_stops_it(hub: LoopbackHub, folder: P
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_blobs_and_reads_are_tried_again(
-    hub: LoopbackHub, folder: Path, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub.utils import _http
-
-    monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+def test_blobs_and_reads_are_tried_again(hub: LoopbackHub, folder: Path, status: int) -> None:
     repo = hub.add_repo(NAME, {})
     for is_it in ("is_blob", "is_info"):
         hub.faults.append(

@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from glob import escape
@@ -20,13 +20,17 @@ from typing import Any
 from urllib.parse import quote
 
 import eaglectl
+from eaglectl.checkpoint.hub_digests import ListedDigests, other_bytes
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_listing import checkpoint_files, has_weights, read_listing
 from eaglectl.checkpoint.hub_names import SCHEME, split_name
+from eaglectl.checkpoint.hub_session import XET_CODE, TransferError, error_code, hub_calls, is_xet_error
 from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.ranges import read_range, read_whole
 from eaglectl.checkpoint.source import FolderSource, check_whole
 from eaglectl.errors import UnreadableError
+from eaglectl.progress import notify
+from eaglectl.text import listed
 
 # files up to this size are read whole, in one request
 MAX_WHOLE = 200_000
@@ -40,7 +44,7 @@ MAX_LIST = 64 << 20
 class HubSource:
     """The files of a repository at `commit`.
 
-    `sizes` and `digests` (SHA-256, of files in LFS) are the Hub's; `kept` are ranges read before.
+    `sizes` and `listed` (digests) are the Hub's; `kept` are ranges read before.
     """
 
     request: HubRequest
@@ -48,7 +52,12 @@ class HubSource:
     sizes: Mapping[str, int]
     headers: Mapping[str, str] = field(repr=False)  # they hold the token
     kept: dict[tuple[str, int, int], bytes] = field(default_factory=dict, repr=False)
-    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
+    listed: ListedDigests = field(default_factory=lambda: ListedDigests({}, {}), repr=False)
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """SHA-256 of the files in LFS."""
+        return self.listed.sha256
 
     @property
     def label(self) -> str:
@@ -105,7 +114,28 @@ class HubSource:
             check_whole(self.label, name, self.sizes[name])
         files = checkpoint_files(self, self.sizes)
         sizes = {name: self.sizes[name] for name in files if name not in without}
-        return _download(self.request, self.commit, sizes)
+        new = [name for name in sizes if self.path(name) is None]
+        folder = _download(self.request, self.commit, sizes)
+        self._check_downloads(folder, new)
+        return folder
+
+    def _check_downloads(self, folder: FolderSource, names: Sequence[str]) -> None:
+        """Compare files with their listed digests; others are removed. Raises UnreadableError."""
+        for name in names:
+            path = folder.path(name)
+            if self.listed.is_same_file(name, path):
+                continue
+            with suppress(OSError):  # a cache that others share may not be ours to change
+                path.resolve().unlink()
+                path.unlink(missing_ok=True)
+            raise other_bytes(
+                self.request, name, self.listed, advice="it was removed from the cache; run the command again"
+            )
+        if unlisted := [name for name in names if name not in self.listed]:
+            notify(
+                f"{self.label}: the Hub at {self.request.host} lists no digest of {listed(unlisted)};"
+                " only the size was checked"
+            )
 
     def _beyond(self, name: str, start: int, stop: int) -> bytes:
         if start == stop <= self.size(name):
@@ -117,7 +147,10 @@ class HubSource:
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
         url = f"{self.request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
         request = replace(self.request, file=name)
-        return read_range(_client(), request, url, self.headers, (start, stop, self.size(name)))
+        data = read_range(_client(), request, url, self.headers, (start, stop, self.size(name)))
+        if len(data) == self.size(name) and not self.listed.is_same(name, data):
+            raise other_bytes(self.request, name, self.listed, advice="run the command again")
+        return data
 
 
 def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | FolderSource:
@@ -133,7 +166,7 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     request = replace(request, has_token="authorization" in headers)
     url = f"{request.endpoint}/api/models/{repo}/revision/{quote(request.revision, safe='')}?blobs=true"
     listing = read_listing(request, read_whole(client, request, url, headers, MAX_LIST).body)
-    return HubSource(request, listing.commit, listing.sizes, headers, digests=listing.digests)
+    return HubSource(request, listing.commit, listing.sizes, headers, listed=listing.digests)
 
 
 def open_cached(text: str) -> FolderSource:
@@ -194,7 +227,7 @@ DOWNLOADS = threading.Lock()
 
 def _download(request: HubRequest, commit: str, sizes: Mapping[str, int]) -> FolderSource:
     client = _client()
-    with DOWNLOADS, _quiet(client):
+    with DOWNLOADS, _quiet(client), hub_calls(client):
         try:
             root = client.snapshot_download(
                 request.repo,
@@ -236,14 +269,23 @@ def _remember(snapshot: Path, revision: str, commit: str) -> None:
 
 def _download_error(request: HubRequest, error: BaseException) -> UnreadableError:
     for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, TransferError) and not cause.status:
+            return unreachable(request, f"{cause.how}; files that came whole are kept")
+        if isinstance(cause, TransferError):
+            return refusal(request, cause.status, cause.code, cause.wait)
         response = getattr(cause, "response", None)
         if response is not None:
-            return refusal(request, response.status_code, response.headers.get("X-Error-Code", ""))
+            code = error_code(str(response.request.url), response.headers.get("X-Error-Code", ""))
+            return refusal(request, response.status_code, code)
+    if is_xet_error(error):
+        return refusal(request, 0, XET_CODE)
     if isinstance(error, OSError) and error.strerror:
         return UnreadableError(
             f"{request.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME moves it"
         )
-    return unreachable(request, f"did not send all files ({type(error).__name__}; what came is kept)")
+    return unreachable(
+        request, f"did not send all files ({type(error).__name__}); files that came whole are kept"
+    )
 
 
 def _cached(request: HubRequest, *, is_config_enough: bool) -> FolderSource:

@@ -67,6 +67,11 @@ def _for_code(request: HubRequest, code: str) -> str:
             )
         case "EntryNotFound":
             return f"{request.repo} has no {request.file} at {request.revision}"
+        case "xet":
+            return (
+                f"{request.subject}: the transfer by Xet failed, which the Hub at {request.host} or the"
+                " client chose; set HF_HUB_DISABLE_XET=1 to transfer by HTTP alone, and run the command again"
+            )
     return ""
 
 
@@ -89,10 +94,10 @@ def _for_status(request: HubRequest, status: int, code: str, wait: float) -> str
         case 429:
             return _too_many(request, wait)
         case _ if status >= 500:
+            pause = f"after the {wait:.0f} seconds that it asks for" if wait else "later"
             return (
-                f"{subject}: the Hub at {host} fails ({status}); try again later, or use --offline to"
-                " read what"
-                " was downloaded before"
+                f"{subject}: the Hub at {host} fails ({status}); try again {pause}, or use --offline to read"
+                " what was downloaded before"
             )
     return (
         f"{subject}: the Hub at {host} answers {status}, which is no answer to a request for a file; check"

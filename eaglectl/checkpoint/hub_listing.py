@@ -7,12 +7,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.hub_digests import ListedDigests
 from eaglectl.checkpoint.hub_errors import HubRequest, unreachable
 from eaglectl.checkpoint.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.source import Source
 from eaglectl.errors import UnreadableError
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
+# git's names of commits and files: SHA-1, SHA-256 where the repository uses it
+GIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+COMMIT = re.compile(r"[0-9a-f]{40,64}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 # larger files that are not weights are not downloaded (GGUF, ONNX, videos)
 MAX_BESIDE = 64 << 20
@@ -20,11 +23,11 @@ MAX_BESIDE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RepositoryListing:
-    """The files of a repository at one commit: their sizes, and the SHA-256 of those stored in LFS."""
+    """The files of a repository at one commit: their sizes and digests."""
 
     commit: str
     sizes: Mapping[str, int]
-    digests: Mapping[str, str]
+    digests: ListedDigests
 
 
 def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
@@ -32,18 +35,21 @@ def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
     commit, files = _commit_and_files(request, body)
     sizes: dict[str, int] = {}
     digests: dict[str, str] = {}
+    git_ids: dict[str, str] = {}
     for file in files:
         name, size = _name_and_size(request, file)
         sizes[name] = size
         if digest := _lfs_digest(file):
             digests[name] = digest
+        elif git_id := _git_id(file):
+            git_ids[name] = git_id
     has_model = "model/.metadata" in sizes
     wanted = {
         name: size
         for name, size in sizes.items()
         if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
     }
-    return RepositoryListing(commit, wanted, digests)
+    return RepositoryListing(commit, wanted, ListedDigests(digests, git_ids))
 
 
 def _commit_and_files(request: HubRequest, body: bytes) -> tuple[str, list[Any]]:
@@ -71,6 +77,15 @@ def _lfs_digest(file: object) -> str | None:
     match file:
         case {"lfs": {"sha256": str() as digest}} if SHA256.fullmatch(digest):
             return digest
+    return None
+
+
+def _git_id(file: object) -> str | None:
+    match file:
+        case {"lfs": dict()}:
+            return None  # the id is of the pointer
+        case {"blobId": str() as git_id} if GIT_ID.fullmatch(git_id):
+            return git_id
     return None
 
 

@@ -1,6 +1,7 @@
 """The application: its common options, and its commands in the order of `--help`."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from eaglectl.cli.smoke import smoke_command
 from eaglectl.cli.upload import upload_command
 from eaglectl.cli.validate import validate_command
 from eaglectl.cli.verify import verify_command
+from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
 
 # what the Hub's client, transformers and child processes read
@@ -77,6 +79,7 @@ def common(
 ) -> None:
     """Inspect, convert, validate, run and publish EAGLE-3 and EAGLE-3.1 drafters from any trainer."""
     context.obj = OutputSettings(quiet, verbose, no_color)
+    set_notices(None if quiet else lambda text: say(f"eaglectl: {text}", sys.stderr))
     if offline:
         _set_offline(context)
     context.default_map = dict(command_defaults(context.invoked_subcommand, is_quiet=quiet))

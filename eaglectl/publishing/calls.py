@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from eaglectl.checkpoint.hub_session import XET_CODE, TransferError, error_code, hub_calls, is_xet_error
+
 Value = TypeVar("Value")
 # the code of a failed check of the card's front matter, which comes before the commit
 CARD_CODE = "card"
@@ -30,9 +32,15 @@ class HubCallError(Exception):
         return self.status in (0, 408, 429) or self.status >= 500
 
 
-def call(function: Callable[[], Value]) -> Value:
-    """The result of `function`, a call of the client, whose log is silenced. Raises HubCallError."""
-    with _quiet():
+def call(function: Callable[[], Value], *, is_repeatable: bool = False) -> Value:
+    """The result of `function`, a call of the client, whose log is silenced.
+
+    `is_repeatable`: each of its requests may be sent again. Raises HubCallError.
+    """
+    import huggingface_hub
+    import huggingface_hub.utils
+
+    with _quiet(), hub_calls(huggingface_hub, is_repeatable=is_repeatable):
         try:
             return function()
         except Exception as error:  # of the client, its transport or Xet: the text may hold the token
@@ -43,15 +51,22 @@ def call(function: Callable[[], Value]) -> Value:
 
 def _call_error(error: Exception) -> HubCallError:
     for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, TransferError):
+            return HubCallError(cause.status, _code(cause.url, cause.code), cause.wait, cause.kind)
         response = getattr(cause, "response", None)
         if response is not None:
             wait = str(response.headers.get("Retry-After", ""))
-            code = str(response.headers.get("X-Error-Code", ""))
-            if str(response.request.url).endswith("/api/validate-yaml"):
-                code = CARD_CODE
+            code = _code(str(response.request.url), str(response.headers.get("X-Error-Code", "")))
             seconds = float(wait) if wait.isdigit() else 0.0
             return HubCallError(int(response.status_code), code, seconds, type(error).__name__)
-    return HubCallError(0, kind=type(error).__name__)
+    return HubCallError(0, XET_CODE if is_xet_error(error) else "", kind=type(error).__name__)
+
+
+def _code(url: str, code: str) -> str:
+    """The error code of a response: the Hub's, or by what was asked for."""
+    if url.endswith("/api/validate-yaml"):
+        return CARD_CODE
+    return error_code(url, code)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The repository on the Hub as `upload` uses it; the token is given to the client alone."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -11,13 +10,15 @@ from typing import Any, TypeVar
 import eaglectl
 from eaglectl.checkpoint.hub import check_token
 from eaglectl.checkpoint.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
+from eaglectl.checkpoint.hub_session import XET_CODE
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.publishing.calls import CARD_CODE, HubCallError, call
 from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, moved_tag
 
 Value = TypeVar("Value")
-TRIES, PAUSE, MAX_PAUSE = 4, 1.0, 30.0
+# what a Hub answers to a request that it does not know
+NO_SUCH_REQUEST = (404, 405, 501)
 # open pull requests that are searched for the same files
 MAX_PULLS = 20
 
@@ -123,13 +124,17 @@ class Remote:
         return {commit.commit_id: commit.title for commit in commits}
 
     def check_write(self) -> None:
-        """Raise UnreadableError where the token may not write; older clients cannot check it."""
+        """Raise UnreadableError where the token may not write.
+
+        Older clients cannot check it, nor can Hubs without this request: there the commit shows it.
+        """
         if "write" not in signature(self.api.auth_check).parameters:
             return
         try:
             self._read(lambda: self.api.auth_check(self.request.repo, write=True))
         except HubCallError as error:
-            raise self.cannot_write(error) from None
+            if error.status not in NO_SUCH_REQUEST:
+                raise self.cannot_write(error) from None
 
     def create(self, *, is_private: bool) -> None:
         """Create the repository. A lost response is no error: the caller reads the state afterwards."""
@@ -215,19 +220,12 @@ class Remote:
         return {tag.name: tag.target_commit for tag in refs.tags}, pulls
 
     def _read(self, function: Callable[[], Value]) -> Value:
-        """The result of a call that changes nothing, with retries after temporary errors."""
-        for number in range(TRIES):
-            try:
-                return call(function)
-            except HubCallError as error:
-                if not error.is_temporary or number == TRIES - 1:
-                    raise
-                time.sleep(min(error.wait or PAUSE * 2**number, MAX_PAUSE))
-        raise AssertionError("the last try returns or raises")
+        """The result of a call whose requests may be sent again: they change nothing, or put the same."""
+        return call(function, is_repeatable=True)
 
     def cannot_read(self, error: HubCallError) -> EaglectlError:
         """The error for a failed read."""
-        if error.status == 0:
+        if error.status == 0 and error.code != XET_CODE:
             return unreachable(self.request, f"did not answer ({error.kind})")
         return refusal(self.request, error.status, error.code, error.wait)
 
@@ -236,6 +234,8 @@ class Remote:
         repo, host = self.request.repo, self.request.host
         match error.status:
             case 0 | 429:
+                return self.cannot_read(error)
+            case _ if error.code == XET_CODE:
                 return self.cannot_read(error)
             case 401:
                 return UnreadableError(
@@ -259,9 +259,10 @@ class Remote:
                     f"{repo}: the Hub at {host} does not {what or 'accept it'} ({error.status})"
                 )
             case _:
+                pause = f"after the {error.wait:.0f} seconds that it asks for" if error.wait else "later"
                 return UnreadableError(
                     f"{repo}: the Hub at {host} fails ({error.status}) and did not {what or 'answer'};"
-                    " try again later"
+                    f" try again {pause}"
                 )
 
 
