@@ -116,8 +116,10 @@ def test_a_hub_that_lists_no_digests_is_read(hub: LoopbackHub, tmp_path: Path) -
         return Reply(200, {"Content-Type": "application/json"}, json.dumps(body).encode())
 
     hub.faults.append(bare)
-    document = diff("org/a", "org/b")
+    done = call("diff", "org/a", "org/b", "--json")
+    document = done.document
     assert all(pair["state"] == "equal" and pair["a"]["sha256"] for pair in document["tensors"])
+    assert done.err.count("config.json, model.safetensors; only the size was checked\n") == 2
     assert cached(tmp_path) == {"a/model.safetensors", "b/model.safetensors"}
 
 

@@ -120,8 +120,8 @@ def test_a_target_costs_a_list_and_a_config(hub: LoopbackHub, tmp_path: Path) ->
 # what it costs
 
 
-def big_repository(tmp_path: Path) -> Path:
-    """A drafter of 6 GB in six shards whose data are holes."""
+def big_repository(tmp_path: Path, shards: int = 6) -> Path:
+    """A drafter of 6.6 GB in shards whose data are holes."""
     hidden, mlp, vocab, draft = 8192, 28672, 200_000, 32_000
     config = drafter_config(
         hidden_size=hidden,
@@ -150,11 +150,11 @@ def big_repository(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     place: dict[str, str] = {}
-    for number in range(6):
-        file = f"model-{number + 1:05}-of-00006.safetensors"
+    for number in range(shards):
+        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
         table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         position = 0
-        for name, (dtype, shape) in list(tensors.items())[number::6]:
+        for name, (dtype, shape) in list(tensors.items())[number::shards]:
             count = {"BF16": 2, "F32": 4, "I64": 8}[dtype]
             for size in shape:
                 count *= size
@@ -168,8 +168,8 @@ def big_repository(tmp_path: Path) -> Path:
     return folder
 
 
-def add_six(hub: LoopbackHub, tmp_path: Path) -> None:
-    folder = big_repository(tmp_path)
+def add_six(hub: LoopbackHub, tmp_path: Path, shards: int = 6) -> None:
+    folder = big_repository(tmp_path, shards)
     assert sum(path.stat().st_size for path in folder.iterdir()) > 6_000_000_000
     hub.add_repo(
         "org/six",
@@ -190,6 +190,41 @@ def test_six_gigabytes_cost_their_headers(hub: LoopbackHub, tmp_path: Path) -> N
     shards = [f"model-{number:05}-of-00006.safetensors" for number in range(1, 7)]
     assert cost(hub) == ["main", "config.json", "model.safetensors.index.json", *shards]
     assert hub.traffic < 60_000
+
+
+def test_five_shards_cost_thirteen_requests_and_25_kilobytes(hub: LoopbackHub, tmp_path: Path) -> None:
+    add_six(hub, tmp_path, 5)
+    assert call("inspect", "org/six").code == 0
+    assert len(hub.requests) == 3 + 5 * 2  # the list, config and index; each shard's header after a redirect
+    assert hub.traffic < 25_000
+    assert hub.leaks == []
+
+
+@pytest.mark.parametrize("jobs", ["1", "8"])
+def test_fifty_repositories_are_listed_once_each_and_their_target_once(
+    hub: LoopbackHub, tmp_path: Path, jobs: str
+) -> None:
+    config = drafter_config(num_hidden_layers=8, architectures=["LlamaForCausalLM"])
+    hub.add_repo("org/target", {"config.json": json.dumps(config).encode(), "model.safetensors": b"0" * 9})
+    files: dict[str, bytes | Path] = {
+        name: (tmp_path / "made/whole" / name).read_bytes() for name in ("config.json", "model.safetensors")
+    }
+    names = [f"org/drafter-{number}" for number in range(50)]
+    for name in names:
+        hub.add_repo(name, files)
+    assert call("inspect", *names, "--target", "org/target", "--jobs", jobs).code == 0
+    lists = [request.path for request in hub.requests if request.is_info]
+    assert sorted(lists) == sorted(f"/api/models/{name}/revision/main" for name in ("org/target", *names))
+    # of each drafter the list, config and header after a redirect; of the target the list and config
+    assert len(hub.requests) == 50 * 4 + 2
+
+
+def test_a_repository_is_listed_anew_by_the_next_call(hub: LoopbackHub) -> None:
+    hub.add_repo("org/other", {"config.json": b"{}"})
+    call("inspect", "org/drafter", "org/other")
+    before = hub.repos["org/drafter"].head()
+    hub.repos["org/drafter"].commit({"config.json": b"{}"})
+    assert open_source("org/drafter").commit != before  # type: ignore[union-attr]
 
 
 def test_a_header_longer_than_the_first_read_costs_one_request_more(hub: LoopbackHub, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from eaglectl.checkpoint.hub import shared_repositories
 from eaglectl.errors import EaglectlError
 from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource, Inspection
@@ -82,8 +83,9 @@ def _run_all(
         return result
 
     if jobs == 1 or len(sources) == 1:
-        results.reports += map(run, sources)
+        with shared_repositories():
+            results.reports += map(run, sources)
         return results
-    with ThreadPoolExecutor(jobs) as pool:
+    with shared_repositories(), ThreadPoolExecutor(jobs) as pool:
         results.reports += pool.map(run, sources)
     return results

@@ -24,7 +24,7 @@ from eaglectl.text import listed
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
 # bytes of a shard's header: the metadata, and for each tensor its dtype, shape and offsets beside its name
-METADATA, ENTRY = 4_000, 200
+METADATA, ENTRY = 1_000, 200
 
 
 @dataclass(frozen=True, slots=True)

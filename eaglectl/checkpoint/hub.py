@@ -53,6 +53,7 @@ class HubSource:
     headers: Mapping[str, str] = field(repr=False)  # they hold the token
     kept: dict[tuple[str, int, int], bytes] = field(default_factory=dict, repr=False)
     listed: ListedDigests = field(default_factory=lambda: ListedDigests({}, {}), repr=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def digests(self) -> Mapping[str, str]:
@@ -103,8 +104,10 @@ class HubSource:
             return self._beyond(name, start, stop)
         first, last = (0, size) if size <= MAX_WHOLE else (start, stop)
         key = (name, first, last)
-        data = self.kept.get(key) or self._fetch(name, first, last)
-        if last - first <= MAX_KEPT:
+        if last - first > MAX_KEPT:
+            return self._fetch(name, first, last)[start - first : stop - first]
+        with self.lock:  # of several threads that need the same bytes, one asks for them
+            data = self.kept.get(key) or self._fetch(name, first, last)
             self.kept[key] = data
         return data[start - first : stop - first]
 
@@ -153,6 +156,34 @@ class HubSource:
         return data
 
 
+class _Shared:
+    """Repositories that were opened within `shared_repositories`, and a lock for each."""
+
+    def __init__(self) -> None:
+        self.uses = 0
+        self.lock = threading.Lock()
+        self.locks: dict[str, threading.Lock] = {}
+        self.sources: dict[str, HubSource] = {}
+
+
+SHARED = _Shared()
+
+
+@contextmanager
+def shared_repositories() -> Iterator[None]:
+    """Until the block ends, list each repository once, at the commit of the first time, for all threads."""
+    with SHARED.lock:
+        SHARED.uses += 1
+    try:
+        yield
+    finally:
+        with SHARED.lock:
+            SHARED.uses -= 1
+            if not SHARED.uses:
+                SHARED.sources.clear()
+                SHARED.locks.clear()
+
+
 def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | FolderSource:
     """Open the repository that `text` names, at the commit its revision points to; offline, from the cache.
 
@@ -162,9 +193,23 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     request = HubRequest(text, repo, revision or "main", client.constants.ENDPOINT.rstrip("/"))
     if is_offline():
         return _cached(request, is_config_enough=is_config_enough)
+    if not SHARED.uses:
+        return _list(client, request)
+    with SHARED.lock:
+        lock = SHARED.locks.setdefault(text, threading.Lock())
+    with lock:
+        if text not in SHARED.sources:
+            SHARED.sources[text] = _list(client, request)
+        return SHARED.sources[text]
+
+
+def _list(client: Any, request: HubRequest) -> HubSource:
+    """The repository at the commit of its revision, by one request."""
     headers = _headers(request)
     request = replace(request, has_token="authorization" in headers)
-    url = f"{request.endpoint}/api/models/{repo}/revision/{quote(request.revision, safe='')}?blobs=true"
+    url = (
+        f"{request.endpoint}/api/models/{request.repo}/revision/{quote(request.revision, safe='')}?blobs=true"
+    )
     listing = read_listing(request, read_whole(client, request, url, headers, MAX_LIST).body)
     return HubSource(request, listing.commit, listing.sizes, headers, listed=listing.digests)
 

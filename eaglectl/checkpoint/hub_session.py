@@ -5,6 +5,7 @@ huggingface_hub repeats requests in several places, without a limit to the wait 
 TransferError, which the client does not repeat. Each wait is a notice.
 """
 
+import os
 import random
 import re
 import time
@@ -27,6 +28,12 @@ RESET = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})")
 # the code of a failure of Xet: of its tokens, which the Hub gives, or of its storage
 XET_CODE = "xet"
 XET_TOKENS = re.compile(r"/xet-(read|write)-token/")
+# the same limits for Xet, which has retries of its own, in a library without Python; read when it is loaded
+XET_LIMITS = {
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "4",
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
+    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
+}
 MARK = "_is_under_policy_of_eaglectl"
 
 
@@ -120,6 +127,8 @@ def hub_calls(client: Any, *, is_repeatable: bool = True) -> Iterator[Any]:
 
     `is_repeatable` False: a POST is sent once, as it may have taken effect although it failed.
     """
+    for name, value in XET_LIMITS.items():
+        os.environ.setdefault(name, value)
     session = client.utils.get_session()
     with SCOPE.lock:
         _adopt(session, transport_of(client))

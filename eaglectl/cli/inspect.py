@@ -42,14 +42,16 @@ def inspect_command(
     of all.
     """
     from eaglectl import api
+    from eaglectl.checkpoint.hub import shared_repositories
     from eaglectl.reports.files import parse_page, write_page
 
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
     named, file = list(dict.fromkeys(sources)), parse_page(page)
     if len(named) > 1:
-        api.check_options(api.ValidateOptions(target, engine or ()))
-        _several(context.obj, named, look, jobs, file, is_json=json_, has_tensors=tensors)
+        with shared_repositories():
+            api.check_options(api.ValidateOptions(target, engine or ()))
+            _several(context.obj, named, look, jobs, file, is_json=json_, has_tensors=tensors)
         return
     found = look(named[0])
     if json_:
