@@ -21,7 +21,8 @@ class Inspection:
     """What `inspect` returns.
 
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
-    command that launches each engine, `convert` the one that converts the source.
+    command that launches each engine, `convert` the one that converts the source. `unchecked` are files of
+    a Hub repository of which bytes were read that no digest covers, as headers are parts of their files.
     """
 
     source: str
@@ -32,6 +33,7 @@ class Inspection:
     requested: "tuple[Verdict, ...]"
     commands: Mapping[str, str]
     convert: str
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -582,3 +582,76 @@ def test_a_crash_shows_no_token(hub: LoopbackHub, tmp_path: Path) -> None:
         assert "fails (500)" in done.stderr
         assert TOKEN not in done.stdout + done.stderr
     assert not hub.asked("agent-harnesses")  # nothing is told about the machine
+
+
+# what came is what is listed
+
+
+def other_bytes(name: str) -> Fault:
+    """The bytes of a file, one of them another."""
+
+    def fault(request: Request, proceed: Any) -> Reply | None:
+        if not request.is_file(name) or request.method != "GET":
+            return None
+        reply = proceed()
+        if isinstance(reply.body, bytes):
+            return None  # a redirect
+        data = b"".join(reply.body[0].pieces(*reply.body[1:]))
+        return replace(reply, body=data[:-1] + bytes([data[-1] ^ 1]))
+
+    return fault
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_changed_bytes_of_equal_size_are_not_converted(big: LoopbackHub, tmp_path: Path, name: str) -> None:
+    big.faults.append(other_bytes(name))
+    message = said(3, "convert", "org/big", "--for", "sglang", "-o", tmp_path / "out")
+    assert f"{name} of org/big: the bytes that came are not those that the Hub" in message
+    digest = big.repos["org/big"].files()[name].etag[:12]
+    assert digest in message and ("SHA-256" in message) == (name == "model.safetensors")
+    assert not (tmp_path / "out").exists()
+    cached = [path for path in (tmp_path / "cache").rglob("*") if path.name == name]
+    assert cached == []
+    big.faults.clear()
+    assert call("convert", "org/big", "--for", "sglang", "-o", tmp_path / "out").code == 0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_changed_bytes_of_a_small_file_are_not_inspected(hub: LoopbackHub, name: str) -> None:
+    hub.faults.append(other_bytes(name))
+    assert "the bytes that came are not those" in said(3, "inspect", "org/drafter")
+
+
+@pytest.mark.parametrize("kind", ["sha1", "sha256", "git sha1", "git sha256"])
+def test_digests_that_other_hubs_list_for_small_files_are_checked(hub: LoopbackHub, kind: str) -> None:
+    import hashlib
+
+    data = hub.repos["org/drafter"].files()["config.json"].data
+    assert isinstance(data, bytes)
+    head = b"blob %d\0" % len(data) if kind.startswith("git ") else b""
+    digest = hashlib.new(kind.removeprefix("git "), head + data).hexdigest()
+
+    def listing(request: Request, proceed: Any) -> Reply | None:
+        if not request.is_info:
+            return None
+        answer = json.loads(proceed().body)
+        for file in answer["siblings"]:
+            if file["rfilename"] == "config.json":
+                file["blobId"] = digest
+        return Reply(200, {}, json.dumps(answer).encode())
+
+    hub.faults.append(listing)
+    assert call("inspect", "org/drafter").code == 0
+    hub.faults.append(other_bytes("config.json"))
+    assert "the bytes that came are not those" in said(3, "inspect", "org/drafter")
+
+
+def test_inspect_says_where_no_digest_covers_what_it_read(big: LoopbackHub, tmp_path: Path) -> None:
+    said_of = {name: call("inspect", name) for name in ("org/big", "org/drafter", str(tmp_path / "big"))}
+    assert {name: "no digest covers" in done.out for name, done in said_of.items()} == {
+        "org/big": True,
+        "org/drafter": False,
+        str(tmp_path / "big"): False,
+    }
+    assert call("inspect", "org/big", "--json").document["weights"]["unchecked"] == ["model.safetensors"]
+    assert call("inspect", "org/drafter", "--json").document["weights"]["unchecked"] == []

@@ -111,6 +111,16 @@ class HubSource:
             self.kept[key] = data
         return data[start - first : stop - first]
 
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Files of which bytes came from the Hub and no digest covers them: parts, or no digest is listed."""
+        names = {
+            name
+            for name, start, stop in self.kept
+            if name not in self.listed or (start, stop) != (0, self.sizes[name])
+        }
+        return tuple(sorted(names))
+
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
         """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed."""
         for name in {CONFIG, INDEX} & set(self.sizes):

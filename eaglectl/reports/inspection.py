@@ -143,8 +143,13 @@ def _weights(inspection: Inspection) -> str:
     )
     return (
         f"{parameters:,} parameters, {size(checkpoint.nbytes)} in {len(checkpoint.weight_files)} file(s),"
-        f" {', '.join(drafter.dtypes)}"
+        f" {', '.join(drafter.dtypes)}{_read_parts(inspection)}"
     )
+
+
+def _read_parts(inspection: Inspection) -> str:
+    """What the Hub's digests do not show, as only parts of files were read."""
+    return "; headers read from the Hub, which no digest covers" if inspection.unchecked else ""
 
 
 def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]:

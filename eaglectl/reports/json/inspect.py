@@ -37,6 +37,7 @@ def _inspection(inspection: Inspection) -> dict[str, Any]:
             "files": list(checkpoint.weight_files),
             "bytes": checkpoint.nbytes,
             "dtypes": list(drafter.dtypes),
+            "unchecked": list(inspection.unchecked),
         },
         "aux_readings": [_captured_layers(layers, inspection) for layers in inspection.captured_layers],
         "engines": [_verdict(verdict) for verdict in inspection.requested or inspection.verdicts],
