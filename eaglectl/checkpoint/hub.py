@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 import eaglectl
-from eaglectl.checkpoint.hub_digests import ListedDigests, other_bytes
+from eaglectl.checkpoint.hub_digests import SHA1_DIGITS, ListedDigests, other_bytes
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_listing import checkpoint_files, has_weights, read_listing
 from eaglectl.checkpoint.hub_names import SCHEME, split_name
@@ -309,7 +309,9 @@ def _download(request: HubRequest, commit: str, sizes: Mapping[str, int]) -> Fol
 def _remember(snapshot: Path, revision: str, commit: str) -> None:
     """Record the commit of a revision in the cache, where the client looks it up when it is offline."""
     refs = snapshot.parent.parent / "refs"
-    if revision == commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
+    # the client looks up commit ids of other Hubs, which are longer than git's SHA-1, as it does branches
+    is_commit = revision == commit and len(commit) == SHA1_DIGITS
+    if is_commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
         return
     with suppress(OSError):  # a read-only cache can still be read
         (refs / revision).parent.mkdir(parents=True, exist_ok=True)

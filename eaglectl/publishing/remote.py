@@ -12,11 +12,14 @@ from eaglectl.checkpoint.hub import check_token
 from eaglectl.checkpoint.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_session import XET_CODE
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
+from eaglectl.progress import notify
 from eaglectl.publishing.calls import CARD_CODE, HubCallError, call
 from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, moved_tag
 
 Value = TypeVar("Value")
+# digits of a commit id that the client takes as the parent of a commit
+MAX_PARENT = 40
 # what a Hub answers to a request that it does not know
 NO_SUCH_REQUEST = (404, 405, 501)
 # open pull requests that are searched for the same files
@@ -66,6 +69,8 @@ class Remote:
             info = self._read(lambda: self.api.model_info(self.request.repo, revision=self.revision))
         except HubCallError as error:
             if error.status in (401, 404) and error.code == "RepoNotFound":
+                return None
+            if error.status == 404 and not error.code:  # other Hubs have no codes
                 return None
             raise self.cannot_read(error) from None
         names = [file.rfilename for file in info.siblings or ()]
@@ -176,7 +181,13 @@ class Remote:
     def commit(
         self, operations: Sequence[Any], title: str, description: str, parent: str, *, is_pull: bool
     ) -> Commit:
-        """Create the commit, without retries. Raises HubCallError, after which the commit may exist."""
+        """Create the commit, without retries. Raises HubCallError, after which the commit may exist.
+
+        The client takes no parent of more than 40 digits; there the caller's own look at the head is all.
+        """
+        has_parent = len(parent) <= MAX_PARENT
+        if not has_parent:
+            notify(f"{self.request.repo}: its commit ids are longer than the client can name as the parent")
         made = call(
             lambda: self.api.create_commit(
                 self.request.repo,
@@ -185,7 +196,7 @@ class Remote:
                 commit_description=description,
                 revision=self.revision,
                 create_pr=is_pull,
-                parent_commit=parent,
+                parent_commit=parent if has_parent else None,
             )
         )
         return Commit(made.oid, str(made.commit_url), made.pr_revision, made.pr_url)
@@ -211,13 +222,22 @@ class Remote:
         return f"{self.page}/discussions/{ref.rpartition('/')[2]}"
 
     def refs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Tags and pull requests with their commits."""
+        """Tags and pull requests with their commits; no pull requests where the Hub has none."""
         try:
-            refs = self._read(lambda: self.api.list_repo_refs(self.request.repo, include_pull_requests=True))
+            refs = self._refs(has_pulls=True)
         except HubCallError as error:
-            raise self.cannot_read(error) from None
+            # without the list, the client fails with a KeyError
+            if error.kind != "KeyError" and error.status not in NO_SUCH_REQUEST:
+                raise self.cannot_read(error) from None
+            try:
+                refs = self._refs(has_pulls=False)
+            except HubCallError as again:
+                raise self.cannot_read(again) from None
         pulls = {pull.ref: pull.target_commit for pull in refs.pull_requests or ()}
         return {tag.name: tag.target_commit for tag in refs.tags}, pulls
+
+    def _refs(self, *, has_pulls: bool) -> Any:
+        return self._read(lambda: self.api.list_repo_refs(self.request.repo, include_pull_requests=has_pulls))
 
     def _read(self, function: Callable[[], Value]) -> Value:
         """The result of a call whose requests may be sent again: they change nothing, or put the same."""

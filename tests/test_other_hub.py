@@ -1,0 +1,136 @@
+"""Hubs that are not the Hub: inspect, convert, upload and verify over one that differs where it may."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eaglectl.publishing import upload
+from tests.builders import call, drafter_folder, floats, is_one_line
+from tests.hub import TOKEN, short_waits
+from tests.other_hub import OtherHub, other_hub
+
+pytest.importorskip("huggingface_hub")
+BIG = {"embed_tokens.weight": floats("big", 10_240, 16)}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherHub]:
+    """The other Hub, with a drafter of 340 kB."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    with other_hub() as running:
+        for name, value in {
+            "ENDPOINT": running.endpoint,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "token"),
+            "HF_HUB_OFFLINE": False,
+            "HUGGINGFACE_CO_URL_TEMPLATE": running.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_TELEMETRY": True,
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(upload, "PAUSE", 0.0)
+        client_waits = short_waits(monkeypatch)
+        folder = drafter_folder(tmp_path, "made", tensors=BIG, config={"vocab_size": 10_240})
+        running.commit("org/drafter", {path.name: path.read_bytes() for path in folder.iterdir()})
+        yield running
+        close_session()
+    assert client_waits == []
+
+
+def test_its_drafter_is_inspected_as_the_folder_is(hub: OtherHub, tmp_path: Path) -> None:
+    here = call("inspect", tmp_path / "made", "--json").document
+    there = call("inspect", "org/drafter", "--json").document
+    assert there["tensors"] == here["tensors"] and there["drafter"] == here["drafter"]
+    # it lists no git id of the config
+    assert there["weights"]["unchecked"] == ["config.json", "model.safetensors"]
+
+
+def test_a_commit_of_64_digits_is_a_revision(hub: OtherHub) -> None:
+    first = hub.repos["org/drafter"][0][0]
+    hub.commit("org/drafter", {"config.json": b"{}"}, "second")
+    assert len(first) == 64
+    done = call("inspect", f"org/drafter@{first}")
+    assert done.code == 0 and f'"revision": "{first}"' in done.out
+    assert call("inspect", "org/drafter").code != 0
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_its_drafter_is_converted_as_the_folder_is(hub: OtherHub, tmp_path: Path, pinned: bool) -> None:
+    name = f"org/drafter@{hub.repos['org/drafter'][0][0]}" if pinned else "org/drafter"
+    for source, out in ((name, "there"), (tmp_path / "made", "here")):
+        done = call("convert", source, "--for", "sglang", "-o", tmp_path / out)
+        assert done.code == 0, done
+    assert (tmp_path / "there/model.safetensors").read_bytes() == (
+        tmp_path / "here/model.safetensors"
+    ).read_bytes()
+    assert json.loads((tmp_path / "there/eaglectl.json").read_text())["source"]["name"] == "org/drafter"
+    assert call("--offline", "inspect", name).code == 0
+
+
+def test_a_drafter_is_published_and_verified(hub: OtherHub, tmp_path: Path) -> None:
+    done = call("upload", tmp_path / "made", "org/new", "--direct", "--tag", "v1", "--json")
+    assert done.code == 0, done
+    oid, _, files = hub.repos["org/new"][-1]
+    assert done.document["commit"]["oid"] == oid and hub.tags["org/new"] == {"v1": oid}
+    assert files["model.safetensors"] == (tmp_path / "made/model.safetensors").read_bytes()
+    assert len(hub.repos["org/new"]) == 2  # the empty one of its creation, and ours
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    assert call("verify", folder).code == 0
+    again = call("upload", tmp_path / "made", "org/new", "--direct", "--json")
+    assert (again.code, again.document["outcome"]) == (0, "nothing-to-do")
+
+
+def test_a_hub_without_auth_check_is_written_to(hub: OtherHub, tmp_path: Path) -> None:
+    hub.commit("org/old", {})
+    assert call("upload", tmp_path / "made", "org/old", "--direct").code == 0
+    asked = [path for method, path in hub.asked if "auth-check" in path]
+    assert asked == ["/api/models/org/old/auth-check/write"]
+
+
+def test_a_head_that_moved_is_not_committed_on(
+    hub: OtherHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client cannot send a parent of 64 digits, so the head is compared before the commit."""
+    hub.commit("org/old", {})
+    blobs = hub.blobs
+
+    class Moving(dict[str, bytes]):
+        def __setitem__(self, key: str, value: bytes) -> None:
+            hub.commit("org/old", {"theirs": b"1"}, "theirs")
+            super().__setitem__(key, value)
+
+    hub.blobs = Moving(blobs)
+    done = call("upload", tmp_path / "made", "org/old", "--direct")
+    assert done.code == 1 and "moved" in done.err
+    assert [title for _, title, _ in hub.repos["org/old"]] == ["first", "theirs"]
+
+
+def test_a_hub_without_pull_requests_takes_no_proposal(hub: OtherHub, tmp_path: Path) -> None:
+    hub.commit("org/old", {})
+    done = call("upload", tmp_path / "made", "org/old", "--pr")
+    assert done.code == 3 and "501" in done.err, done
+    assert len(hub.repos["org/old"]) == 1
+    assert len([path for _, path in hub.asked if "/commit/" in path]) <= 1
+
+
+def test_a_hub_without_etags_is_inspected_and_its_downloads_are_refused(
+    hub: OtherHub, tmp_path: Path
+) -> None:
+    hub.is_bare = True
+    assert call("inspect", "org/drafter").code == 0
+    done = call("convert", "org/drafter", "--for", "sglang", "-o", tmp_path / "out")
+    assert done.code == 3 and is_one_line(done) and not (tmp_path / "out").exists(), done
+
+
+@pytest.mark.parametrize("command", ["inspect", "convert"])
+def test_a_repository_that_is_not_there_is_told(hub: OtherHub, command: str) -> None:
+    done = call(command, "org/none")
+    assert done.code == 3 and "is no repository on the Hub that can be seen" in done.err
