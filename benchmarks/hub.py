@@ -5,6 +5,7 @@ python -m benchmarks.hub [JOBS]
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 REPOSITORIES = 50
+PROGRAM = "from eaglectl.cli import main; main()"
 SERVER = """
 import sys
 from pathlib import Path
@@ -28,7 +30,7 @@ with LoopbackHub() as hub:
 
 
 def main() -> None:
-    """Print requests, bytes and seconds as one line of JSON."""
+    """Print requests, bytes, seconds, and those of the processor, as one line of JSON."""
     from tests.builders import drafter_folder
 
     jobs = sys.argv[1] if len(sys.argv) > 1 else "8"
@@ -45,18 +47,20 @@ def main() -> None:
         names = [f"org/drafter-{number}" for number in range(REPOSITORIES)]
         start = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-m", "eaglectl", "inspect", *names, "--jobs", jobs, "--json"],
+            [sys.executable, "-c", PROGRAM, "inspect", *names, "--jobs", jobs, "--json"],
             env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": place, "HF_TOKEN": ""},
             stdout=subprocess.DEVNULL,
             check=True,
         )
         seconds = time.perf_counter() - start
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # the server was not waited for yet
         server.stdin.write("\n")
         server.stdin.flush()
         requests, nbytes = map(int, server.stdout.readline().split())
         server.wait()
+    cpu = used.ru_utime + used.ru_stime
     figures = {"repositories": REPOSITORIES, "jobs": int(jobs), "requests": requests}
-    print(json.dumps({**figures, "bytes": nbytes, "seconds": round(seconds, 2)}))
+    print(json.dumps({**figures, "bytes": nbytes, "seconds": round(seconds, 2), "cpu": round(cpu, 2)}))
 
 
 if __name__ == "__main__":
