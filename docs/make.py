@@ -107,7 +107,8 @@ def _block(block: re.Match[str], folder: Path) -> str:
         return block[0]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        run([str(folder / word) if word == "OUT" else word for word in words])
+        again = ["--force"] * (words[0] == "convert" and "OUT" in words)
+        run([str(folder / word) if word in ("OUT", "OUT.gguf") else word for word in words] + again)
     text = printed.getvalue().replace(f"{folder}/", "")
     shown = re.search(r" in \d+\.\d+ s", block[2])
     text = re.sub(r" in \d+\.\d+ s", shown[0] if shown else "", text)

@@ -60,6 +60,7 @@ class Conversion:
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
     `commands` holds the command that serves the output, for each engine that runs it as trained.
+    `gguf` is the GGUF file that was written beside `out`.
     """
 
     plan: "ConversionPlan"
@@ -68,6 +69,7 @@ class Conversion:
     seconds: float
     gate: "Gate | None" = None
     commands: Mapping[str, str] = field(default_factory=dict)
+    gguf: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def test_a_readme_block_is_what_the_command_prints(
     if any(word in RUNS_MODELS for word in words):
         pytest.importorskip("transformers")
     run(
-        [str(out / word) if word in ("OUT", "STATS") else word for word in words]
+        [str(out / word) if word in ("OUT", "OUT.gguf", "STATS") else word for word in words]
         + ["--force"] * (words[0] == "convert" and "OUT" in words)
     )
     printed = capsys.readouterr()

@@ -20,8 +20,8 @@ from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.serving import output_verdicts
 from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.engines.catalogue import ENGINES, as_served, launch_commands, parse_engine
-from eaglectl.errors import UsageError
-from eaglectl.formats.catalogue import by_name
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
@@ -38,7 +38,8 @@ class ConvertOptions(ConversionRequest):
     """What `convert` writes (see ConversionRequest), what is known of the source, and how files are written.
 
     `target` is the target model's folder, config.json or Hub repository; `target_name` is what published
-    files call it. `link` hard-links weight files that do not change; `max_shard_size` is in bytes.
+    files call it. `link` hard-links weight files that do not change; `max_shard_size` is in bytes. `gguf` is
+    the GGUF file to write beside the folder.
     """
 
     target: str | None = None
@@ -48,6 +49,7 @@ class ConvertOptions(ConversionRequest):
     force: bool = False
     link: bool = False
     max_shard_size: int | None = None
+    gguf: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,37 @@ def convert(
         check_options(original, place, options)
         if on_plan:
             on_plan(plan)
+        if options.gguf is not None:
+            _check_gguf(plan, options, options.gguf, place)
         if options.dry_run:
             return Conversion(plan, None, files.pickles, time.perf_counter() - start)
         write_conversion(files, plan, place, options, on_progress)
-    commands = output_commands(plan, place, options.target)
-    return Conversion(plan, place, files.pickles, time.perf_counter() - start, commands=commands)
+    if options.gguf is not None:
+        _write_gguf(place, target, options.gguf, force=options.force)
+    seconds, commands = time.perf_counter() - start, output_commands(plan, place, options.target)
+    return Conversion(plan, place, files.pickles, seconds, commands=commands, gguf=options.gguf)
+
+
+def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: Path) -> None:
+    """Raise an EaglectlError where the file cannot be written, or would not be drafted with as trained."""
+    from eaglectl.conversion.gguf_file import check_drafter, check_gguf
+
+    check_gguf(gguf, out, force=options.force)
+    check_drafter(plan.drafter, {step.name: step.dtype for step in plan.steps})
+    for span, outcome, reasons in _differences(plan, ConversionRequest(plan.layout)):
+        raise RefusedError(
+            f"--gguf: {span}, with this output: {outcome}: {'; '.join(reasons)}; without --gguf the folder is"
+            " written"
+        )
+
+
+def _write_gguf(folder: Path, target: Target, gguf: Path, *, force: bool) -> None:
+    """Write the GGUF file of a folder that was written."""
+    from eaglectl.conversion.gguf_file import write_gguf
+
+    checkpoint = read_checkpoint(open_folder(str(folder)))
+    drafter = read_drafter(checkpoint, Answers(), target)
+    write_gguf(drafter, checkpoint, gguf, name=folder.name, force=force)
 
 
 def check_options(original: FolderSource, out: str | Path | None, options: ConvertOptions) -> None:
@@ -113,15 +141,27 @@ def check_options(original: FolderSource, out: str | Path | None, options: Conve
 
     for engine in options.engines:
         parse_engine(engine)
-    if out is None:
-        return
+    _check_gguf_options(options)
     inputs = [original.root]
     if options.target is not None:
         inputs.append(Path(options.target))
     if options.pruning:
         inputs.append(options.pruning.counts)
     for path in inputs:
-        check_apart(Path(out), path)
+        if out is not None:
+            check_apart(Path(out), path)
+        if options.gguf is not None:
+            check_apart(options.gguf, path, "--gguf")
+
+
+def _check_gguf_options(options: ConvertOptions) -> None:
+    """Raise UsageError for --gguf with a layout or a version that no engine loads as GGUF."""
+    if options.gguf is None:
+        return
+    layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
+    if options.version == "3.1" or by_name(options.layout) not in layouts:
+        named = " or ".join(f"--for {format.name}" for format in layouts)
+        raise UsageError(f"--gguf goes with {named}, and EAGLE-3; llama.cpp alone loads GGUF files")
 
 
 def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
@@ -203,6 +243,14 @@ def output_commands(plan: ConversionPlan, out: Path, target: str | None) -> Mapp
 
 def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
     """A warning per requested engine (by default the layout's) that would not run the output as trained."""
+    for span, outcome, reasons in _differences(plan, request):
+        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
+
+
+def _differences(
+    plan: ConversionPlan, request: ConversionRequest
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The releases that would not run the output as trained, what they would do, and why."""
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
@@ -214,7 +262,7 @@ def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterat
         span = f"{engine} {same[0]}"
         if len(same) > 1:
             span += f" to {same[-1]}"
-        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
+        yield span, outcome, reasons
 
 
 def default_place(original: Source, version: str) -> Path:

@@ -285,16 +285,18 @@ class Folder:
         return f"{what}: {error.strerror}; nothing was written"
 
 
-def check_apart(out: Path, source: Path) -> None:
+def check_apart(out: Path, source: Path, option: str = "-o") -> None:
     """Raise UsageError where writing `out` could touch `source`."""
     try:
         there, here = out.resolve(), source.resolve()
     except (OSError, RuntimeError):
-        raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
+        raise UsageError(
+            f"{out}: a symbolic link on the way leads to itself; give another {option}"
+        ) from None
     if there == here or there in here.parents or here in there.parents:
         raise UsageError(
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
-            " another -o"
+            f" another {option}"
         )
 
 

@@ -52,8 +52,8 @@ def convert_command(
         str,
         typer.Option(
             "--for",
-            help="The layout: vllm (which the most engines accept), sglang, speculators, eagle, or a"
-            " trainer's.",
+            help="The layout: vllm (which the most engines accept), sglang, llama.cpp, speculators, eagle, or"
+            " a trainer's.",
         ),
     ] = "vllm",
     engine: Engines = None,
@@ -83,8 +83,12 @@ def convert_command(
             help="Hard-link weight files that do not change: an edit of one in OUT changes the source too.",
         ),
     ] = False,
+    gguf: Annotated[
+        Path | None,
+        typer.Option("--gguf", help="--for llama.cpp: the GGUF file to write too; needs the package gguf."),
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing checkpoint folder at OUT.")
+        bool, typer.Option("--force", help="Replace an existing checkpoint folder at OUT, and GGUF file.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     calibration: Annotated[
@@ -195,6 +199,7 @@ def convert_command(
         force=force,
         link=link,
         max_shard_size=_bytes(max_shard_size),
+        gguf=gguf,
     )
     upgrade_options = UpgradeOptions(
         fc_norm,

@@ -212,10 +212,17 @@ def llama_server(drafter: str, tokens: int = 3) -> str:
     )
 
 
-def commands_after_conversion(engines: Sequence[str], folder: str) -> tuple[str, ...]:
-    """What must still be run before an engine of a layout serves the folder written, and the serving."""
+def commands_after_conversion(
+    engines: Sequence[str], folder: str, gguf: str | None = None
+) -> tuple[str, ...]:
+    """What must still be run before an engine of a layout serves the folder written, and the serving.
+
+    `gguf` is the GGUF file, where it was written too.
+    """
     if "llama.cpp" not in engines:
         return ()
+    if gguf is not None:
+        return (llama_server(gguf),)
     file = f"{folder}.gguf"
     convert = ["python", "convert_hf_to_gguf.py", folder, "--target-model-dir", "TARGET", "--outfile", file]
     return shlex.join(convert), llama_server(file)

@@ -108,8 +108,8 @@ class Layout:
     decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
     for. `engines`: those that convert judges the output by. `rope`: the ropes that its own code runs; None:
     all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
-    place for it. `training`: how its trainer takes a start, with the switches by name. `is_default`: written
-    where no layout is named.
+    place for it. `training`: how its trainer takes a start, with the switches by name. `has_gguf`: its
+    engines load GGUF files. `is_default`: written where no layout is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -131,6 +131,7 @@ class Layout:
     rope: RopeLimits | None = None
     cautions: Mapping[Feature, str] = field(default_factory=dict)
     training: str = ""
+    has_gguf: bool = False
     is_default: bool = False
 
     @property

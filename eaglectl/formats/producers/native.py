@@ -151,6 +151,7 @@ LLAMACPP = Format(
         states_flags=True,
         has_aux_count=True,
         engines=("llama.cpp",),
+        has_gguf=True,
     ),
 )
 

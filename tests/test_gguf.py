@@ -1,0 +1,268 @@
+"""`convert --for llama.cpp --gguf FILE`: the file read back. tests/engine/llamacpp loads it in llama.cpp."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import eaglectl
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from tests.builders import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, TARGETS, VOCAB, call, drafter_folder, floats
+from tests.cases import stored_tensors
+from tests.tiny import TARGET, TINY
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def made(source: Path, root: Path, **options: Any) -> gguf.GGUFReader:
+    """The GGUF file of `source`."""
+    given = {"gguf": root / "d.gguf", **options}
+    eaglectl.convert(str(source), root / "out", ConvertOptions("llama.cpp", **given))
+    return gguf.GGUFReader(root / "d.gguf")
+
+
+def facts(file: gguf.GGUFReader) -> dict[str, Any]:
+    return {name: field.contents() for name, field in file.fields.items() if not name.startswith("GGUF.")}
+
+
+def test_the_trained_pair_has_every_fact_that_llamacpp_reads(tmp_path: Path) -> None:
+    found = facts(made(TINY / "eagle3", tmp_path, target=str(TARGET)))
+    epsilon = found.pop("eagle3.attention.layer_norm_rms_epsilon")
+    assert epsilon == pytest.approx(1e-6)
+    assert found == {
+        "general.architecture": "eagle3",
+        "general.type": "model",
+        "general.name": "out",
+        "general.file_type": 32,
+        "general.quantization_version": 2,
+        "eagle3.target_layers": [2, 4, 5],
+        "eagle3.target_hidden_size": 128,
+        "eagle3.norm_before_residual": False,
+        "eagle3.norm_before_fc": False,
+        "eagle3.block_count": 1,
+        "eagle3.context_length": 512,
+        "eagle3.embedding_length": 128,
+        "eagle3.feed_forward_length": 352,
+        "eagle3.attention.head_count": 4,
+        "eagle3.attention.head_count_kv": 2,
+        "eagle3.attention.key_length": 32,
+        "eagle3.attention.value_length": 32,
+        "eagle3.rope.dimension_count": 32,
+        "eagle3.rope.freq_base": 500000.0,
+        "eagle3.vocab_size": 512,
+        "tokenizer.ggml.model": "none",
+    }
+
+
+def test_matrices_keep_their_bytes_and_vectors_become_float32(tmp_path: Path) -> None:
+    file = made(TINY / "eagle3", tmp_path, target=str(TARGET))
+    tensors = {tensor.name: tensor for tensor in file.tensors}
+    stored = stored_tensors(TINY / "eagle3")
+    assert {name: tensor.tensor_type.name for name, tensor in tensors.items()} == {
+        "d2t": "I64",
+        "fc.weight": "BF16",
+        "blk.0.attn_norm.weight": "F32",
+        "blk.0.attn_norm_2.weight": "F32",
+        "blk.0.attn_q.weight": "BF16",
+        "blk.0.attn_k.weight": "BF16",
+        "blk.0.attn_v.weight": "BF16",
+        "blk.0.attn_output.weight": "BF16",
+        "blk.0.ffn_norm.weight": "F32",
+        "blk.0.ffn_gate.weight": "BF16",
+        "blk.0.ffn_up.weight": "BF16",
+        "blk.0.ffn_down.weight": "BF16",
+        "output_norm.weight": "F32",
+        "output.weight": "BF16",
+    }
+    assert tensors["fc.weight"].data.tobytes() == stored["fc.weight"][2]
+    assert tensors["output_norm.weight"].data.tobytes()[2::4] == stored["norm.weight"][2][::2]
+
+
+@pytest.mark.parametrize(("part", "heads"), [("q", HEADS), ("k", KV_HEADS)])
+def test_halves_of_a_head_become_pairs_of_neighbours(part: str, heads: int, tmp_path: Path) -> None:
+    file = made(drafter_folder(tmp_path), tmp_path)
+    name = f"layers.0.self_attn.{part}_proj.weight"
+    (found,) = (tensor for tensor in file.tensors if tensor.name == f"blk.0.attn_{part}.weight")
+    stored = floats(name, heads * HEAD_DIM, 2 * HIDDEN)[2]
+    before = np.frombuffer(stored, np.uint8).reshape(heads * HEAD_DIM, -1)
+    for head in range(0, heads * HEAD_DIM, HEAD_DIM):
+        for row in range(HEAD_DIM):
+            half, place = row % 2, row // 2
+            assert (found.data[head + row] == before[head + half * (HEAD_DIM // 2) + place]).all()
+
+
+def test_the_map_has_the_targets_tokens(tmp_path: Path) -> None:
+    file = made(drafter_folder(tmp_path), tmp_path)
+    (found,) = (tensor for tensor in file.tensors if tensor.name == "d2t")
+    assert found.data.tolist() == list(TARGETS)
+
+
+def test_switches_and_their_norm_are_written(tmp_path: Path) -> None:
+    norm = {"input_norm.weight": floats("input_norm", 3 * HIDDEN)}
+    config = {"norm_before_fc": True, "norm_before_residual": True}
+    file = made(drafter_folder(tmp_path, config=config, tensors=norm), tmp_path)
+    assert facts(file)["eagle3.norm_before_fc"] is True
+    assert facts(file)["eagle3.norm_before_residual"] is True
+    assert "enc.output_norm.weight" in {tensor.name for tensor in file.tensors}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        (None, {}),
+        ({"rope_type": "linear", "factor": 4.0}, {"type": "linear", "factor": 4.0}),
+        (YARN, {"type": "yarn", "factor": 4.0, "original_context_length": 128}),
+        (
+            {**YARN, "beta_fast": 16.0, "beta_slow": 2.0},
+            {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_context_length": 128,
+                "yarn_beta_fast": 16.0,
+                "yarn_beta_slow": 2.0,
+            },
+        ),
+        (LLAMA3, {}),
+    ],
+)
+def test_rope_scaling_is_stated(
+    scaling: dict[str, Any] | None, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    file = made(drafter_folder(tmp_path, config={"rope_scaling": scaling}), tmp_path)
+    prefix = "eagle3.rope.scaling."
+    found = facts(file)
+    assert {key.removeprefix(prefix): found[key] for key in found if key.startswith(prefix)} == expected
+    has_factors = "rope_freqs.weight" in {tensor.name for tensor in file.tensors}
+    assert has_factors == (scaling is LLAMA3)
+
+
+def test_llama3_factors_are_what_the_reference_divides_by(tmp_path: Path) -> None:
+    import torch
+
+    from eaglectl.drafter.drafter import Rope
+    from eaglectl.reference.rope import Rotary
+
+    file = made(drafter_folder(tmp_path, config={"rope_scaling": LLAMA3, "rope_theta": 100.0}), tmp_path)
+    (found,) = (tensor for tensor in file.tensors if tensor.name == "rope_freqs.weight")
+    scaled, plain = (
+        Rotary(Rope(100.0, scaling, False), HEAD_DIM, is_mla=False, device=torch.device("cpu")).frequencies
+        for scaling in (LLAMA3, None)
+    )
+    assert found.data.tolist() == pytest.approx((plain / scaled).tolist(), rel=1e-6)
+    assert 1.0 in found.data and 8.0 in found.data
+
+
+def test_the_commands_that_follow_name_the_file(tmp_path: Path) -> None:
+    done = call(
+        *("convert", TINY / "eagle3", "--target", TARGET, "--for", "llama.cpp"),
+        *("-o", tmp_path / "out", "--gguf", tmp_path / "a b.gguf"),
+    )
+    assert done.code == 0
+    assert f"wrote {tmp_path}/a b.gguf\n" in done.out
+    assert f"llama-server --model TARGET.gguf --model-draft '{tmp_path}/a b.gguf' --spec-type" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"layout": "vllm"}, UsageError, "--gguf goes with --for llama.cpp"),
+        ({"version": "3.1"}, UsageError, "--gguf goes with --for llama.cpp, and EAGLE-3"),
+        ({"gguf": "missing/d.gguf"}, UsageError, "missing is no folder"),
+        ({"gguf": "drafter/d.gguf"}, UsageError, "never writes over its input: give another --gguf"),
+        ({"gguf": "out/d.gguf"}, UsageError, "lie in one another"),
+        ({"gguf": "there"}, UsageError, "there is there already; give another --gguf"),
+        ({"gguf": "there", "force": True}, UsageError, "is no GGUF file, so --force does not replace it"),
+    ],
+)
+def test_a_file_that_may_not_be_written_stops_before_anything_is(
+    options: dict[str, Any], error: type[EaglectlError], words: str, tmp_path: Path
+) -> None:
+    source = drafter_folder(tmp_path)
+    (tmp_path / "there").write_text("mine")
+    given = {"layout": "llama.cpp", "gguf": "d.gguf", **options}
+    with pytest.raises(error, match=words):
+        eaglectl.convert(
+            str(source), tmp_path / "out", ConvertOptions(**{**given, "gguf": tmp_path / given["gguf"]})
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter", "there"]
+    assert (tmp_path / "there").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"rope_scaling": {**YARN, "attention_factor": 1.2}}, "attention_factor has no place in the file"),
+        ({"rope_scaling": {**YARN, "mscale": 0.7}}, "mscale has no place in the file"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 4, 8]}, r"llama.cpp 0.3.36, with this output: "),
+    ],
+)
+def test_what_llamacpp_would_run_differently_is_refused(
+    config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    source = drafter_folder(tmp_path, config=config | {"eagle_config": {}})
+    facts_of_target = {"model_type": "llama", "num_hidden_layers": 8}
+    (tmp_path / "config.json").write_text(json.dumps(facts_of_target))
+    with pytest.raises(RefusedError, match=words):
+        made(source, tmp_path, target=str(tmp_path / "config.json"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "drafter"]
+
+
+def test_a_dtype_that_is_not_carried_is_refused(tmp_path: Path) -> None:
+    wide = {"fc.weight": ("F64", (HIDDEN, 3 * HIDDEN), bytes(8 * 3 * HIDDEN * HIDDEN))}
+    source = drafter_folder(tmp_path, tensors=wide)
+    with pytest.raises(RefusedError, match=r"fc.weight is F64, which .* run llama.cpp's converter"):
+        made(source, tmp_path)
+
+
+def test_a_cast_to_float32_is_one_of_the_file_too(tmp_path: Path) -> None:
+    file = made(drafter_folder(tmp_path), tmp_path, dtype="F32")
+    assert facts(file)["general.file_type"] == 0
+    assert {tensor.tensor_type.name for tensor in file.tensors} == {"F32", "I64"}
+
+
+def test_without_the_package_the_message_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglectl.conversion.gguf_file.find_spec", lambda name: None)
+    with pytest.raises(UnreadableError, match=r"the package gguf is not installed; .*pip install gguf"):
+        made(drafter_folder(tmp_path), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["drafter"]
+    assert importlib.util.find_spec("gguf")
+
+
+def test_force_replaces_a_gguf_file(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    (tmp_path / "d.gguf").write_bytes(b"GGUF, an older one")
+    assert facts(made(source, tmp_path, force=True))["eagle3.vocab_size"] == VOCAB
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.gguf", "drafter", "out"]
+
+
+def test_a_dry_run_checks_the_file_and_writes_nothing(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    options = ConvertOptions("llama.cpp", gguf=tmp_path / "d.gguf", dry_run=True)
+    assert eaglectl.convert(str(source), tmp_path / "out", options).gguf is None
+    assert [path.name for path in tmp_path.iterdir()] == ["drafter"]
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", full)
+    with pytest.raises(UnreadableError, match=r"d.gguf was not written: no space left"):
+        made(drafter_folder(tmp_path), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter", "out"]
