@@ -138,8 +138,8 @@ def sides(target: object, weights: train.Weights, is_upgraded: bool, texts: list
 def print_row(which: str, steps: int, found: Sides, plain: Sides, control: Sides) -> None:
     cells = []
     for k in DEPTHS:
-        length = measure(found[k], 0).length
-        cells += [shown(length), shown(ratio(found[k], plain[k], 0)), shown(ratio(found[k], control[k], 0))]
+        length = measure(found[k]).length
+        cells += [shown(length), shown(ratio(found[k], plain[k])), shown(ratio(found[k], control[k]))]
     print(f"| {which} | {steps} | {' | '.join(cells)} |", flush=True)
 
 

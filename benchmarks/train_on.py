@@ -30,6 +30,7 @@ from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.reference.loading import load_drafter  # noqa: E402
+from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
 from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
 
@@ -145,7 +146,7 @@ def sides(drafter: Path, texts: list[list[int]], folder: Path) -> dict[int, list
     found = api.inspect(str(place), target=str(TINY / "target")).drafter
     model = load_drafter(place, found, dtype="float32", device="cpu")
     target = load_target(TINY / "target", train.BOUNDARIES, dtype="float32", device="cpu")
-    return {k: decode_prompts(target, model, texts, k, 64) for k in DEPTHS}  # type: ignore[misc]
+    return {k: decode_prompts(target, model, texts, DecodingSettings(k, 64)) for k in DEPTHS}  # type: ignore[misc]
 
 
 if __name__ == "__main__":

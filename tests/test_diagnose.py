@@ -19,13 +19,18 @@ from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.causes import CAUSES  # noqa: E402
 from eaglectl.acceptance.diagnosis import Diagnosis, Walk, causes_of  # noqa: E402
 from eaglectl.acceptance.job import EngineRun  # noqa: E402
-from eaglectl.acceptance.measurement import measure  # noqa: E402
+from eaglectl.acceptance.layers import climb, starts  # noqa: E402
+from eaglectl.acceptance.measurement import Estimate, measure  # noqa: E402
 from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
 from eaglectl.api import diagnosing  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
+from eaglectl.reports.json.diagnose import diagnose_document  # noqa: E402
+from eaglectl.reports.terminal.diagnose import print_diagnosis  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
+from tests.pages import read_page  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
+from tests.test_page import screen  # noqa: E402
 from tests.test_probe_table import WEAK, prompts_file  # noqa: E402
 from tests.tiny import FAULTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
@@ -40,8 +45,7 @@ RUN = {
     "norm_output off": {"other-reading"},
     "rope base lost": {"other-reading", "too-few"},
 }
-# alive, no tried reading is better, and its loss shows only beside what training reported
-UNNAMED = "aux layers elsewhere"
+LAYERS = "aux layers elsewhere"
 FAST = "norm_output on"
 
 
@@ -72,7 +76,8 @@ def diagnose(drafter: Path, prompts: Path, target: Path = TARGET, **given: Any) 
 def test_a_healthy_drafter_ends_in_healthy(healthy: Diagnosis) -> None:
     assert (healthy.cause, healthy.ending, healthy.verdict) == ("healthy", "healthy", "pass")
     assert "too little training" in healthy.ruled_out
-    assert "aux layers further off than by one" in {title for title, _ in healthy.not_looked}
+    assert "other aux layers than the file states" in healthy.ruled_out
+    assert "another revision of the target" in {title for title, _ in healthy.not_looked}
 
 
 @pytest.mark.slow
@@ -80,7 +85,7 @@ def test_a_healthy_3_1_drafter_ends_in_healthy(good: dict[str, Path], prompts: P
     assert diagnose(good["eagle3.1"], prompts).cause == "healthy"
 
 
-READ = [fault for fault in FAULTS if fault.name not in (*RUN, UNNAMED)]
+READ = [fault for fault in FAULTS if fault.name not in (*RUN, LAYERS)]
 
 
 @pytest.mark.parametrize("fault", READ, ids=lambda fault: fault.name)
@@ -125,15 +130,43 @@ def test_tensors_stored_otherwise_end_in_another_reading(
     assert fault.option in diagnosis.commands[0]
 
 
+@pytest.fixture(scope="module")
+def layers(good: dict[str, Path], prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
+    """That of a drafter whose file states boundaries 1,3,5, and was trained on 2,4,5."""
+    fault = next(fault for fault in FAULTS if fault.name == LAYERS)
+    folder = tmp_path_factory.mktemp("layers")
+    return diagnose(fault.apply(good["eagle3"], folder / "broken"), prompts)
+
+
 @pytest.mark.slow
-def test_what_no_reading_tells_is_not_found_below_what_training_reported(
-    good: dict[str, Path], prompts: Path, tmp_path: Path
+def test_other_aux_layers_are_found_and_the_printed_command_mends_them(
+    layers: Diagnosis, good: dict[str, Path], tmp_path: Path
 ) -> None:
-    fault = next(fault for fault in FAULTS if fault.name == UNNAMED)
-    broken = fault.apply(good["eagle3"], tmp_path / "broken")
-    diagnosis = diagnose(broken, prompts, expected=3.5)
-    assert (diagnosis.cause, diagnosis.verdict) == ("not-found", "fail")
-    assert any(title == "aux layers further off than by one" for title, _ in diagnosis.not_looked)
+    assert (layers.cause, layers.ending) == ("other-layers", "file")
+    (command,) = layers.commands
+    assert "--aux-layers 2,4,5" in command
+    assert call(*shlex.split(command)[1:], "-o", tmp_path / "mended").code == 0
+    assert api.inspect(str(tmp_path / "mended"), target=str(TARGET)).drafter.aux.boundaries == (2, 4, 5)
+
+
+@pytest.mark.parametrize("trained", [(2, 16, 29), (3, 11, 20), (0, 1, 32), (30, 31, 32), (7,), (2, 9, 16)])
+def test_boundaries_are_found_one_by_one(trained: tuple[int, ...]) -> None:
+    def score(boundaries: tuple[int, ...]) -> int:
+        return -sum(abs(one - other) for one, other in zip(boundaries, trained, strict=True))
+
+    stated = tuple(range(1, 1 + len(trained)))
+    assert climb(score, starts(stated, 32), 32) == trained
+    assert climb(lambda _: 0, starts(stated, 32), 32) == stated
+
+
+def test_layers_that_few_prompts_cannot_tell_are_too_few(healthy: Diagnosis) -> None:
+    search, report = healthy.evidence.layers, healthy.evidence.reference
+    assert search is not None and report is not None
+    better = replace(report.variants[0], ratio=Estimate(1.2, 1.05, 1.4), outcome="better")
+    for outcome, cause in (("better", "other-layers"), ("too few prompts", "too-few")):
+        found = replace(search, found=replace(better, outcome=outcome))
+        commands = {**healthy.evidence.commands, "layers": "eaglectl convert"}
+        assert ending_of(healthy, layers=found, commands=commands) == cause
 
 
 def test_three_prompts_are_too_few_even_for_a_broken_drafter(good: dict[str, Path], tmp_path: Path) -> None:
@@ -330,6 +363,41 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
     assert "next: eaglectl validate" in done.out
     document = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--json").document
     assert (document["ending"], document["cause"]) == ("file", "file-rule")
+
+
+def test_every_word_of_the_screen_is_on_the_page(healthy: Diagnosis) -> None:
+    page = read_page(api.render_page(healthy))
+    assert screen(lambda console: print_diagnosis(console, healthy)) - {f"{healthy.source}:"} <= page.words
+    assert page.title.startswith("HEALTHY: ")
+    readings, positions = len(healthy.evidence.reference.variants), len(healthy.evidence.layers.by_position)  # type: ignore[union-attr]
+    assert page.tags.count("svg") == 3 + readings + 5 + positions
+
+
+@pytest.mark.slow
+def test_every_word_of_a_fault_is_on_its_page(layers: Diagnosis) -> None:
+    page = read_page(api.render_page(layers))
+    assert screen(lambda console: print_diagnosis(console, layers)) - {f"{layers.source}:"} <= page.words
+    assert "2,4,5" in page.words
+
+
+def test_the_document_lists_readings_prompts_and_positions(healthy: Diagnosis) -> None:
+    document = diagnose_document(healthy)
+    lengths = [row["acceptance_length"] for row in document["prompts"]]
+    assert lengths == sorted(lengths) and len(lengths) == COUNT
+    assert sum(row["drafts"] for row in document["prompts"]) == document["runs"]["reference"]["drafts"]
+    assert "aux boundaries +1" in {reading["name"] for reading in document["readings"]}
+    bounds = [(part["start"], part["end"]) for part in document["text_positions"]]
+    assert bounds[:3] == [(0, 16), (16, 32), (32, 64)]
+
+
+def test_the_command_writes_its_page(good: dict[str, Path], tmp_path: Path) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "d2t missing")
+    broken, page = fault.apply(good["eagle3"], tmp_path / "broken"), tmp_path / "page.html"
+    done = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--page", page)
+    assert done.code == 1
+    assert read_page(page.read_text()).title.startswith("FILE: ")
+    refused = call("diagnose", broken, "--target", TARGET, "--page", broken / "config.json")
+    assert refused.code == 2 and "is no page" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -363,13 +363,14 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["inspect", "validate", "diff", "smoke"])
+@pytest.mark.parametrize("command", ["inspect", "validate", "diff", "smoke", "diagnose"])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
 def test_no_file_of_a_checkpoint_is_written_over(
     command: str, name: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, file = file_digests(checkpoint), str(checkpoint / name)
-    more = {"diff": [NATIVE], "smoke": ["--target", TARGET]}.get(command, [])
+    target = ["--target", TARGET]
+    more = {"diff": [NATIVE], "smoke": target, "diagnose": target}.get(command, [])
     assert run([command, str(checkpoint), *more, "--page", file]) == 2
     streams = capsys.readouterr()
     assert streams.out == "" and streams.err == (

@@ -99,8 +99,19 @@ def _unsettled(variants: Sequence[Variant]) -> NotLooked | None:
     return NotLooked(f"too few prompts to tell of {listed(variant.name for variant in few)}") if few else None
 
 
-def _other_layers(evidence: Evidence) -> NotLooked:
-    return NotLooked("only all layers one earlier and one later are tried; compare with the trainer's config")
+def _other_layers(evidence: Evidence) -> Shown | NotLooked | None:
+    if (search := evidence.layers) is None:
+        return NotLooked(evidence.layers_gap or NO_REFERENCE)
+    if (found := search.found) is None:
+        return None
+    words = (
+        f"from {found.name} it drafts x{found.ratio.value:.2f} [{found.ratio.low:.2f},"
+        f" {found.ratio.high:.2f}] as much as from {','.join(map(str, search.stated))} that the file states,"
+        f" on {found.measured.prompts} prompts that did not choose them among {search.tried} sets"
+    )
+    if not found.is_better:
+        return NotLooked(f"{words}: too few to tell from chance")
+    return Shown(words, (evidence.commands["layers"],))
 
 
 def _past_positions(evidence: Evidence) -> Shown | NotLooked | None:
@@ -225,6 +236,11 @@ def _too_few(evidence: Evidence) -> Shown | None:
             f" {open_reading.measured.prompts} prompts cannot tell from chance: give about"
             f" {open_reading.prompts_needed}"
         )
+    if evidence.layers is not None and (found := evidence.layers.found) is not None:
+        return Shown(
+            f"{found.name} draft better by x{found.ratio.value:.2f}, which {found.measured.prompts} prompts"
+            " cannot tell from chance: give twice as many --prompts"
+        )
     if evidence.expected is not None:
         return _unclear(measured, evidence.expected)
     first = measured.per_position[0]
@@ -344,6 +360,13 @@ def _warned(name: str) -> Test:
     return test
 
 
+def _other_revision(evidence: Evidence) -> Shown | NotLooked:
+    if not evidence.has_own_embedding:
+        return NotLooked("the file has no embedding of its own to compare with the target's")
+    shown = _warned("own-embedding")(evidence)
+    return shown or NotLooked("its embedding is the target's, which revisions may share")
+
+
 def _weak(evidence: Evidence) -> Shown | None:
     served = evidence.served
     assert served is not None
@@ -446,9 +469,10 @@ CAUSES: tuple[Cause, ...] = (
         "other-layers",
         "file",
         "reference",
-        "aux layers further off than by one",
-        "not looked at: there are too many to try",
-        "Compare with the trainer's config; pass `--aux-layers`.",
+        "other aux layers than the file states",
+        "other boundaries of the target, moved one by one while first draft tokens get better on half of the"
+        " prompts, and judged on the other half",
+        "Run the printed `convert --aux-layers`, after a look into the trainer's config.",
         _other_layers,
     ),
     Cause(
@@ -548,7 +572,7 @@ CAUSES: tuple[Cause, ...] = (
         "another revision of the target",
         "low acceptance, and an embedding that is not the target's (EGL704)",
         "Pass the revision that the drafter was trained for.",
-        _warned("own-embedding"),
+        _other_revision,
     ),
     Cause(
         "quantised-target",

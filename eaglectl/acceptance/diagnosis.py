@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eaglectl.acceptance.layers import LayerSearch
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.validation.judge import Report
 
@@ -16,10 +17,10 @@ STAGES: tuple[Stage, ...] = ("reading", "reference", "engine", "measured")
 class Evidence:
     """What was looked at, stage by stage; a part that was not run is None.
 
-    `reference` has the results of the sensitivity probe, and `sampled` is a second run of it at the
-    temperature that was asked for, `templated` one of the same texts through the target's chat template. The
-    `*_refusal` are why a run refused the drafter, the `*_gap` why there was none. `expected` is the
-    acceptance length that training reported; `commands` are those to run next, by name.
+    `reference` has the results of the sensitivity probe, `layers` those of other aux boundaries. `sampled` is
+    a second run of it at the temperature that was asked for, `templated` one of the same texts through the
+    target's chat template. The `*_refusal` are why a run refused the drafter, the `*_gap` why there was none.
+    `expected` is the acceptance length that training reported; `commands` are those to run next, by name.
     """
 
     validated: Report
@@ -28,6 +29,8 @@ class Evidence:
     reference: SmokeReport | None = None
     reference_refusal: str = ""
     reference_gap: str = ""
+    layers: LayerSearch | None = None
+    layers_gap: str = ""
     engine: SmokeReport | None = None
     engine_refusal: str = ""
     engine_gap: str = ""
@@ -36,6 +39,7 @@ class Evidence:
     has_unused_template: bool = False
     expected: float | None = None
     is_target_quantised: bool = False
+    has_own_embedding: bool = False
 
     @property
     def served(self) -> SmokeReport | None:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglectl.api.smoking import INSTALLED, SERVERS, SmokeOptions, repair_command, smoke
+from eaglectl.api.inspecting import inspect
+from eaglectl.api.smoking import (
+    INSTALLED,
+    SERVERS,
+    SmokeOptions,
+    repair_command,
+    search_aux_layers,
+    smoke,
+)
 from eaglectl.api.targets import runnable_target
 from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.opening import on_disk
@@ -23,6 +31,7 @@ from eaglectl.validation.policy import Policy
 if TYPE_CHECKING:
     from eaglectl.acceptance.diagnosis import Diagnosis, Evidence, Stage
     from eaglectl.acceptance.report import SmokeReport
+    from eaglectl.acceptance.sensitivity import Variant
 
 LAYOUTS = (*INSTALLED, "llama.cpp")
 
@@ -135,11 +144,26 @@ class _Looks:
         # a question about the file, or prompts that do not fit
         except (UsageError, UnreadableError) as error:
             return replace(evidence, reference_gap=str(error))
-        commands = dict(evidence.commands)
-        if report.probed is not None and report.probed.best is not None:
-            given = self.options.answers
-            commands["repair"] = repair_command(self.source, self.target, given, report.probed.best)
-        return replace(evidence, reference=report, commands=commands)
+        evidence = replace(evidence, reference=report)
+        if report.probed is None or (best := report.probed.best) is None:
+            return self._layers(report, evidence)
+        return self._with_repair(evidence, "repair", best)
+
+    def _layers(self, report: "SmokeReport", evidence: "Evidence") -> "Evidence":
+        """Other aux layers, where no reading that the probe knows is better."""
+        options = self._smoke_options("reference")
+        try:
+            search = search_aux_layers(
+                self.source, self.target, report, options, on_progress=self.on_progress
+            )
+        except UnreadableError as error:
+            return replace(evidence, layers_gap=str(error))
+        evidence = replace(evidence, layers=search)
+        return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
+
+    def _with_repair(self, evidence: "Evidence", name: str, variant: "Variant") -> "Evidence":
+        line = repair_command(self.source, self.target, self.options.answers, variant)
+        return replace(evidence, commands={**evidence.commands, name: line})
 
     def _engine(self, evidence: "Evidence") -> "Evidence":
         engine = self.options.engine
@@ -158,7 +182,12 @@ class _Looks:
         """Other temperatures and the chat template, where those can be the cause."""
         from eaglectl.acceptance.causes import is_low
 
-        evidence = replace(evidence, is_target_quantised=self._is_quantised())
+        drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
+        evidence = replace(
+            evidence,
+            is_target_quantised=self._is_quantised(),
+            has_own_embedding="embed_tokens.weight" in drafter.tensors,
+        )
         if self.options.temperature > 0:
             evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
         chats = self._as_chats()
@@ -173,22 +202,24 @@ class _Looks:
         return evidence
 
     def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> "SmokeReport":
+        asked = replace(self._smoke_options(engine), temperature=temperature, **given)
+        return smoke(self.source, self.target, asked, on_progress=self.on_progress)
+
+    def _smoke_options(self, engine: str) -> SmokeOptions:
         options = self.options
-        asked = SmokeOptions(
+        return SmokeOptions(
             engine=engine,
             device=options.device,
             k=options.k,
             prompts=options.prompts,
             sample=options.sample,
             max_tokens=options.max_tokens,
-            temperature=temperature,
             seed=options.seed,
             timeout=options.timeout,
             # a server loads the target itself, and takes no such option
             trust_remote_code=options.trust_remote_code and not engine.startswith(SERVERS),
             answers=options.answers,
         )
-        return smoke(self.source, self.target, replace(asked, **given), on_progress=self.on_progress)
 
     def _engine_name(self, engine: str) -> str:
         return "server" if engine.startswith(SERVERS) else parse_engine(engine).engine

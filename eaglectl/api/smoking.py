@@ -25,6 +25,7 @@ from eaglectl.progress import OnProgress, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
+    from eaglectl.acceptance.layers import LayerSearch
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
@@ -118,6 +119,26 @@ def smoke(
         return _with_probe(
             report, job, options.probe, partial(repair_command, given, target, options.answers)
         )
+
+
+def search_aux_layers(
+    source: str,
+    target: str,
+    report: "SmokeReport",
+    options: SmokeOptions,
+    *,
+    on_progress: OnProgress | None = None,
+) -> "LayerSearch":
+    """Aux boundaries that draft better than those of the file, on the prompts and answers of a reference run.
+
+    Raises UnreadableError for too few prompts.
+    """
+    from eaglectl.acceptance.layers import search_layers
+
+    assert report.choice is not None
+    place, options = Path(on_disk(target)), replace(options, engine="reference")
+    with _job(on_disk(source), place, report.choice.prompts, options, on_progress) as job:
+        return search_layers(job, report.run.results)
 
 
 def load_only(

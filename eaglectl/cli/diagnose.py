@@ -10,6 +10,7 @@ from eaglectl.cli.options import (
     AuxConvention,
     AuxLayers,
     Json,
+    Page,
     RunTarget,
     Sample,
     Semantics,
@@ -56,13 +57,16 @@ def diagnose_command(
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
     json_: Json = False,
+    page: Page = None,
 ) -> None:
     """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
     from eaglectl import api
     from eaglectl.api.inputs import check_device
+    from eaglectl.reports.files import parse_page, write_page
 
     settings: OutputSettings = context.obj
     check_device(device)
+    file = parse_page(page)
     options = api.DiagnoseOptions(
         engine=engine,
         prompts=prompts,
@@ -87,5 +91,7 @@ def diagnose_command(
         from eaglectl.reports.terminal.diagnose import print_diagnosis
 
         settings.show(lambda console: print_diagnosis(console, diagnosis))
+    if file:
+        write_page(file, api.render_page(diagnosis))
     if code := EXIT_CODES[diagnosis.verdict]:
         raise typer.Exit(code)

@@ -4,8 +4,10 @@ from typing import Any
 
 from eaglectl.acceptance.diagnosis import Diagnosis
 from eaglectl.acceptance.report import SmokeReport
+from eaglectl.acceptance.sensitivity import Variant
+from eaglectl.reports import diagnosis as shared
 from eaglectl.reports.json.document import head, trust_part
-from eaglectl.reports.json.measurement import measurement_part
+from eaglectl.reports.json.measurement import estimate_part, measurement_part
 
 
 def diagnose_document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -31,7 +33,25 @@ def diagnose_document(diagnosis: Diagnosis) -> dict[str, Any]:
         "not_looked": [{"cause": title, "reason": reason} for title, reason in diagnosis.not_looked],
         "expected": evidence.expected,
         "runs": {name: None if report is None else _run(report) for name, report in runs.items()},
+        "readings": [_reading(reading) for reading in shared.readings(diagnosis)],
+        "prompts": [
+            {"number": row.number, "set": row.set, "drafts": row.drafts, "acceptance_length": row.length}
+            for row in shared.weakest(diagnosis)
+        ],
+        "text_positions": [
+            {"start": part.start, "end": part.end, **estimate_part(part.share)}
+            for part in shared.positions(diagnosis)
+        ],
         **trust_part(any(report.trust_remote_code for report in runs.values() if report)),
+    }
+
+
+def _reading(reading: Variant) -> dict[str, Any]:
+    return {
+        "name": reading.name,
+        "option": reading.option,
+        "outcome": reading.outcome,
+        "ratio": estimate_part(reading.ratio),
     }
 
 

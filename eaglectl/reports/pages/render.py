@@ -7,17 +7,18 @@ from eaglectl.reports.pages.frame import Page, frame
 from eaglectl.results import FailedSource, Inspection
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.diagnosis import Diagnosis
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.comparison.comparison import Comparison
     from eaglectl.validation.judge import Report
 
 
 def render_page(
-    *results: "Inspection | FailedSource | Report | SmokeReport | Comparison",
+    *results: "Inspection | FailedSource | Report | SmokeReport | Diagnosis | Comparison",
     names: Sequence[str] = (),
     has_tensors: bool = False,
 ) -> str:
-    """Return the HTML page of what `inspect`, `validate`, `smoke` or `diff` returned.
+    """Return the HTML page of what `inspect`, `validate`, `smoke`, `diagnose` or `diff` returned.
 
     Several results of `inspect`, or of `validate`, share one page. `names` are the sources of `inspect` as
     given, `has_tensors` lists their tensors. The same results give the same text. Raises TypeError for other
@@ -43,11 +44,16 @@ def _page(results: Sequence[Any], names: Sequence[str], has_tensors: bool) -> Pa
             from eaglectl.reports.pages.smoke import smoke_page
 
             return smoke_page(results[0])
+        case ["Diagnosis"] if len(results) == 1:
+            from eaglectl.reports.pages.diagnose import diagnosis_page
+
+            return diagnosis_page(results[0])
         case ["Comparison"] if len(results) == 1:
             from eaglectl.reports.pages.diff import comparison_page
 
             return comparison_page(results[0])
     types = ", ".join(sorted(kinds)) or "nothing"
     raise TypeError(
-        f"a page shows what inspect or validate returned, or one value of smoke or diff; it was given {types}"
+        "a page shows what inspect or validate returned, or one value of smoke, diagnose or diff; it was"
+        f" given {types}"
     )

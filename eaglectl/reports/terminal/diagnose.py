@@ -1,12 +1,9 @@
 """The terminal output of `diagnose`: the cause, the next command, and what was looked at."""
 
-from collections.abc import Iterator
-
 from eaglectl.acceptance.diagnosis import Diagnosis
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.reports.acceptance import length
+from eaglectl.reports import diagnosis as shared
 from eaglectl.reports.terminal.console import Console, Text, indented
-from eaglectl.reports.terminal.layout import pairs, print_heading
+from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading
 
 STYLES = {"pass": "green", "fail": "red", "could-not-look": "yellow"}
 
@@ -18,36 +15,28 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     console.print(indented(Text(diagnosis.words)))
     for command in diagnosis.commands:
         console.print(Text(f"next: {command}"), soft_wrap=True)
-    evidence = diagnosis.evidence
-    runs = [
-        ("in the reference", evidence.reference),
-        ("in the engine", evidence.engine),
-        ("sampled", evidence.sampled),
-        ("in the chat template", evidence.templated),
-    ]
-    if measured := [(name, _figures(report)) for name, report in runs if report is not None]:
-        print_heading(console, "Measured")
-        console.print(indented(pairs(measured)))
+    _print_figures(console, diagnosis)
     print_heading(console, "Ruled out")
     console.print(indented(Text("; ".join(diagnosis.ruled_out) or "nothing")))
     print_heading(console, "Not looked at")
-    for line in _not_looked(diagnosis):
-        console.print(indented(line))
+    for line in shared.not_looked(diagnosis):
+        console.print(indented(Text(line)))
     if not diagnosis.not_looked:
         console.print(indented(Text("nothing")))
-    if evidence.reference is not None and evidence.reference.probed is not None:
-        for note in evidence.reference.probed.notes:
+    reference = diagnosis.evidence.reference
+    if reference is not None and reference.probed is not None:
+        for note in reference.probed.notes:
             console.print(Text(f"note  {note}"))
 
 
-def _not_looked(diagnosis: Diagnosis) -> Iterator[Text]:
-    """A line for each reason, with the causes that it kept from being looked at."""
-    by_reason: dict[str, list[str]] = {}
-    for title, reason in diagnosis.not_looked:
-        by_reason.setdefault(reason, []).append(title)
-    for reason, titles in by_reason.items():
-        yield Text(f"{'; '.join(titles)}: {reason}")
-
-
-def _figures(report: SmokeReport) -> str:
-    return f"{length(report)}, {report.measured.prompts} prompts; {report.run.engine} {report.run.version}"
+def _print_figures(console: Console, diagnosis: Diagnosis) -> None:
+    """Print what was measured, and where the drafter loses."""
+    if measured := [(name, shared.figures(report)) for name, report in shared.runs(diagnosis).items()]:
+        print_heading(console, "Measured")
+        console.print(indented(pairs(measured)))
+    if prompts := list(shared.prompt_rows(diagnosis)):
+        print_heading(console, shared.LOSES_TITLE, shared.LOSES)
+        console.print(indented(filled_table(("prompt", "length", "it begins"), prompts)))
+    if positions := list(shared.position_rows(diagnosis)):
+        print_heading(console, shared.POSITIONS_TITLE, shared.POSITIONS)
+        console.print(indented(filled_table(("positions", "right"), positions)))

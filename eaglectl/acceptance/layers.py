@@ -1,0 +1,196 @@
+"""From which aux boundaries of its target a drafter drafts best, where the file may state wrong ones.
+
+The target runs once over the texts that it wrote. How often a drafter's first draft token is the target's
+choice, over all slots of them, tells how well boundaries fit. Half of the prompts choose, one boundary after
+the other; the other half judges by draft-and-verify, so that the best of many by chance is not named.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio
+from eaglectl.acceptance.prompts import batches_by_length
+from eaglectl.acceptance.sensitivity import BATCH, LEAST_GAIN, LEAST_PROMPTS, Variant
+from eaglectl.acceptance.stage import Stage
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT
+from eaglectl.errors import UnreadableError
+from eaglectl.progress import Progress
+
+if TYPE_CHECKING:
+    from eaglectl.reference.teacher_forcing import ForcedBatch
+
+Boundaries = tuple[int, ...]
+MOST_TOKENS = 8192  # of the texts that choose: the states of every boundary are kept
+FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
+
+
+@dataclass(frozen=True, slots=True)
+class PositionShare:
+    """The share of right first draft tokens at the positions from `start` up to and without `end`."""
+
+    start: int
+    end: int
+    share: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSearch:
+    """What came of the search: `found` are other boundaries that draft better, or None.
+
+    The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
+    its interval holds no gain. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
+    """
+
+    stated: Boundaries
+    tried: int
+    found: Variant | None
+    by_position: tuple[PositionShare, ...]
+
+
+def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearch:
+    """Try other aux boundaries on the texts of `results`, which the reference made of the job's prompts.
+
+    Raises UnreadableError for too few prompts.
+    """
+    if len(results) < 2 * LEAST_PROMPTS:
+        raise UnreadableError(
+            f"{len(results)} prompts are too few to try other aux layers; {2 * LEAST_PROMPTS} or more can"
+        )
+    stage = Stage(job)
+    depth = stage.target.depth
+    choosing = _within(range(0, len(results), 2), [len(text) + job.max_tokens for text in stage.texts])
+    judging = [index for index in range(len(results)) if index not in set(choosing)]
+    first, second = (
+        _Slots(stage, results, indices, boundaries)
+        for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
+    )
+    scores: dict[Boundaries, int] = {}
+
+    def score(boundaries: Boundaries) -> int:
+        if boundaries not in scores:
+            scores[boundaries] = sum(result.accepted[0] for result in first.results(boundaries))
+            if job.on_progress:
+                job.on_progress(Progress("trying aux layers", len(scores), None, "sets of layers"))
+        return scores[boundaries]
+
+    best = climb(score, starts(stage.boundaries, depth), depth)
+    return LayerSearch(
+        stage.boundaries,
+        len(scores),
+        None if best == stage.boundaries else _judged(stage, results, judging, best),
+        tuple(_by_position([*first.rows(), *second.rows()])),
+    )
+
+
+def _within(indices: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """The first of `indices` whose texts have no more than MOST_TOKENS tokens, but LEAST_PROMPTS of them."""
+    kept: list[int] = []
+    tokens = 0
+    for index in indices:
+        tokens += lengths[index]
+        if tokens > MOST_TOKENS and len(kept) >= LEAST_PROMPTS:
+            break
+        kept.append(index)
+    return kept
+
+
+def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The stated boundaries, those that trainers take by default, and both one layer off."""
+    default = TRAINING_DEFAULT.at(depth)
+    for boundaries in (stated, default) if len(default) == len(stated) else (stated,):
+        for step in (0, -1, 1):
+            yield tuple(boundary + step for boundary in boundaries)
+
+
+def climb(score: Callable[[Boundaries], int], starts: Iterator[Boundaries], depth: int) -> Boundaries:
+    """The boundaries of the highest score that moves of one boundary at a time lead to."""
+
+    def is_possible(boundaries: Boundaries) -> bool:
+        ascending = sorted(set(boundaries)) == list(boundaries)
+        return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
+
+    # the stated ones are first, and stay where others only equal them
+    best = max(filter(is_possible, starts), key=score)
+    while True:
+        before = best
+        for place in range(len(best)):
+            moved = ((*best[:place], boundary, *best[place + 1 :]) for boundary in range(depth + 1))
+            best = max([best, *filter(is_possible, moved)], key=score)
+        if best == before:
+            return best
+
+
+def _judged(
+    stage: Stage, results: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
+) -> Variant | None:
+    """The boundaries as a reading, with the figures of draft-and-verify; None where they gain too little."""
+    own = stage.run(stage.drafter, [stage.texts[index] for index in judging], boundaries)
+    compared = ratio(own, [results[index] for index in judging])
+    if compared.value < LEAST_GAIN:
+        return None
+    text = ",".join(map(str, boundaries))
+    variant = Variant(
+        f"aux boundaries {text}", f"--aux-layers {text}", measure(own), compared, is_verified=True
+    )
+    return replace(variant, outcome="better" if compared.low > 1 else "too few prompts")
+
+
+class _Slots:
+    """Texts that the target ran over, with its states at some boundaries."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        results: Sequence[PromptResult],
+        indices: Sequence[int],
+        boundaries: Sequence[int],
+    ) -> None:
+        from eaglectl.reference.teacher_forcing import run_target
+
+        self.stage = stage
+        stage.target.record(sorted(boundaries))
+        self.batches: list[ForcedBatch] = []
+        for places in batches_by_length([stage.texts[index] for index in indices], BATCH):
+            chosen = [indices[place] for place in places]
+            texts, answers = (
+                [stage.texts[index] for index in chosen],
+                [results[index].tokens for index in chosen],
+            )
+            self.batches.append(run_target(stage.target, texts, answers, stage.job.k))
+
+    def results(self, boundaries: Boundaries) -> list[PromptResult]:
+        """Each text's slots as drafts of one token, and how many are the target's choice."""
+        return [
+            PromptResult("slots", len(right), (sum(right.values()),), ()) for right in self.rows(boundaries)
+        ]
+
+    def rows(self, boundaries: Boundaries | None = None) -> list[dict[int, bool]]:
+        """Each text: whether the first draft token is right, by position."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        stage = self.stage
+        chosen = stage.boundaries if boundaries is None else boundaries
+        drafter = ForcedDrafter(stage.drafter, stage.target, chosen, 1)
+        rows = []
+        for batch in self.batches:
+            columns = (drafter.first_matches(batch), batch.valid[:, :-1], batch.positions[:, :-1])
+            for right, valid, positions in zip(*(column.cpu().tolist() for column in columns), strict=True):
+                slots = zip(positions, right, valid, strict=True)
+                rows.append({position: is_right for position, is_right, is_text in slots if is_text})
+        return rows
+
+
+def _by_position(rows: Sequence[dict[int, bool]]) -> Iterator[PositionShare]:
+    """Shares by bins of positions, as far as two texts reach."""
+    start, end = 0, FIRST_EDGE
+    while True:
+        results = []
+        for row in rows:
+            right = [is_right for position, is_right in row.items() if start <= position < end]
+            results.append(PromptResult("slots", len(right), (sum(right),), ()))
+        if sum(result.drafts > 0 for result in results) < 2:
+            return
+        yield PositionShare(start, end, measure(results).per_position[0])
+        start, end = end, 2 * end
