@@ -133,7 +133,7 @@ def _past_positions(evidence: Evidence) -> Shown | NotLooked | None:
 
 def _engine_refuses(evidence: Evidence) -> Shown | NotLooked | None:
     if evidence.engine_refusal:
-        return Shown(evidence.engine_refusal, evidence.validated.smallest_changes)
+        return Shown(evidence.engine_refusal, _changes(evidence))
     return _unless_run(evidence)
 
 
@@ -153,7 +153,12 @@ def _engine_setting(evidence: Evidence) -> Shown | NotLooked | None:
 
 def _engine_commands(evidence: Evidence) -> tuple[str, ...]:
     """What reading says has to change for this engine, or the conversion for it."""
-    return evidence.validated.smallest_changes or (evidence.commands["convert"],)
+    return _changes(evidence) or (evidence.commands["convert"],)
+
+
+def _changes(evidence: Evidence) -> tuple[str, ...]:
+    """The smallest changes for the one engine that was asked for, without its name before them."""
+    return tuple(change.partition(": ")[2] for change in evidence.validated.smallest_changes)
 
 
 def _engine_unfilled(evidence: Evidence) -> Shown | NotLooked | None:

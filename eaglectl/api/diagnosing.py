@@ -87,6 +87,11 @@ def diagnose(
     return conclude(walk, CAUSES, evidence, source, looks.target)
 
 
+def evidence_of_reading(source: str, target: str, options: DiagnoseOptions) -> "Evidence":
+    """The evidence before anything is run: what validate finds for the target and the engine."""
+    return _Looks(source, target, options, None).start()
+
+
 def _check(options: DiagnoseOptions) -> None:
     from eaglectl.acceptance.prompts import choose_prompts
 

@@ -1,0 +1,46 @@
+"""diagnose with the real vLLM: a healthy drafter, and one that is alive in the reference alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eaglectl import api
+from eaglectl.acceptance.diagnosis import Diagnosis
+from tests.test_probe_table import prompts_file
+from tests.tiny import TARGET, in_vllms_layout
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return in_vllms_layout(tmp_path_factory.mktemp("good"))["eagle3.1"]
+
+
+def diagnose(drafter: Path, folder: Path) -> Diagnosis:
+    prompts = prompts_file(folder, count=16)
+    options = api.DiagnoseOptions(engine="vllm", prompts=prompts, max_tokens=16, device="cpu")
+    return api.diagnose(str(drafter), str(TARGET), options)
+
+
+def test_a_healthy_drafter_is_healthy_in_vllm_too(good: Path, tmp_path: Path) -> None:
+    diagnosis = diagnose(good, tmp_path)
+    assert (diagnosis.cause, diagnosis.ending) == ("healthy", "healthy"), diagnosis.words
+    assert diagnosis.evidence.engine is not None
+    assert "an engine that computes something else" in diagnosis.ruled_out
+
+
+def test_a_switch_where_vllm_does_not_look_ends_in_the_engine(good: Path, tmp_path: Path) -> None:
+    drafter = tmp_path / "nested"
+    drafter.mkdir()
+    (drafter / "model.safetensors").symlink_to(good / "model.safetensors")
+    config = json.loads((good / "config.json").read_text())
+    del config["norm_output"]
+    config["eagle_config"] = {**config.get("eagle_config", {}), "norm_output": True}
+    (drafter / "config.json").write_text(json.dumps(config))
+    diagnosis = diagnose(drafter, tmp_path)
+    assert (diagnosis.cause, diagnosis.ending) == ("engine-setting", "engine"), diagnosis.words
+    assert "norm_output: vLLM uses False, the checkpoint means True" in diagnosis.words
+    assert any("norm_output: true" in command for command in diagnosis.commands)
+    engine, reference = diagnosis.evidence.engine, diagnosis.evidence.reference
+    assert engine is not None and reference is not None
+    assert engine.measured.length.high < reference.measured.length.value

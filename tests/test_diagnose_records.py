@@ -1,0 +1,140 @@
+"""`diagnose` on what engines were recorded to serve otherwise than the files mean, without running them.
+
+The files are those of the records; the run of the reference is stood in for by that of a live drafter, so
+that each case is one that is alive in the reference and not as trained in the engine.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eaglectl.acceptance.causes import CAUSES
+from eaglectl.acceptance.diagnosis import Walk, causes_of
+from eaglectl.api.diagnosing import DiagnoseOptions, evidence_of_reading
+from tests.engine.agreement import judging
+from tests.engine.agreement import records as vllm_records
+from tests.engine.agreement.bases import BASES
+from tests.engine.agreement.cases import CASES as VLLM_CASES
+from tests.engine.sglang import cases as sglang_cases
+from tests.engine.sglang import judging as sglang_judging
+from tests.engine.sglang import records as sglang_records
+from tests.test_page import smoke_report
+
+VLLM, SGLANG = vllm_records.VLLM, sglang_records.SGLANG
+CONVERT = {VLLM: "eaglectl convert", SGLANG: "--for sglang"}
+NO_RELEASE = "no known release serves it"
+# what the next step must name: a key, an option, the conversion, or that no release serves it
+KEYS = {
+    "vllm llama3/aux ids unsorted": CONVERT[VLLM],
+    "vllm llama3/norm_output nested": "norm_output: true",
+    "vllm llama3/norm_before_residual nested": "norm_before_residual: true",
+    "vllm llama3/attention biases but o_proj's": CONVERT[VLLM],
+    "vllm llama31/norm_output nested": "norm_output: true",
+    "vllm llama31/two layers, hidden_norm in the later": CONVERT[VLLM],
+    "vllm llama-shared/tie_word_embeddings with its own embed_tokens": CONVERT[VLLM],
+    "vllm qwen31/norm_output nested": "norm_output: true",
+    "vllm mla31/norm_output nested": "norm_output: true",
+    "V2 llama31/aux ids nested alone": CONVERT[VLLM],
+    "sglang llama31/sglang: nested ids unsorted": CONVERT[SGLANG],
+    "sglang llama31/sglang: nested ids null": CONVERT[SGLANG],
+    "sglang llama31/sglang: nested layer_ids": CONVERT[SGLANG],
+    "sglang llama31/sglang: eagle_config absent": CONVERT[SGLANG],
+    "sglang llama31/sglang: eagle_config null": CONVERT[SGLANG],
+    "sglang llama31/sglang: one aux state": NO_RELEASE,
+    "sglang llama31/sglang: one aux state, not counted": NO_RELEASE,
+    "sglang llama31/sglang: norm_before_residual": NO_RELEASE,
+    "sglang llama31/sglang: attention_bias": NO_RELEASE,
+    "sglang llama31/sglang: attention_bias with o": NO_RELEASE,
+    "sglang llama31/sglang: mlp_bias": NO_RELEASE,
+    "sglang llama31/sglang: draft_vocab_size null, its own lm_head": "draft_vocab_size: 256",
+    "sglang llama31/sglang: tie_word_embeddings": "tie_word_embeddings: false",
+    "sglang llama31/sglang: two layers, input_layernorm": CONVERT[SGLANG],
+    "sglang llama31/sglang: sliding window": "--speculative-draft-sliding-window",
+    "sglang llama31/sglang: model. before all": CONVERT[SGLANG],
+    "sglang qwen3-target/nested ids unsorted": CONVERT[SGLANG],
+    "sglang qwen3-target/eagle_config absent": CONVERT[SGLANG],
+    "sglang llama3/names with draft_model.": CONVERT[SGLANG],
+    "sglang llama3/two layers": CONVERT[SGLANG],
+    "sglang llama3/aux ids unsorted": CONVERT[SGLANG],
+    "sglang llama3/aux ids nested alone, as at the top": CONVERT[SGLANG],
+    "sglang llama3/aux ids nested as layer_ids": CONVERT[SGLANG],
+    "sglang llama3/norm_before_residual told": NO_RELEASE,
+    "sglang llama3/norm_before_residual nested": NO_RELEASE,
+    "sglang llama3/attention biases": NO_RELEASE,
+    "sglang llama3/mlp biases": NO_RELEASE,
+    "sglang llama31/fc_norm nested": "fc_norm: true",
+    "sglang llama31/norm_output nested": "norm_output: true",
+    "sglang llama31/aux id 0 at the top": CONVERT[SGLANG],
+}
+# not named: validate justifies these, or the file has no meaning that the reference could run
+OPEN = {
+    "vllm llama3/aux ids nested as layer_ids": judging.JUSTIFIED,
+    "vllm llama31/aux ids nested as layer_ids": judging.JUSTIFIED,
+    "sglang llama31/sglang: its own embed_tokens": sglang_judging.JUSTIFIED,
+}
+
+
+def wrong() -> list[str]:
+    """The recorded cases in which an engine drafted otherwise than the file means."""
+    names = [
+        f"{runner} {name}"
+        for runner, path in (("vllm", vllm_records.RECORDS), ("V2", vllm_records.RECORDS_V2))
+        for name, record in vllm_records.read(path).items()
+        if record.verdict == "differently" and "no meaning" not in record.said
+    ]
+    return names + [
+        f"sglang {name}"
+        for name, record in sglang_records.read().items()
+        if record.verdict == "differently" and "no meaning" not in record.reason
+    ]
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return judging.targets(tmp_path_factory.mktemp("targets"))
+
+
+def ending(case: str, targets: Path, folder: Path) -> tuple[str, str]:
+    """The cause and the next commands for a recorded case that is alive in the reference."""
+    runner, _, name = case.partition(" ")
+    files, kind, engine = (
+        (sglang_cases.CASES[name].files(), sglang_cases.CASES[name].kind, SGLANG)
+        if runner == "sglang"
+        else (VLLM_CASES[name].files(), BASES[VLLM_CASES[name].base].kind, VLLM)
+    )
+    drafter, target = files.write(folder / "drafter"), targets / kind
+    evidence = evidence_of_reading(str(drafter), str(target), DiagnoseOptions(engine=engine))
+    walk = Walk().through(causes_of(CAUSES, "reading"), evidence)
+    if not walk.found:
+        evidence = replace(evidence, reference=smoke_report())
+        walk = walk.through(causes_of(CAUSES, "engine"), evidence)
+    if not walk.found:
+        return "open", ""
+    cause, shown = walk.found
+    return cause.id, " ".join(shown.commands)
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_a_file_that_the_engine_reads_otherwise_ends_in_its_key_or_release(
+    case: str, targets: Path, tmp_path: Path
+) -> None:
+    cause, commands = ending(case, targets, tmp_path)
+    assert cause == "engine-fact"
+    assert KEYS[case] in commands
+
+
+def test_every_other_record_ends_in_the_file(targets: Path, tmp_path: Path) -> None:
+    rest = [case for case in wrong() if case not in KEYS and case.replace("V2 ", "vllm ") not in KEYS]
+    found = {
+        case: ending(case, targets, tmp_path / str(place))[0]
+        for place, case in enumerate(rest)
+        if case not in OPEN
+    }
+    assert len(rest) > 20
+    assert set(found.values()) == {"file-rule"}, found
+
+
+def test_every_case_of_the_table_is_recorded_as_wrong() -> None:
+    assert set(KEYS) | set(OPEN) <= set(wrong())
+    assert all(case.partition(" ")[2] in justified for case, justified in OPEN.items())
