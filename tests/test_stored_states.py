@@ -217,17 +217,34 @@ def test_layers_that_the_drafter_does_not_take_are_refused(
     assert made.code == 1 and "none of [2]" in made.err
 
 
+KNOWN = ["--states", "states", "--states-layers", "2,4,5"]
 USAGE = {
     "no layers": (["--states", "states"], "--states-layers with their boundaries"),
     "layers alone": (["--states-layers", "2,4,5"], "pass the folder"),
     "no numbers": (["--states", "states", "--states-layers", "2,b"], "different boundaries"),
     "twice": (["--states", "states", "--states-layers", "2,2,5"], "different boundaries"),
-    "and prompts": (["--states", "states", "--states-layers", "2,4,5", "--prompts", "x"], "takes the place"),
+    "and prompts": ([*KNOWN, "--prompts", "x"], "takes the place"),
     "and an engine": (
-        ["--states", "states", "--states-layers", "2,4,5", "--engine", "vllm"],
+        [*KNOWN, "--engine", "vllm"],
         "takes the place",
     ),
-    "an empty folder": (["--states", "states", "--states-layers", "2,4,5"], "no .safetensors"),
+    "and a sample": (
+        [*KNOWN, "--sample", "4"],
+        "which --sample is",
+    ),
+    "and no end": (
+        [*KNOWN, "--ignore-eos"],
+        "which --ignore-eos is",
+    ),
+    "and an argument": (
+        [*KNOWN, "--engine-arg", "dtype=half"],
+        "which --engine-arg is",
+    ),
+    "and two": (
+        [*KNOWN, "--sample", "4", "--ignore-eos"],
+        "--sample, --ignore-eos are of; leave them out",
+    ),
+    "an empty folder": (KNOWN, "no .safetensors"),
 }
 
 

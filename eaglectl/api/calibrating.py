@@ -21,6 +21,7 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, TimedWork
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob
@@ -38,6 +39,18 @@ GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = (
     4  # of the longest sequence: token 0 is left out, and two more follow the last state that is measured
 )
+# options of a run of the target, which states on disk take the place of
+OF_A_RUN = {
+    "--prompts": "prompts",
+    "--sample": "sample",
+    "--seed": "seed",
+    "--answer-tokens": "answer_tokens",
+    "--ignore-eos": "ignore_eos",
+    "--engine": "engine",
+    "--tensor-parallel-size": "tensor_parallel_size",
+    "--engine-arg": "engine_arguments",
+    "--timeout": "timeout",
+}
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
@@ -257,11 +270,11 @@ def _check(options: CalibrateOptions) -> None:
     if options.engine not in ENGINES:
         raise UsageError(f"--engine {options.engine}: {' or '.join(ENGINES)} was expected")
     check_timeout(options.timeout)
+    _check_states(options)
     if options.sample is not None and options.prompts is None:
         raise UsageError("--sample draws from a file of prompts; give it with --prompts")
     if options.tensor_parallel_size < 1:
         raise UsageError("--tensor-parallel-size needs to be at least 1")
-    _check_states(options)
     if options.tensor_parallel_size > 1 and options.engine != "vllm":
         raise UsageError(
             "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
@@ -275,11 +288,14 @@ def _check_states(options: CalibrateOptions) -> None:
     """Raise UsageError for options of a run beside states on disk."""
     if options.states is None and options.states_layers is not None:
         raise UsageError("--states-layers is of --states; pass the folder of the hidden states too")
-    run = (options.prompts, options.answer_tokens, options.engine, options.tensor_parallel_size)
-    if options.states is not None and run != (None, ANSWER_TOKENS, ENGINES[0], 1):
+    if options.states is None:
+        return
+    default = CalibrateOptions()
+    given = [option for option, name in OF_A_RUN.items() if getattr(options, name) != getattr(default, name)]
+    if given:
         raise UsageError(
-            "--states takes the place of a run of the target; leave --prompts, --answer-tokens, --engine and"
-            " --tensor-parallel-size out"
+            f"--states takes the place of a run of the target, which {listed(given)}"
+            f" {'is' if len(given) == 1 else 'are'} of; leave {'it' if len(given) == 1 else 'them'} out"
         )
 
 
