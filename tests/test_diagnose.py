@@ -5,6 +5,7 @@ The reference engine really runs; the runs of other engines are stood in for, ma
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.causes import CAUSES  # noqa: E402
@@ -194,6 +197,36 @@ def test_a_drafter_past_its_positions_is_for_the_prompts(
     short = Misread("short", "", config={"max_position_embeddings": 16})
     diagnosis = diagnose(short.apply(good["eagle3"], tmp_path / "short"), prompts)
     assert (diagnosis.cause, diagnosis.ending) == ("past-positions", "prompts")
+
+
+@pytest.mark.slow
+def test_temperature_one_ends_in_sampling(good: dict[str, Path], prompts: Path) -> None:
+    diagnosis = diagnose(good["eagle3"], prompts, temperature=1.0)
+    assert (diagnosis.cause, diagnosis.ending) == ("sampling", "prompts")
+    assert "at temperature 1 and" in diagnosis.words
+
+
+@pytest.mark.slow
+def test_a_target_of_other_weights_is_another_revision(
+    good: dict[str, Path], prompts: Path, tmp_path: Path
+) -> None:
+    embedding = {"embed_tokens.weight": load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]}
+    drafter, target = tmp_path / "drafter", tmp_path / "target"
+    for source, folder in ((good["eagle3"], drafter), (TARGET, target)):
+        shutil.copytree(source, folder)
+    stored = load_file(drafter / "model.safetensors")
+    save_file(stored | embedding, drafter / "model.safetensors", {"format": "pt"})
+    random = torch.Generator().manual_seed(0)
+    moved = {
+        name: (weight + 0.3 * weight.std() * torch.randn(weight.shape, generator=random)).bfloat16()
+        if weight.dim() > 1
+        else weight
+        for name, weight in load_file(TARGET / "model.safetensors").items()
+    }
+    save_file(moved, target / "model.safetensors", {"format": "pt"})
+    diagnosis = diagnose(drafter, prompts, target)
+    assert (diagnosis.cause, diagnosis.ending) == ("other-revision", "pair")
+    assert "differ from the target's" in diagnosis.words and "pass the revision" in diagnosis.words
 
 
 # ------------------------------------------------------------------- engines, from stood-in runs

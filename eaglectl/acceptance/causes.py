@@ -368,8 +368,11 @@ def _warned(name: str) -> Test:
 def _other_revision(evidence: Evidence) -> Shown | NotLooked:
     if not evidence.has_own_embedding:
         return NotLooked("the file has no embedding of its own to compare with the target's")
-    shown = _warned("own-embedding")(evidence)
-    return shown or NotLooked("its embedding is the target's, which revisions may share")
+    found = _warned("own-embedding")(evidence)
+    if not isinstance(found, Shown):
+        return found or NotLooked("its embedding is the target's, which revisions may share")
+    advice = "; pass the revision that it was trained for, or train it on this one"
+    return Shown(found.words.rpartition("; fix: ")[0] + advice, found.commands)
 
 
 def _weak(evidence: Evidence) -> Shown | None:
