@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eaglectl.api import (
         CalibrateOptions,
+        CardAnswers,
         Comparison,
         Conversion,
         ConvertOptions,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__: list[str] = [
     "CalibrateOptions",
+    "CardAnswers",
     "Comparison",
     "Conversion",
     "ConvertOptions",

@@ -147,16 +147,26 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
     }
 
 
+# a card that states what only the user knows
+STATED = "---\nlicense: apache-2.0\nbase_model: example/target-8b\n---\n# drafter\n"
+
+
 def drafter_folder(
     parent: Path,
     name: str = "drafter",
     *,
     config: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Any] | None = None,
+    card: str | None = None,
 ) -> Path:
-    """A valid drafter's folder, but for these config keys (`ABSENT`: none) and tensors (None: none)."""
+    """A valid drafter's folder, but for these config keys (`ABSENT`: none) and tensors (None: none).
+
+    `card` is its README.md, like STATED, which states what `upload` asks for.
+    """
     folder = parent / name
     folder.mkdir(parents=True)
+    if card is not None:
+        (folder / "README.md").write_text(card)
     (folder / "config.json").write_text(json.dumps(drafter_config(**(config or {}))))
     write_safetensors(folder / "model.safetensors", drafter_tensors(**(tensors or {})))
     return folder

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from eaglectl import api
 from eaglectl.checkpoint.hub_names import REPO
 from eaglectl.publishing.card import BEGIN, END
-from tests.builders import call, drafter_config, drafter_folder, drafter_tensors, write_safetensors
+from tests.builders import (
+    STATED,
+    call,
+    drafter_config,
+    drafter_folder,
+    drafter_tensors,
+    floats,
+    write_safetensors,
+)
+from tests.conftest import FIXTURES
 
 SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": "example/target-8b"}}}
 
@@ -25,16 +34,25 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def answers(folder: Path) -> api.CardAnswers:
+    """The answers to what README.md does not state."""
+    text = (folder / "README.md").read_text(errors="replace") if (folder / "README.md").exists() else ""
+    licence = None if "license:" in text else "apache-2.0"
+    return api.CardAnswers(licence, None if "base_model:" in text else "example/target-8b")
+
+
 def card(folder: Path, text: bytes | None = None, **options: Any) -> str:
     """The README.md that would be published, with its line breaks."""
     if text is not None:
         (folder / "README.md").write_bytes(text)
+    options = {"card": answers(folder), **options}
     done = api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True, **options))
     card = next(file for file in done.plan.files if file.name == "README.md")
     return bytes(card.content).decode()  # type: ignore[arg-type]
 
 
 def record(folder: Path, **options: Any) -> dict[str, Any]:
+    options = {"card": answers(folder), **options}
     done = api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True, **options))
     record = next(file for file in done.plan.files if file.name == "eaglectl.json")
     found = json.loads(bytes(record.content))  # type: ignore[arg-type]
@@ -56,9 +74,11 @@ def folder(tmp_path: Path) -> Path:
 def test_a_card_is_made_where_there_is_none(folder: Path) -> None:
     text = card(folder)
     assert matter(text) == {
+        "license": "apache-2.0",
+        "base_model": "example/target-8b",
         "library_name": "vllm",
         "pipeline_tag": "text-generation",
-        "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"],
+        "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang", "arxiv:2503.01840"],
     }
     assert "# drafter" in text and "| aux layers | 2, 4, 5 (" in text
     assert text.count("vllm serve") == text.count("sglang.launch_server") == 1
@@ -74,7 +94,8 @@ def test_what_the_user_wrote_stays_byte_for_byte(folder: Path) -> None:
     text = card(folder, mine.encode())
     assert text.startswith(
         "---\nlicense: apache-2.0  # ours\nlibrary_name: other\ntags: [mine, eagle3,"
-        " speculative-decoding, draft-model, vllm, sglang]\nbase_model:\n  - example/target-8b\n"
+        " speculative-decoding, draft-model, vllm, sglang, arxiv:2503.01840]\n"
+        "base_model:\n  - example/target-8b\n"
     )
     assert f"---\n# Ours\n\ntext  \nwithout an end\n\n{BEGIN}" in text
     assert matter(text)["license"] == "apache-2.0"
@@ -95,7 +116,15 @@ def test_only_the_block_is_written_again(folder: Path) -> None:
 def test_line_breaks_of_windows_stay(folder: Path) -> None:
     text = card(folder, b"---\r\nlicense: mit\r\ntags:\r\n- mine\r\n---\r\n# Ours\r\n")
     assert text.count("\n") == text.count("\r\n")
-    assert matter(text)["tags"] == ["mine", "eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"]
+    assert matter(text)["tags"] == [
+        "mine",
+        "eagle3",
+        "speculative-decoding",
+        "draft-model",
+        "vllm",
+        "sglang",
+        "arxiv:2503.01840",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +140,15 @@ def test_line_breaks_of_windows_stay(folder: Path) -> None:
 def test_tags_are_added_in_the_lists_own_spelling(folder: Path, tags: str) -> None:
     before = yaml.safe_load(tags)["tags"] or []
     found = matter(card(folder, f"---\n{tags}\n---\nx\n".encode()))["tags"]
-    assert found == [*before, "eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"]
+    assert found == [
+        *before,
+        "eagle3",
+        "speculative-decoding",
+        "draft-model",
+        "vllm",
+        "sglang",
+        "arxiv:2503.01840",
+    ]
 
 
 @pytest.mark.parametrize("tags", ["tags: [a,\n  b]", "tags: a", "tags:"])
@@ -272,10 +309,12 @@ def test_a_record_cannot_break_out_of_its_table(folder: Path) -> None:
 def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path) -> None:
     text = card(folder, smoke=smoke_file(tmp_path))
     assert (
-        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts, greedy. Every output"
-        " equals plain decoding." in text
+        "Measured with vllm 0.32.0 on cuda in bfloat16, 20 prompts, 400 drafts of k=3 tokens, greedy. Every"
+        " output equals plain decoding." in text
     )
-    assert "| 3 | 2.310 [2.200, 2.400] | 70.0%, 40.0% |" in text
+    assert "| all | 20 | 2.310 [2.200, 2.400] | 70.0%, 40.0% |" in text
+    assert "This shows what this release does. Acceptance differs with prompts" in text
+    assert "Few prompts" not in text and "Throughput" not in text
     kept = record(folder, smoke=smoke_file(tmp_path))["published"]["smoke"]
     assert (kept["acceptance_length"], kept["engine"]["version"]) == (2.31, "0.32.0")
     assert "resolved" not in kept["engine"] and "source" not in kept
@@ -323,6 +362,181 @@ def test_what_was_measured_of_other_files_is_not_published(folder: Path, tmp_pat
         write_safetensors(folder / name, drafter_tensors(), {"format": "pt", "run": "2"})
     done = call("upload", folder, "org/drafter", "--dry-run", "--smoke", path)
     assert done.code == 1 and f"had another {name}" in done.err and "run `eaglectl smoke DIR" in done.err
+
+
+def measured(prompts: int, length: float) -> dict[str, Any]:
+    position = {"value": 0.5, "interval": [0.4, 0.6]}
+    interval = [length - 0.1, length + 0.1]
+    return {
+        "acceptance_length": length,
+        "interval": interval,
+        "per_position": [position],
+        "drafts": 200,
+        "tokens": 500,
+        "prompts": prompts,
+    }
+
+
+def smoke_with(folder: Path, **changes: Any) -> Path:
+    path = smoke_file(folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return path
+
+
+SECONDS = {"drafted": 2.0, "plain": 5.0, "meaning": "one prompt after the other"}
+
+
+def test_acceptance_is_shown_by_set_of_prompts_and_with_its_speed(folder: Path, tmp_path: Path) -> None:
+    sets = {"code": measured(8, 2.9), "a | b": measured(12, 1.9)}
+    path = smoke_with(tmp_path, sets=sets, tokens=1000, seconds=SECONDS)
+    text = card(folder, smoke=path)
+    rows = [line for line in text.splitlines() if line.endswith("50.0% |")]
+    assert rows == [
+        "| code | 8 | 2.900 [2.800, 3.000] | 50.0% |",
+        "| a \\| b | 12 | 1.900 [1.800, 2.000] | 50.0% |",
+    ]
+    speed = "500.0 tokens/s with the drafter, 200.0 without (2.50 times); one prompt after the other."
+    assert f"Throughput: {speed}\n" in text
+    kept = record(folder, smoke=path)["published"]["smoke"]
+    assert (kept["sets"], kept["seconds"]) == (sets, SECONDS)
+
+
+def test_a_speed_of_a_cpu_or_of_other_outputs_is_no_throughput(folder: Path, tmp_path: Path) -> None:
+    engine = json.loads(smoke_file(tmp_path).read_text())["engine"]
+    on_cpu = smoke_with(tmp_path, tokens=1000, seconds=SECONDS, engine={**engine, "device": "cpu"})
+    assert "Throughput" not in card(folder, smoke=on_cpu)
+    text = card(folder, smoke=smoke_with(tmp_path, tokens=1000, seconds=SECONDS, lossless=False))
+    assert "Throughput: 500.0 tokens/s with the drafter; one prompt" in text
+
+
+def test_few_prompts_are_told(folder: Path, tmp_path: Path) -> None:
+    few = "only 15 prompts were measured: under 16, an interval says little about other prompts"
+    path = smoke_with(tmp_path, prompts=15)
+    assert f"> **Few prompts:** {few}." in card(folder, smoke=path)
+    done = call("upload", folder, "org/drafter", "--dry-run", "--smoke", path, *ANSWERS)
+    assert done.code == 0 and f"warning: {few}" in done.err
+    enough = call("upload", folder, "org/drafter", "--dry-run", "--smoke", smoke_file(tmp_path), *ANSWERS)
+    assert "warning" not in enough.err
+
+
+ANSWERS = ("--license", "apache-2.0", "--base-model", "example/target-8b")
+
+
+def test_a_licence_and_a_target_are_asked_for(folder: Path) -> None:
+    done = call("upload", folder, "org/drafter", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "--license ID" in done.err and "--base-model ORG/NAME" in done.err
+    done = call("upload", folder, "org/drafter", "--dry-run", *ANSWERS[:2])
+    assert done.code == 2 and "--base-model" in done.err and "--license" not in done.err
+    done = call("upload", folder, "org/drafter", "--dry-run", *ANSWERS[2:])
+    assert done.code == 2 and "--base-model" not in done.err and "--license" in done.err
+    (folder / "README.md").write_text("---\nlicense:\nbase_model: example/target-8b\n---\n")
+    done = call("upload", folder, "org/drafter", "--dry-run")
+    assert done.code == 2 and "README.md has license without a value" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--license", "mit"), "--license mit and README.md (apache-2.0) differ"),
+        (("--base-model", "other/x"), "--base-model other/x and README.md (example/target-8b) differ"),
+        (("--license", "Apache License\nx: y"), "an identifier was expected"),
+        (("--license", "other"), "license_name"),
+        (("--base-model", "/models/target"), "org/name on the Hub was expected"),
+    ],
+)
+def test_answers_that_cannot_be_are_usage(folder: Path, options: tuple[str, str], says: str) -> None:
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\nbase_model: example/target-8b\n---\n")
+    done = call("upload", folder, "org/drafter", "--dry-run", *options)
+    assert done.code == 2 and says in done.err
+
+
+def test_the_training_is_on_the_card_as_its_file_states_it(folder: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    text = card(folder, card=api.CardAnswers("mit", "example/target-8b", FIXTURES / "cards/training.json"))
+    data = ModelCard(text).data
+    assert data.datasets == ["HuggingFaceH4/ultrachat_200k"]
+    assert data.language == ["en", "no"] and data.license == "mit"
+    page = "https://huggingface.co/datasets/HuggingFaceH4/ultrachat_200k"
+    name = f"[HuggingFaceH4/ultrachat_200k]({page})"
+    assert (
+        f"| data | {name} (split train\\_sft, 200,000 samples), in-house support chats (12,000 samples) |"
+        in text
+    )
+    assert "| answers | written by the target for the prompts of the data |" in text
+    assert "| learning rate | 0.0001 |" in text and "| trained with | SpecForge 0.2 |" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"schema": "other"}, 2, "eaglectl/training/1"),
+        ({"epochs": 0}, 2, "epochs: 0 is less than"),
+        ({"datasets": [{"name": "a", "size": 3}]}, 2, "datasets[0]"),
+        ({"language": ["English"]}, 2, "language[0]"),
+        ({"datasets": [{"split": "a"}]}, 2, "'name' is a required property"),
+        ({"method": None}, 2, "method: None is not of type"),
+        ({"unknown": 1}, 2, "'unknown' was unexpected"),
+        (None, 3, "not valid JSON"),
+    ],
+)
+def test_a_bad_file_on_the_training_is_told(
+    folder: Path, tmp_path: Path, change: dict[str, Any] | None, code: int, says: str
+) -> None:
+    path = tmp_path / "training.json"
+    good = json.loads((FIXTURES / "cards/training.json").read_text())
+    path.write_text("{" if change is None else json.dumps({**good, **change}))
+    done = call("upload", folder, "org/drafter", "--dry-run", "--training", path, *ANSWERS)
+    assert done.code == code and says in done.err, done.err
+
+
+def test_words_of_a_training_file_put_no_markup_into_the_card(folder: Path, tmp_path: Path) -> None:
+    evil = "x\n# Mine <b>y</b> [l](http://evil) | `c`"
+    path = tmp_path / "training.json"
+    document = {"datasets": [{"name": evil, "split": evil}], "method": evil, "framework": evil}
+    path.write_text(json.dumps({"schema": "eaglectl/training/1", **document}))
+    text = card(folder, card=api.CardAnswers("mit", "example/target-8b", path))
+    assert "<b>" not in text and "\n# Mine" not in text and "datasets" not in matter(text)
+    assert text.count("x\\\\n# Mine &lt;b&gt;y&lt;/b&gt;") == 4
+
+
+def test_the_papers_are_named(tmp_path: Path) -> None:
+    three = card(drafter_folder(tmp_path, "three"))
+    assert "https://arxiv.org/abs/2503.01840" in three and "2605.09992" not in three
+    norms = {"fc_norm": True, "norm_output": True}
+    tensors = {f"fc_norm.{number}.weight": floats("norm", 16) for number in range(3)}
+    both = card(drafter_folder(tmp_path, "both", config=norms, tensors=tensors))
+    assert "https://arxiv.org/abs/2605.09992" in both
+    assert matter(both)["tags"][-2:] == ["arxiv:2503.01840", "arxiv:2605.09992"]
+
+
+def test_the_card_is_for_readers_who_do_not_know_eaglectl(folder: Path) -> None:
+    text = card(folder)
+    assert "TARGET" not in text and "everything stated" not in text
+    assert "| file format | vLLM's layout |" in text or "| file format | an unnamed trainer |" in text
+
+
+def test_the_hubs_client_finds_nothing_wrong_with_the_front_matter(folder: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    done = api.CardAnswers("mit", "example/target-8b", FIXTURES / "cards/training.json")
+    data = ModelCard(card(folder, card=done), ignore_metadata_errors=False).data
+    assert (data.base_model, data.library_name, data.pipeline_tag) == (
+        "example/target-8b",
+        "vllm",
+        "text-generation",
+    )
+
+
+def test_commands_pin_the_tag(folder: Path) -> None:
+    (folder / "README.md").write_text(STATED)
+    to = api.Destination("org/drafter", tag="v1.0")
+    done = api.upload(str(folder), to, api.UploadOptions(dry_run=True))
+    text = next(bytes(file.content).decode() for file in done.plan.files if file.name == "README.md")  # type: ignore[arg-type]
+    assert '"revision": "v1.0"' in text and "--speculative-draft-model-revision v1.0" in text
+    assert "hf download org/drafter --revision v1.0 " in text and "newest revision" not in text
+    assert "newest revision" in card(folder)
 
 
 def test_an_engine_that_does_not_serve_it_is_not_in_the_card(tmp_path: Path) -> None:
@@ -375,7 +589,7 @@ def smoke_file(folder: Path) -> Path:
                     "version": "0.32.0",
                     "device": "cuda",
                     "dtype": "bfloat16",
-                    "proves": "it",
+                    "proves": "what this release does",
                     "resolved": {"a": "/home/bob"},
                     "differences": [],
                 },
@@ -406,11 +620,13 @@ def test_a_verifiers_name_that_is_no_repository_is_in_no_card(name: str, tmp_pat
     folder = drafter_folder(tmp_path, config=config)
     text = card(folder)
     assert matter(text) == {
+        "license": "apache-2.0",
+        "base_model": "example/target-8b",
         "library_name": "vllm",
         "pipeline_tag": "text-generation",
-        "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang"],
+        "tags": ["eagle3", "speculative-decoding", "draft-model", "vllm", "sglang", "arxiv:2503.01840"],
     }
-    assert "with its target model:" in text and "vllm serve TARGET " in text
+    assert "with [example/target-8b](" in text and "vllm serve example/target-8b " in text
     assert call("convert", folder, "-o", tmp_path / "out").code == 0
     converted = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert matter(converted) == {"library_name": "vllm", "tags": ["speculative-decoding", "eagle3"]}

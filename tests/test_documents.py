@@ -14,11 +14,12 @@ import pytest
 import eaglectl
 from eaglectl.acceptance.job import LoadResult
 from eaglectl.conversion.calibration import Statistics, write_statistics
+from eaglectl.publishing.training import read_training
 from eaglectl.reports.json.calibrate import calibrate_document
 from eaglectl.reports.json.diagnose import diagnose_document
 from eaglectl.reports.json.load import load_document
 from eaglectl.reports.json.smoke import smoke_document
-from tests.builders import call, drafter_folder
+from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests
 from tests.conftest import FIXTURES
 from tests.test_page import smoke_report
@@ -101,7 +102,7 @@ def diagnosed(_: Path) -> Any:
 
 
 def planned_upload(folder: Path) -> Any:
-    return call("upload", drafter_folder(folder), "org/name", "--dry-run", "--json").document
+    return call("upload", drafter_folder(folder, card=STATED), "org/name", "--dry-run", "--json").document
 
 
 def verified(folder: Path) -> Any:
@@ -125,6 +126,7 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
     "rules": command("rules"),
     "smoke": smoked,
     "statistics": written_statistics,
+    "training": lambda _: read_training(FIXTURES / "cards/training.json"),
     "upload": planned_upload,
     "validate": command("validate", NATIVE),
     "verify": verified,

@@ -13,7 +13,7 @@ from eaglectl import api, terminal
 from eaglectl.progress import Progress, TimedWork
 from eaglectl.publishing import files, verification
 from eaglectl.terminal import OutputSettings, ProgressBar
-from tests.builders import call, drafter_folder
+from tests.builders import STATED, call, drafter_folder
 
 
 class Terminal(io.StringIO):
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    return drafter_folder(tmp_path)
+    return drafter_folder(tmp_path, card=STATED)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 from eaglectl.acceptance.prompts import builtin_prompts, digest_prompts
 from tests.builders import call, drafter_folder, write_safetensors
 from tests.builders import drafter_tensors as tensors
-from tests.test_card import card, matter, record, smoke_file
+from tests.test_card import ANSWERS, card, matter, record, smoke_file
 
 FIRST, LAST = "# eaglectl: begin", "# eaglectl: end"
 
@@ -36,7 +36,7 @@ def results(text: str) -> list[Any]:
 
 
 def refused(*arguments: str | Path) -> str:
-    done = call("upload", *arguments, "--dry-run")
+    done = call("upload", *arguments, "--dry-run", *ANSWERS)
     assert done.code == 1 and "Traceback" not in done.err, done
     return done.err.splitlines()[-1]
 
@@ -100,7 +100,7 @@ def test_nothing_measured_is_refused_with_what_to_run(folder: Path, has_record: 
 def test_a_drafter_that_failed_its_smoke_is_refused(folder: Path, tmp_path: Path) -> None:
     path = smoke_file(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "verdict": "fail"}))
-    done = call("upload", folder, "org/drafter", "--dry-run", "--eval-results", "--smoke", path)
+    done = call("upload", folder, "org/drafter", *ANSWERS, "--dry-run", "--eval-results", "--smoke", path)
     assert done.code == 2 and "the verdict is fail" in done.err
 
 
@@ -133,7 +133,7 @@ def test_measurements_of_other_weights_are_not_kept(folder: Path, tmp_path: Path
     assert "not of these weights" in refused(folder, "org/drafter")
     assert "nothing is measured" in refused(folder, "org/drafter", "--eval-results")
     (folder / "README.md").unlink()
-    done = call("upload", folder, "org/drafter", "--dry-run")
+    done = call("upload", folder, "org/drafter", *ANSWERS, "--dry-run")
     assert done.code == 0 and "is of other weights, and is left out" in done.err
     assert "2.310" not in card(folder)
     assert "smoke" not in record(folder)["published"]
@@ -141,7 +141,7 @@ def test_measurements_of_other_weights_are_not_kept(folder: Path, tmp_path: Path
 
 @pytest.mark.parametrize("key", ["model-index", '"model-index"', "model-index "])
 def test_a_model_index_of_the_users_own_is_not_touched(folder: Path, tmp_path: Path, key: str) -> None:
-    mine = f"---\nlicense: mit\n{key}:\n- name: x\n  results: []\n---\ntext\n"
+    mine = f"---\nlicense: apache-2.0\n{key}:\n- name: x\n  results: []\n---\ntext\n"
     (folder / "README.md").write_text(mine)
     assert "a model-index of its own" in refused(
         folder, "org/drafter", "--eval-results", "--smoke", smoke_file(tmp_path)
@@ -153,25 +153,27 @@ def test_a_model_index_of_the_users_own_is_not_touched(folder: Path, tmp_path: P
     "marks", [f"{FIRST}\n", f"{LAST}\n", f"{FIRST}\n{LAST}\n{FIRST}\n{LAST}\n", f"{LAST}\n{FIRST}\n"]
 )
 def test_marks_that_do_not_pair_are_told(folder: Path, tmp_path: Path, marks: str) -> None:
-    (folder / "README.md").write_text(f"---\nlicense: mit\n{marks}---\ntext\n")
+    (folder / "README.md").write_text(f"---\nlicense: apache-2.0\n{marks}---\ntext\n")
     assert "do not come in one pair" in refused(
         folder, "org/drafter", "--eval-results", "--smoke", smoke_file(tmp_path)
     )
 
 
 def test_what_the_user_wrote_beside_it_stays(folder: Path, tmp_path: Path) -> None:
-    mine = "---\r\nlicense: mit  # ours\r\ntags: [a]\r\n---\r\ntext\r\n"
+    mine = "---\r\nlicense: apache-2.0  # ours\r\ntags: [a]\r\n---\r\ntext\r\n"
     text = card(folder, mine.encode(), smoke=smoke_file(tmp_path), has_results=True)
-    assert text.count("\n") == text.count("\r\n") and "license: mit  # ours\r\n" in text
+    assert text.count("\n") == text.count("\r\n") and "license: apache-2.0  # ours\r\n" in text
     assert results(text)[0].metric_value == 2.31
     assert card(folder, text.encode(), smoke=smoke_file(tmp_path)) == text
 
 
 def test_a_licence_is_read_as_before_with_results_below_it(folder: Path, tmp_path: Path) -> None:
     policy = tmp_path / "release.toml"
-    policy.write_text('[allow]\nlicences = ["mit"]\n')
-    (folder / "README.md").write_text("---\ntags: [a]\nlicense: mit\nmodel-index:\n- name: x\n---\ntext\n")
-    assert call("upload", folder, "org/drafter", "--dry-run", "--policy", policy).code == 0
+    policy.write_text('[allow]\nlicences = ["apache-2.0"]\n')
+    (folder / "README.md").write_text(
+        "---\ntags: [a]\nlicense: apache-2.0\nmodel-index:\n- name: x\n---\ntext\n"
+    )
+    assert call("upload", folder, "org/drafter", *ANSWERS, "--dry-run", "--policy", policy).code == 0
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_a_record_of_a_measurement_that_is_none_is_told(
     found = json.loads((folder / "eaglectl.json").read_text())
     found["published"]["smoke"] |= change
     (folder / "eaglectl.json").write_text(json.dumps(found))
-    done = call("upload", folder, "org/drafter", "--dry-run")
+    done = call("upload", folder, "org/drafter", *ANSWERS, "--dry-run")
     assert done.code == 3 and "what eaglectl.json says was measured" in done.err
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from eaglectl import api
 from eaglectl.publishing import files
-from tests.builders import Outcome, call, drafter_folder
+from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.conftest import FIXTURES
 
 SCHEMA = jsonschema.Draft202012Validator(
@@ -49,7 +49,9 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mine: tuple[Path, Pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "MAX_KEPT", 4000)
     done = api.upload(
-        str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True, signer=str(mine[0]))
+        str(drafter_folder(tmp_path, card=STATED)),
+        "org/drafter",
+        api.UploadOptions(dry_run=True, signer=str(mine[0])),
     )
     folder = tmp_path / "download"
     folder.mkdir()
@@ -68,7 +70,7 @@ def unsigned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "download"
     folder.mkdir()
     for file in api.upload(
-        str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True)
+        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", api.UploadOptions(dry_run=True)
     ).plan.files:
         assert isinstance(file.content, bytes)
         (folder / file.name).write_bytes(file.content)

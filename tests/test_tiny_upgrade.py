@@ -202,7 +202,9 @@ def test_both_cards_show_what_the_gate_measured(
     )
     written = (tmp_path / "out/README.md").read_text()
     planned = api.upload(
-        str(tmp_path / "out"), "org/drafter", api.UploadOptions(dry_run=True, target=str(TARGET))
+        str(tmp_path / "out"),
+        "org/drafter",
+        api.UploadOptions(dry_run=True, target=str(TARGET), card=api.CardAnswers("mit", "org/target")),
     ).plan
     card = next(file for file in planned.files if file.name == "README.md")
     published = bytes(card.content).decode()  # type: ignore[arg-type]

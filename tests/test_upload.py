@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from eaglectl.publishing import upload
-from tests.builders import Outcome, call, contents, drafter_folder, write_safetensors
+from tests.builders import STATED, Outcome, call, contents, drafter_folder, write_safetensors
 from tests.builders import drafter_tensors as tensors
 from tests.conftest import FIXTURES
 from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, User, once, short_waits
@@ -48,7 +48,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return drafter_folder(tmp_path)
+    return drafter_folder(tmp_path, card=STATED)
 
 
 def test_a_dry_run_shows_every_file_and_needs_no_token(

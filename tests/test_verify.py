@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from eaglectl import api
-from tests.builders import call, contents, drafter_folder
+from tests.builders import STATED, call, contents, drafter_folder
 from tests.conftest import FIXTURES
 
 SCHEMA = jsonschema.Draft202012Validator(
@@ -24,7 +24,9 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a download of a published drafter holds."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    done = api.upload(str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True))
+    done = api.upload(
+        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", api.UploadOptions(dry_run=True)
+    )
     folder = tmp_path / "download"
     folder.mkdir()
     for file in done.plan.files:

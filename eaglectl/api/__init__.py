@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from eaglectl.api.validating import check_options as check_options
     from eaglectl.api.validating import validate as validate
     from eaglectl.comparison.comparison import Comparison as Comparison
+    from eaglectl.publishing.card import CardAnswers as CardAnswers
     from eaglectl.publishing.plan import Destination as Destination
     from eaglectl.publishing.signature import Signer as Signer
     from eaglectl.reports.pages.render import render_page as render_page
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 # the module of each public name, below eaglectl
 MODULES: Mapping[str, str] = {
     "CalibrateOptions": "api.calibrating",
+    "CardAnswers": "publishing.card",
     "Comparison": "comparison.comparison",
     "Conversion": "results",
     "ConvertOptions": "api.converting",

@@ -1,7 +1,7 @@
 """`upload` and `verify`: publish a drafter, and compare a download with what was published."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from eaglectl.api.release import (
     card_facts,
     check_report,
     make_plan,
+    other_pins,
     release_policy,
     served_releases,
     with_signature,
@@ -24,7 +25,8 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
-from eaglectl.publishing.card import CardFacts
+from eaglectl.publishing.card import CardAnswers
+from eaglectl.publishing.card_block import CardFacts, few_prompts
 from eaglectl.publishing.files import UploadFile, read_files
 from eaglectl.publishing.leaks import check_leaks
 from eaglectl.publishing.model_index import nothing_measured
@@ -44,6 +46,7 @@ class UploadOptions:
 
     `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
     eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, or "sigstore".
+    `card`: what only the user knows of the card.
     """
 
     policy: Policy | str | None = None
@@ -54,6 +57,7 @@ class UploadOptions:
     signer: str | None = None
     dry_run: bool = False
     answers: Answers | None = None
+    card: CardAnswers = field(default_factory=CardAnswers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ def upload(
     options = options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
     to.check()
+    options.card.check()
     source = _folder(folder)
     smoke = _checked_smoke(source, to, options)
     report_step(on_progress, f"validating {folder}")
@@ -101,15 +106,21 @@ def upload(
     checkpoint = read_checkpoint(source)
     drafter = read_drafter(checkpoint, answers, open_target(options.target))
     facts = replace(
-        card_facts(to.repo, checkpoint, drafter, files),
+        card_facts(to.repo, checkpoint, drafter, files, options.card),
         served=served_releases(folder, validate_options),
         has_results=options.has_results,
     )
     facts = _with_measurement(facts, smoke, files, on_progress)
-    files = with_written_files(files, checkpoint, facts, report)
+    found = files
+    files = with_written_files(found, checkpoint, replace(facts, revision=to.tag), report)
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
     check_leaks(files, checkpoint.metadata, remote.token if remote else None)
     plan = make_plan(to, remote, files, left_out, report)
+    for revision in other_pins(plan):
+        files = with_written_files(found, checkpoint, replace(facts, revision=revision), report)
+        if not (published := replace(plan, files=files)).changed:
+            plan = published
+            break
     if options.signer is not None:
         plan = with_signature(plan, options.signer, is_dry=options.dry_run)
     check_plan(plan)
@@ -197,4 +208,7 @@ def _with_measurement(
     is_lost = kept is None and isinstance(published, Mapping) and "smoke" in published
     if is_lost and smoke is None:
         report_step(on_progress, f"what {RECORD} says was measured is of other weights, and is left out")
-    return replace(facts, smoke=smoke or kept)
+    measured = smoke or kept
+    if measured is not None and (warning := few_prompts(measured)):
+        report_step(on_progress, f"warning: {warning}")
+    return replace(facts, smoke=measured)

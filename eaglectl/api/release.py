@@ -9,14 +9,14 @@ from typing import Any
 import eaglectl
 from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
-from eaglectl.publishing.card import CardFacts, make_card
+from eaglectl.publishing.card import CardAnswers, make_card, with_answers
+from eaglectl.publishing.card_block import CardFacts
 from eaglectl.publishing.files import LeftOut, UploadFile, written_file
 from eaglectl.publishing.plan import Destination, RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
@@ -26,7 +26,6 @@ from eaglectl.publishing.upload import find_proposal
 from eaglectl.reports.json.validate import validate_document
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
-from eaglectl.validation.rules.release import front_matter
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL905", "EGL906")
@@ -74,17 +73,16 @@ def served_releases(folder: str, options: ValidateOptions) -> dict[str, str]:
     return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
 
 
-def card_facts(repo: str, checkpoint: Checkpoint, drafter: Drafter, files: Sequence[UploadFile]) -> CardFacts:
-    """The card's facts that are in the files; the old card may name a target that the config does not."""
-    if not is_repo_name(drafter.target.name or ""):
-        named = front_matter(card_text(files)).get("base_model", [])
-        name = named[0] if len(named) == 1 else None
-        drafter = replace(drafter, target=replace(drafter.target, name=name))
+def card_facts(
+    repo: str, checkpoint: Checkpoint, drafter: Drafter, files: Sequence[UploadFile], answers: CardAnswers
+) -> CardFacts:
+    """The card's facts that are in the files or answered; the old card may name what the config does not."""
     parameters = sum(
         prod(tensor.shape) for name, tensor in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d"))
     )
     record = checkpoint.sidecars.get(RECORD, {})
-    return CardFacts(repo, drafter, parameters, checkpoint.nbytes, {}, record)
+    facts = CardFacts(repo, drafter, parameters, checkpoint.nbytes, {}, record)
+    return with_answers(facts, card_text(files), answers)
 
 
 def card_text(files: Sequence[UploadFile]) -> str:
@@ -149,6 +147,18 @@ def make_plan(
     if remote and state and plan.is_pull and plan.changed:
         return replace(plan, proposed=find_proposal(remote, state, plan.files))
     return plan
+
+
+def other_pins(plan: UploadPlan) -> tuple[str | None, ...]:
+    """Revisions that the repository's card may pin in place of the plan's tag: that alone is no change.
+
+    A card is written before its tag where a pull request came first, and stays as it is without --tag.
+    """
+    if plan.state is None or not {file.name for file in plan.changed} <= {CARD, RECORD, SUMS}:
+        return ()
+    head = plan.state.head
+    tags = [name for name, commit in plan.state.tags.items() if commit == head]
+    return tuple(revision for revision in (None, *tags) if revision != plan.tag)
 
 
 def _check_destination(to: Destination, state: RepositoryState | None, *, is_seen: bool) -> None:

@@ -63,6 +63,24 @@ def upload_command(
         str | None,
         typer.Option("--sign", metavar="KEY", help="Add model.sig: a private key's file, or sigstore."),
     ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option("--license", metavar="ID", help="The licence on the card, like apache-2.0."),
+    ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            "--base-model", metavar="ORG/NAME", help="The target on the Hub that the drafter was trained for."
+        ),
+    ] = None,
+    training: Annotated[
+        str | None,
+        typer.Option(
+            "--training",
+            metavar="FILE",
+            help="How it was trained, for the card: JSON of schemas/training.schema.json.",
+        ),
+    ] = None,
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
@@ -102,6 +120,7 @@ def upload_command(
                 signer=sign,
                 dry_run=dry_run,
                 answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+                card=api.CardAnswers(licence, base_model, training),
             ),
             on_plan=show_plan,
             on_progress=show_progress,

@@ -8,6 +8,7 @@ import eaglectl
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.record import history, is_untrained
 from eaglectl.errors import UnreadableError
+from eaglectl.formats.catalogue import by_name
 from eaglectl.text import as_markdown, printable
 
 if TYPE_CHECKING:
@@ -60,12 +61,17 @@ def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     body = [
         f"# EAGLE-{drafter.version} drafter",
         "",
-        f"Converted from {as_markdown(plan.source)} ({drafter.producer}) to the {plan.layout} layout by"
-        f" eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
+        f"Converted from {as_markdown(plan.source)} ({format_title(drafter.producer)}) to"
+        f" {format_title(plan.layout)} by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
     ]
     gate = gate_lines(record)
     about = [*upgrade_lines(record), *(["## Acceptance", "", DEFINITION, "", *gate] if gate else [])]
     return "\n".join([*front, *body, *(["", *about[:-1]] if about else []), ""])
+
+
+def format_title(name: str) -> str:
+    """A format's name for readers who know engines and trainers, and not eaglectl's table of formats."""
+    return by_name(name).title.partition(",")[0]
 
 
 def upgrade_lines(record: Mapping[str, Any]) -> list[str]:

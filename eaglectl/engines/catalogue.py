@@ -204,10 +204,10 @@ def as_served(commands: Mapping[str, str], verdicts: Sequence[Verdict]) -> Mappi
     }
 
 
-def llama_server(drafter: str, tokens: int = 3) -> str:
-    """The command that serves a drafter's GGUF file; TARGET.gguf is the target's."""
+def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:
+    """The command that serves a drafter's GGUF file; `target` is the target's."""
     return (
-        f"llama-server --model TARGET.gguf --model-draft {shlex.quote(drafter)}"
+        f"llama-server --model {target} --model-draft {shlex.quote(drafter)}"
         f" --spec-type draft-eagle3 --spec-draft-n-max {tokens}"
     )
 

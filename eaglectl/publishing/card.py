@@ -3,27 +3,22 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-import eaglectl
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD
-from eaglectl.conversion.card import DEFINITION, gate_lines, table, upgrade_lines
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.catalogue import launch_commands
-from eaglectl.errors import RefusedError
-from eaglectl.formats.catalogue import by_name
-from eaglectl.publishing.model_index import measured_with, sampling, with_results
-from eaglectl.text import as_markdown
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.publishing.card_block import CardFacts, card_block
+from eaglectl.publishing.model_index import with_results
+from eaglectl.publishing.training import hub_datasets, read_training
 from eaglectl.validation.rules.release import MATTER, front_matter
 
 BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
 FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
-TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
+LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
 LIBRARIES = ("vllm", "sglang")
-WORDS = {True: "yes", False: "no", None: "unknown"}
 # a list in brackets on one line, without brackets in it
 FLOW = re.compile(r"\[[^\[\]]*\][ \t]*(?:#.*)?")
 KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
@@ -33,28 +28,57 @@ TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", r
 
 
 @dataclass(frozen=True, slots=True)
-class CardFacts:
-    """The contents of a card.
+class CardAnswers:
+    """What only the user knows of a card: the licence, the target on the Hub, and a file on the training."""
 
-    `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
-    eaglectl.json, `smoke` a document of `eaglectl smoke --json`; `has_results`: it goes into the front
-    matter.
+    licence: str | None = None
+    base_model: str | None = None
+    training: str | Path | None = None
+
+    def check(self) -> None:
+        """Raise UsageError for a licence or a base model that the Hub could not read."""
+        if self.licence is not None and not LICENCE.fullmatch(self.licence):
+            raise UsageError(f"--license {self.licence}: an identifier was expected, like apache-2.0")
+        if self.licence == "other":
+            raise UsageError(
+                "--license other needs a name and a link: write license, license_name and license_link into"
+                f" the front matter of {CARD}"
+            )
+        if self.base_model is not None and not is_repo_name(self.base_model):
+            raise UsageError(f"--base-model {self.base_model}: org/name on the Hub was expected")
+
+
+def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts:
+    """The facts with the user's answers, or with what the old card `text` states in its front matter.
+
+    Raises UsageError where the answers and the card contradict each other, and for a bad file on the
+    training.
     """
-
-    repo: str
-    drafter: Drafter
-    parameters: int
-    nbytes: int
-    served: Mapping[str, str]
-    record: Mapping[str, Any] = field(default_factory=dict)
-    smoke: Mapping[str, Any] | None = None
-    has_results: bool = False
-
-    @property
-    def base_model(self) -> str | None:
-        """The target's name, where it is a repository on the Hub."""
-        name = self.drafter.target.name
-        return name if name and is_repo_name(name) else None
+    known = front_matter(text)
+    # comments below a key are read as more values of it
+    licences, models = (
+        known.get("license", [])[:1],
+        [name for name in known.get("base_model", []) if is_repo_name(name)],
+    )
+    for option, answer, stated in (
+        ("--license", answers.licence, licences),
+        ("--base-model", answers.base_model, models),
+    ):
+        if answer is not None and stated and answer not in stated:
+            stated_names = ", ".join(stated)
+            raise UsageError(f"{option} {answer} and {CARD} ({stated_names}) differ; leave one of them out")
+    base_model = answers.base_model or facts.base_model
+    if base_model is None and len(models) == 1:
+        base_model = models[0]
+    drafter = facts.drafter
+    if base_model is not None:
+        drafter = replace(drafter, target=replace(drafter.target, name=base_model))
+    return replace(
+        facts,
+        drafter=drafter,
+        licence=answers.licence or next(iter(licences), None),
+        training=read_training(answers.training) if answers.training is not None else {},
+    )
 
 
 def make_card(text: str, facts: CardFacts) -> str:
@@ -70,7 +94,7 @@ def make_card(text: str, facts: CardFacts) -> str:
 
 def _with_block(text: str, facts: CardFacts, newline: str) -> str:
     """The text with its block replaced, or with the block added at the end."""
-    block = newline.join([BEGIN, *_block(facts), END])
+    block = newline.join([BEGIN, *card_block(facts), END])
     start, end = text.find(FIRST), text.find(LAST)
     if text.count(FIRST) > 1 or text.count(LAST) > 1 or (start < 0) != (end < 0) or end < start:
         raise RefusedError(
@@ -106,18 +130,44 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         )
     _check_keys(match[2])
     known = front_matter(text)
-    inner = _with_tags(match[2], _tags(facts), newline)
-    values = {
+    _check_stated(known, facts)
+    inner = match[2]
+    values: dict[str, str | Sequence[str] | None] = {
+        "license": facts.licence,
         "base_model": facts.base_model,
+        "datasets": hub_datasets(facts.training),
+        # in quotes: YAML reads Norwegian as "false"
+        "language": [f'"{code}"' for code in facts.training.get("language", ())],
         "library_name": next((library for library in LIBRARIES if library in facts.served), None),
         "pipeline_tag": "text-generation",
     }
     for key, value in values.items():
         if key not in known and value:
-            inner += f"{key}: {value}{newline}"
+            inner += _yaml(key, value, newline)
+    inner = _with_tags(inner, _tags(facts), newline)
     name = facts.repo.rpartition("/")[2]
     inner = with_results(inner, name, facts.base_model, facts.smoke, newline, is_requested=facts.has_results)
     return text[: match.start(2)] + inner + text[match.start(3) :]
+
+
+def _yaml(key: str, value: str | Sequence[str], newline: str) -> str:
+    """A key of the front matter with its value: a plain word, or a list of such."""
+    if isinstance(value, str):
+        return f"{key}: {value}{newline}"
+    return f"{key}:{newline}" + "".join(f"- {item}{newline}" for item in value)
+
+
+def _check_stated(known: Mapping[str, Sequence[str]], facts: CardFacts) -> None:
+    """Raise UsageError where the licence or the base model is stated nowhere."""
+    missing = []
+    if not (known.get("license") or facts.licence):
+        missing.append("a licence: pass --license ID, like apache-2.0 (unknown, if nobody has decided)")
+    if not facts.base_model:
+        missing.append("the target that it was trained for: pass --base-model ORG/NAME")
+    if missing:
+        keys = " and ".join(key for key in ("license", "base_model") if key in known and not known[key])
+        about = f" {CARD} has {keys} without a value: write it there." if keys else ""
+        raise UsageError(f"the card needs {', and '.join(missing)}; or state it in {CARD}.{about}")
 
 
 def _check_keys(inner: str) -> None:
@@ -136,6 +186,7 @@ def _tags(facts: CardFacts) -> list[str]:
         "speculative-decoding",
         "draft-model",
         *(library for library in LIBRARIES if library in facts.served),
+        *(f"arxiv:{number}" for number, _ in facts.papers),
     ]
 
 
@@ -165,87 +216,3 @@ def _with_flow_tags(inner: str, missing: Sequence[str]) -> str:
     end = inner.index("]", start.end())
     body = inner[start.end() : end].rstrip().rstrip(",")
     return inner[: start.end()] + ", ".join([body, *missing] if body else missing) + inner[end:]
-
-
-def _block(facts: CardFacts) -> list[str]:
-    target = "its target model"
-    if facts.base_model:
-        target = f"[{facts.base_model}](https://huggingface.co/{facts.base_model})"
-    return [
-        "## The drafter",
-        "",
-        f"An EAGLE-{facts.drafter.version} draft model for speculative decoding with {target}: it"
-        " proposes tokens"
-        " and the target verifies them, so the output is the target's own. It does not run alone, nor with"
-        " another target.",
-        "",
-        *table(("", ""), _facts(facts)),
-        "",
-        *upgrade_lines(facts.record),
-        *_serving(facts),
-        *_acceptance(facts),
-    ]
-
-
-def _facts(facts: CardFacts) -> list[tuple[str, str]]:
-    drafter, dims = facts.drafter, facts.drafter.dims
-    boundaries = drafter.aux.boundaries
-    aux = "the engines' default" if boundaries is None else ", ".join(map(str, boundaries))
-    tokens = f"all {dims.vocab} target tokens"
-    if drafter.has_reduced_vocabulary:
-        tokens = f"{dims.draft_vocab} of {dims.vocab} target tokens"
-    return [
-        ("version", f"EAGLE-{drafter.version}"),
-        ("layout", by_name(drafter.producer).title),
-        (
-            "network",
-            f"{dims.layers} layer{'s' * (dims.layers > 1)}, {dims.attention}, hidden size {dims.hidden}",
-        ),
-        ("parameters", f"{facts.parameters:,} ({facts.nbytes:,} bytes, {', '.join(drafter.dtypes)})"),
-        ("draft vocabulary", tokens),
-        (
-            "aux layers",
-            f"{aux} (boundary b is the target's residual stream as it enters layer b, counted from 0)",
-        ),
-        ("norms", f"fc_norm {WORDS[drafter.norms.fc_norm]}, norm_output {WORDS[drafter.norms.norm_output]}"),
-    ]
-
-
-def _serving(facts: CardFacts) -> list[str]:
-    if not facts.served:
-        return []
-    commands = launch_commands(facts.drafter, facts.repo)
-    lines = [
-        "## Serving",
-        "",
-        f"By the rules of eaglectl {eaglectl.__version__}, these releases serve it as it was trained:",
-        "",
-    ]
-    for engine, releases in facts.served.items():
-        lines += [f"{TITLES.get(engine, engine)} {releases}", "", "```bash", commands[engine], "```", ""]
-    return lines
-
-
-def _acceptance(facts: CardFacts) -> list[str]:
-    parts = [*(_measurement(facts.smoke) if facts.smoke else []), *gate_lines(facts.record)]
-    return ["## Acceptance", "", DEFINITION, "", *parts] if parts else []
-
-
-def _measurement(smoke: Mapping[str, Any]) -> list[str]:
-    low, high = smoke["interval"]
-    row = [
-        str(smoke["k"]),
-        f"{smoke['acceptance_length']:.3f} [{low:.3f}, {high:.3f}]",
-        ", ".join(f"{position['value']:.1%}" for position in smoke["per_position"]),
-    ]
-    about = (
-        f"Measured with {as_markdown(measured_with(smoke['engine']))}, {smoke['prompts']} prompts,"
-        f" {smoke['drafts']} drafts{sampling(smoke)}.{_lossless(smoke.get('lossless'))}"
-    )
-    return [about, "", *table(("k", "acceptance length", "accepted at each position"), [row]), ""]
-
-
-def _lossless(is_lossless: bool | None) -> str:
-    if is_lossless is None:
-        return ""
-    return f" {'Every' if is_lossless else 'Not every'} output equals plain decoding."

@@ -34,6 +34,8 @@ SMOKE_KEYS = (
     "seed",
     "prompts_digest",
 )
+# and those that documents of older releases do not have
+LATER_KEYS = ("temperature", "tokens", "sets", "seconds")
 ENGINE_KEYS = ("name", "version", "device", "dtype")
 
 
@@ -141,19 +143,30 @@ def _check_smoke(document: Mapping[str, Any], where: str) -> None:
 
 def _has_good_values(document: Mapping[str, Any]) -> bool:
     """Whether the published values have their types. Raises what a lookup in another document raises."""
-    estimates = [(document["acceptance_length"], document["interval"])]
-    estimates += [(position["value"], position["interval"]) for position in document["per_position"]]
-    numbers = [number for value, (low, high) in estimates for number in (value, low, high)]
+    sets = (document.get("sets") or {}).values()
+    numbers = [number for measured in (document, *sets) for number in _estimated(measured)]
     numbers.append(document.get("temperature") or 0.0)
-    counts = [document[key] for key in ("k", "drafts", "prompts", "max_tokens")]
+    counts = [document[key] for key in ("k", "drafts", "max_tokens")]
+    counts += [measured["prompts"] for measured in (document, *sets)]
     texts = [document["engine"][key] for key in (*ENGINE_KEYS, "proves")]
     texts.append(document["prompts_digest"])
+    if seconds := document.get("seconds"):
+        numbers += [seconds["drafted"], seconds["plain"] or 0.0]
+        counts.append(document["tokens"])
+        texts.append(seconds["meaning"])
     return (
         all(map(_is_finite, numbers))
         and {type(count) for count in counts} == {int}
         and {type(text) for text in texts} == {str}
         and document["lossless"] in (True, False, None)
     )
+
+
+def _estimated(measured: Mapping[str, Any]) -> list[Any]:
+    """The numbers of a measurement: its length and positions, with their intervals."""
+    estimates = [(measured["acceptance_length"], measured["interval"])]
+    estimates += [(position["value"], position["interval"]) for position in measured["per_position"]]
+    return [number for value, (low, high) in estimates for number in (value, low, high)]
 
 
 def _is_finite(number: object) -> bool:
@@ -178,7 +191,7 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 
 def _brief(smoke: Mapping[str, Any]) -> dict[str, Any]:
-    keys = (*SMOKE_KEYS, *(["temperature"] if "temperature" in smoke else []))
+    keys = (*SMOKE_KEYS, *(key for key in LATER_KEYS if key in smoke))
     return {
         **{key: smoke[key] for key in keys},
         "engine": {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")},

@@ -14,7 +14,7 @@ from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.publishing import files
-from tests.builders import call, contents, drafter_folder, sharded_folder
+from tests.builders import STATED, call, contents, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY
@@ -217,7 +217,7 @@ def test_a_key_that_is_no_file_is_one_sentence(
 ) -> None:
     pytest.importorskip("model_signing", exc_type=ImportError)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder, key = drafter_folder(tmp_path), tmp_path / "key.pem"
+    folder, key = drafter_folder(tmp_path, card=STATED), tmp_path / "key.pem"
     {**SPECIAL, **KINDS, "large": large}[kind](key)
     before = contents(folder)
     command = ["verify", folder] if option == "--public-key" else ["upload", folder, "a/b", "--dry-run"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl import api
-from tests.builders import call, drafter_folder
+from tests.builders import STATED, call, drafter_folder
 
 HASH = "0" * 64
 
@@ -28,7 +28,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         options = api.UploadOptions(dry_run=True, signer=str(private))
-        for file in api.upload(str(drafter_folder(parent)), "org/drafter", options).plan.files:
+        for file in api.upload(str(drafter_folder(parent, card=STATED)), "org/drafter", options).plan.files:
             data = file.content if isinstance(file.content, bytes) else file.content.read_bytes()
             (folder / file.name).write_bytes(data)
     return parent

@@ -56,6 +56,8 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+# what `upload` asks for; a plant in README.md may state it too
+ANSWERS = ("--license", "mit", "--base-model", "example/target-8b")
 # the plants: each makes a folder with words in one place
 
 
@@ -201,8 +203,8 @@ COMMANDS: dict[str, list[str]] = {
     "diff json": ["diff", "GOOD", "IT", "--json"],
     "verify": ["verify", "IT"],
     "verify json": ["verify", "IT", "--json"],
-    "upload": ["upload", "IT", "org/drafter", "--dry-run"],
-    "upload json": ["upload", "IT", "org/drafter", "--dry-run", "--json"],
+    "upload": ["upload", "IT", "org/drafter", *ANSWERS, "--dry-run"],
+    "upload json": ["upload", "IT", "org/drafter", *ANSWERS, "--dry-run", "--json"],
     "smoke": ["smoke", "IT", "--target", "IT", "--engine", "http://127.0.0.1:9", "--timeout", "1"],
     "diagnose": ["diagnose", "IT", "--target", "IT"],
     "diagnose json": ["diagnose", "IT", "--target", "IT", "--json"],
@@ -484,7 +486,7 @@ SIZED: dict[str, list[str]] = {
     "validate markdown": ["validate", "IT", "--headers-only", "--format", "markdown"],
     "diff": ["diff", "IT", "GOOD", "--headers-only"],
     "verify": ["verify", "IT"],
-    "upload": ["upload", "IT", "org/drafter", "--dry-run"],
+    "upload": ["upload", "IT", "org/drafter", *ANSWERS, "--dry-run"],
 }
 MOST_BYTES = 20_000
 
@@ -550,7 +552,7 @@ def test_names_on_the_hub_reach_no_output_raw(
         "org/drafter", {f"{FILE}.safetensors": b"x", f"{FILE}/{FILE}.txt": b"y", "config.json": b"{}"}
     )
     for arguments in (["--dry-run"], ["--dry-run", "--json"], []):
-        outcome = call("upload", good, "org/drafter", *arguments)
+        outcome = call("upload", good, "org/drafter", *ANSWERS, *arguments)
         check_output(outcome, arguments)
         assert "forged" in outcome.out
     outcome = call("inspect", "org/drafter")

@@ -54,15 +54,17 @@ def _format(subject: Subject) -> Format:
     return detect(summary)[0]
 
 
-def violations(schema: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def violations(
+    schema: Mapping[str, Any], config: Mapping[str, Any], *, is_strict: bool = False
+) -> Iterator[tuple[str, str]]:
     """The places in a config that do not fit its schema, as "key.key[0]", and what was expected there.
 
-    Absent keys are left to the rules that need them, and nulls to EGL104.
+    Unless `is_strict`, absent keys are left to the rules that need them, and nulls to EGL104.
     """
     from jsonschema import Draft202012Validator
 
     for error in Draft202012Validator(schema).iter_errors(config):
-        if error.validator != "required" and error.instance is not None:
+        if is_strict or (error.validator != "required" and error.instance is not None):
             yield error.json_path.removeprefix("$."), error.message[:300]
 
 
