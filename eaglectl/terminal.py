@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -192,6 +193,15 @@ def say(text: str, stream: IO[str] | None = None) -> None:
     Raises UnreadableError where stdout cannot be written to.
     """
     _write([inert(printable(text))], stream or sys.stdout)
+
+
+def secret_prompt() -> Callable[[str], str] | None:
+    """A function that asks for a secret without showing it; None where nobody is at a terminal."""
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        return None
+    from getpass import getpass
+
+    return lambda prompt: getpass(printable(prompt))
 
 
 def report_fault(trace: str) -> None:

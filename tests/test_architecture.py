@@ -61,7 +61,7 @@ HOMES = {
     "packaging": ("engines/",),
     "rich": ("reports/terminal/console.py", "terminal.py"),
     "typer": ("cli/",),
-    "model_signing": ("publishing/signature.py",),
+    "model_signing": ("publishing/signature.py", "publishing/signing.py"),
     "vllm": ("acceptance/vllm/",),
     "sglang": ("acceptance/sglang/",),
     "jsonschema": ("acceptance/server/answers.py", "validation/rules/config_schema.py"),

@@ -1,5 +1,7 @@
 """model.sig: signed by `upload --sign`, checked by `verify`; what cannot be looked at never passes."""
 
+import base64
+import hashlib
 import json
 import subprocess
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import eaglectl
 from eaglectl import api
 from eaglectl.publishing import files
 from tests.builders import STATED, Outcome, call, drafter_folder
@@ -90,7 +93,7 @@ def checked(done: Outcome, code: int, judgement: str | None) -> str:
 
 
 def test_the_right_key_verifies(signed: Path, mine: tuple[Path, Path]) -> None:
-    assert "over 5 files" in checked(call("verify", signed, "--public-key", mine[1], "--json"), 0, "verified")
+    assert "over 6 files" in checked(call("verify", signed, "--public-key", mine[1], "--json"), 0, "verified")
     text = call("verify", signed, "--public-key", mine[1])
     assert "signature verified" in text.out and "equal" in text.out
 
@@ -112,7 +115,7 @@ def test_what_model_signing_itself_signed_is_verified(
     config.sign(signed, tmp_path / "out.sig")
     (signed / "model.sig").write_bytes((tmp_path / "out.sig").read_bytes())
     checked(call("verify", signed, "--public-key", mine[1], "--json"), 0, "verified")
-    for name in ("SHA256SUMS", "eaglectl.json", "model.sig"):
+    for name in ("SHA256SUMS", "eaglectl.json", "model.sig", "provenance.intoto.jsonl"):
         (signed / name).unlink()
     config.sign(signed, tmp_path / "out.sig")
     (signed / "model.sig").write_bytes((tmp_path / "out.sig").read_bytes())
@@ -192,8 +195,6 @@ def test_what_was_not_signed_fails(
 
 
 def test_a_signature_that_was_changed_fails(signed: Path, mine: tuple[Path, Path]) -> None:
-    import base64
-
     bundle = json.loads((signed / "model.sig").read_text())
     payload = base64.b64decode(bundle["dsseEnvelope"]["payload"]).replace(b"README.md", b"README.MD")
     bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
@@ -270,3 +271,256 @@ def test_without_the_package_nothing_passes(
 )
 def test_options_that_contradict_each_other_are_usage(unsigned: Path, options: tuple[str, ...]) -> None:
     assert call("verify", unsigned, *options).code == 2
+
+
+# passwords
+
+
+PASSWORD = "a long secret of the test"
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path, mine: tuple[Path, Path]) -> Path:
+    """The private key, encrypted as `openssl` does."""
+    out = tmp_path / "encrypted.pem"
+    command = ["openssl", "pkcs8", "-topk8", "-in", mine[0], "-out", out, "-passout", f"pass:{PASSWORD}"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert b"ENCRYPTED" in out.read_bytes()
+    return out
+
+
+def dry(folder: Path, *options: str | Path) -> Outcome:
+    return call("upload", folder, "org/drafter", "--dry-run", *options)
+
+
+@pytest.fixture
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: Any) -> Path:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("EAGLECTL_KEY_PASSWORD", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return drafter_folder(tmp_path, card=STATED)
+
+
+def downloaded(files: Any, folder: Path) -> Path:
+    folder.mkdir()
+    for file in files:
+        data = file.content if isinstance(file.content, bytes) else file.content.read_bytes()
+        (folder / file.name).write_bytes(data)
+    return folder
+
+
+def test_an_encrypted_key_signs_with_the_password_of_the_environment(
+    plain: Path, encrypted: Path, mine: tuple[Path, Path], package: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", PASSWORD)
+    done = api.upload(str(plain), "org/drafter", api.UploadOptions(dry_run=True, signer=str(encrypted)))
+    folder = downloaded(done.plan.files, plain.parent / "download")
+    package.Config().use_elliptic_key_verifier(public_key=mine[1]).verify(folder, folder / "model.sig")
+    checked(call("verify", folder, "--public-key", mine[1], "--json"), 0, "verified")
+    assert PASSWORD not in repr(api.SigningKey(str(encrypted), PASSWORD))
+
+
+def test_a_password_is_asked_for_at_a_terminal_only(
+    plain: Path, encrypted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = dry(plain, "--sign", encrypted)
+    assert done.code == 2 and "EAGLECTL_KEY_PASSWORD" in done.err
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return PASSWORD
+
+    monkeypatch.setattr("eaglectl.cli.upload.secret_prompt", lambda: answer)
+    done = dry(plain, "--sign", encrypted)
+    assert done.code == 0 and "model.sig" in done.out, done.err
+    assert asked == [f"password of {encrypted}: "] and PASSWORD not in done.out + done.err
+
+
+def test_a_wrong_password_is_told_before_anything_is_read(
+    plain: Path, encrypted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", "another secret")
+    done = dry(plain, "--sign", encrypted)
+    assert done.code == 3 and "the password does not open it" in done.err
+    assert "validating" not in done.err and "another secret" not in done.out + done.err
+
+
+def test_a_password_for_a_key_without_one_is_not_used(
+    plain: Path, mine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", PASSWORD)
+    assert dry(plain, "--sign", mine[0]).code == 0
+
+
+@pytest.mark.parametrize("kind", [["ecparam", "-name", "secp256k1", "-genkey"], ["genrsa", "2048"]])
+def test_a_key_of_another_kind_is_told(plain: Path, kind: list[str]) -> None:
+    key = plain.parent / "other.pem"
+    key.write_bytes(subprocess.run(["openssl", *kind], check=True, capture_output=True).stdout)
+    done = dry(plain, "--sign", key)
+    assert done.code == 3 and "P-256" in done.err and "validating" not in done.err
+
+
+def test_the_pin_of_a_token_is_no_argument(plain: Path) -> None:
+    done = dry(plain, "--sign", "pkcs11:token=t;object=k?pin-value=1234")
+    assert done.code == 2 and "EAGLECTL_KEY_PASSWORD" in done.err and "1234" not in done.err
+
+
+def test_a_token_needs_its_package(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglectl.publishing.signing.find_spec", lambda name: None)
+    done = dry(plain, "--sign", "pkcs11:token=t;object=k")
+    assert done.code == 3 and "model-signing[pkcs11]" in done.err
+
+
+def test_the_pin_reaches_the_token_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eaglectl.publishing.signing import SigningKey, _with_pin
+
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", "1&2")
+    uri = "pkcs11:token=t;object=k"
+    assert _with_pin(SigningKey.read(uri)) == f"{uri}?pin-value=%31%26%32"
+    more = f"{uri}?module-path=/usr/lib/p11.so"
+    assert _with_pin(SigningKey.read(more)) == f"{more}&pin-value=%31%26%32"
+    source = f"{uri}?pin-source=file:/run/pin"
+    assert _with_pin(SigningKey.read(source)) == source
+
+
+# provenance
+
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "acme/drafters",
+    "GITHUB_WORKFLOW_REF": "acme/drafters/.github/workflows/publish.yml@refs/tags/v1",
+    "GITHUB_RUN_ID": "77",
+    "GITHUB_RUN_ATTEMPT": "2",
+    "GITHUB_REF": "refs/tags/v1",
+    "GITHUB_SHA": "c" * 40,
+}
+GITHUB_SAYS = (
+    "https://github.com/acme/drafters/.github/workflows/publish.yml@refs/tags/v1",
+    "https://github.com/acme/drafters/actions/runs/77/attempts/2",
+    {"uri": "git+https://github.com/acme/drafters@refs/tags/v1", "digest": {"gitCommit": "c" * 40}},
+)
+GITLAB = {
+    "GITLAB_CI": "true",
+    "CI_PROJECT_URL": "https://gitlab.com/acme/drafters",
+    "CI_RUNNER_ID": "12",
+    "CI_JOB_URL": "https://gitlab.com/acme/drafters/-/jobs/5",
+    "CI_COMMIT_REF_NAME": "main",
+    "CI_COMMIT_SHA": "d" * 40,
+}
+GITLAB_SAYS = (
+    "https://gitlab.com/acme/drafters/-/runners/12",
+    "https://gitlab.com/acme/drafters/-/jobs/5",
+    {"uri": "git+https://gitlab.com/acme/drafters@main", "digest": {"gitCommit": "d" * 40}},
+)
+
+
+@pytest.fixture
+def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the CI that runs the tests."""
+    for name in ("GITHUB_ACTIONS", "GITLAB_CI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def statement_of(folder: Path) -> dict[str, Any]:
+    bundle = json.loads((folder / "provenance.intoto.jsonl").read_text())
+    assert bundle["dsseEnvelope"]["payloadType"] == "application/vnd.in-toto+json"
+    found = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"), [(GITHUB, GITHUB_SAYS), (GITLAB, GITLAB_SAYS)], ids=["github", "gitlab"]
+)
+def test_provenance_says_who_built_from_what(
+    no_ci: None,
+    plain: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mine: tuple[Path, Path],
+    environment: dict[str, str],
+    says: tuple[str, str, dict[str, Any]],
+) -> None:
+    builder, run, commit = says
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert call("convert", plain, "-o", plain.parent / "out").code == 0
+    options = api.UploadOptions(dry_run=True, signer=str(mine[0]))
+    files = api.upload(str(plain.parent / "out"), "org/drafter", options).plan.files
+    folder = downloaded(files, plain.parent / "download")
+    statement = statement_of(folder)
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]} == {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in ("README.md", "SHA256SUMS", "config.json", "eaglectl.json", "model.safetensors")
+    }
+    definition = statement["predicate"]["buildDefinition"]
+    assert definition["externalParameters"] == {"repository": "https://huggingface.co/org/drafter"}
+    weights = hashlib.sha256((plain / "model.safetensors").read_bytes()).hexdigest()
+    source = {"name": "drafter/model.safetensors", "digest": {"sha256": weights}}
+    assert definition["resolvedDependencies"][0] == source
+    assert definition["resolvedDependencies"][-1] == commit
+    details = statement["predicate"]["runDetails"]
+    assert details["builder"] == {"id": builder, "version": {"eaglectl": eaglectl.__version__}}
+    assert details["metadata"] == {"invocationId": run}
+    done = call("verify", folder, "--public-key", mine[1], "--json")
+    checked(done, 0, "verified")
+    provenance = done.document["provenance"]
+    assert provenance["judgement"] == "verified" and builder in provenance["how"] and run in provenance["how"]
+
+
+def test_provenance_outside_of_ci_names_no_machine(
+    no_ci: None, signed: Path, mine: tuple[Path, Path]
+) -> None:
+    details = statement_of(signed)["predicate"]["runDetails"]
+    assert details["builder"]["id"] == "urn:eaglectl:no-ci" and "invocationId" not in details["metadata"]
+    text = call("verify", signed, "--public-key", mine[1])
+    assert "provenance verified" in text.out and "outside of CI" in text.out
+    assert "provenance.intoto.jsonl proves: the same signer states" in text.out
+    assert "not that the statement is true" in text.out
+    assert "model.sig proves: the files are those that were signed by the key" in text.out
+
+
+def test_a_changed_statement_fails(signed: Path, mine: tuple[Path, Path]) -> None:
+    path = signed / "provenance.intoto.jsonl"
+    bundle = json.loads(path.read_text())
+    payload = base64.b64decode(bundle["dsseEnvelope"]["payload"]).replace(b"org/drafter", b"org/another")
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
+    path.write_text(json.dumps(bundle))
+    done = call("verify", signed, "--public-key", mine[1], "--json")
+    assert done.code == 1
+    assert done.document["provenance"]["judgement"] == "failed"
+    assert "provenance.intoto.jsonl is another file" in done.document["signature"]["how"]
+
+
+def test_a_statement_about_other_files_fails(signed: Path, mine: tuple[Path, Path]) -> None:
+    from model_signing import signing
+
+    rewritten(signed, "README.md", b"# other\n")
+    config = signing.Config().use_elliptic_key_signer(private_key=mine[0])
+    (signed / "model.sig").unlink()
+    config.sign(signed, signed.parent / "new.sig")
+    (signed / "model.sig").write_bytes((signed.parent / "new.sig").read_bytes())
+    done = call("verify", signed, "--public-key", mine[1], "--json")
+    assert done.code == 1 and done.document["signature"]["judgement"] == "verified"
+    assert "README.md is another file" in done.document["provenance"]["how"]
+
+
+def test_a_statement_by_another_key_fails(signed: Path, tmp_path: Path) -> None:
+    done = call("verify", signed, "--public-key", keys(tmp_path, "other")[1], "--json")
+    assert done.code == 1 and done.document["provenance"]["judgement"] == "failed"
+    assert [part["name"] for part in done.document["evidence"]] == ["SHA256SUMS and eaglectl.json"]
+
+
+def test_a_statement_whose_signer_is_not_named_proves_nothing(signed: Path) -> None:
+    done = call("verify", signed, "--json")
+    assert done.code == 3 and done.document["provenance"]["judgement"] == "not-looked"
+
+
+def test_a_signature_over_files_is_no_provenance(signed: Path, mine: tuple[Path, Path]) -> None:
+    (signed / "provenance.intoto.jsonl").write_bytes((signed / "model.sig").read_bytes())
+    done = call("verify", signed, "--public-key", mine[1], "--json")
+    assert done.code == 1 and "no SLSA provenance" in done.document["provenance"]["how"]

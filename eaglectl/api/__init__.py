@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from eaglectl.publishing.card import CardAnswers as CardAnswers
     from eaglectl.publishing.plan import Destination as Destination
     from eaglectl.publishing.signature import Signer as Signer
+    from eaglectl.publishing.signing import SigningKey as SigningKey
     from eaglectl.reports.pages.render import render_page as render_page
     from eaglectl.results import Conversion as Conversion
     from eaglectl.results import FailedSource as FailedSource
@@ -62,6 +63,7 @@ MODULES: Mapping[str, str] = {
     "Inspection": "results",
     "RemainingFinding": "results",
     "Signer": "publishing.signature",
+    "SigningKey": "publishing.signing",
     "SmokeOptions": "api.smoking",
     "Start": "results",
     "UpgradeOptions": "api.upgrading",

@@ -33,7 +33,8 @@ from eaglectl.publishing.model_index import nothing_measured
 from eaglectl.publishing.plan import Destination, UploadPlan, check_plan
 from eaglectl.publishing.provenance import check_measured, kept_smoke, read_smoke
 from eaglectl.publishing.remote import Remote
-from eaglectl.publishing.signature import Signer, check_signer
+from eaglectl.publishing.signature import Signer
+from eaglectl.publishing.signing import SigningKey
 from eaglectl.publishing.upload import Upload, carry_out
 from eaglectl.publishing.verification import Expected, Verification, verify_folder
 from eaglectl.validation.policy import Policy, VerifyPolicy
@@ -45,8 +46,8 @@ class UploadOptions:
     """Options of `upload`.
 
     `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
-    eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, or "sigstore".
-    `card`: what only the user knows of the card.
+    eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, "sigstore" or
+    a PKCS#11 URI. `has_bom` adds a CycloneDX ML-BOM. `card`: what only the user knows of the card.
     """
 
     policy: Policy | str | None = None
@@ -54,7 +55,8 @@ class UploadOptions:
     target: str | None = None
     smoke: str | Path | None = None
     has_results: bool = False
-    signer: str | None = None
+    signer: SigningKey | str | None = None
+    has_bom: bool = False
     dry_run: bool = False
     answers: Answers | None = None
     card: CardAnswers = field(default_factory=CardAnswers)
@@ -109,6 +111,7 @@ def upload(
         card_facts(to.repo, checkpoint, drafter, files, options.card),
         served=served_releases(folder, validate_options),
         has_results=options.has_results,
+        has_bom=options.has_bom,
     )
     facts = _with_measurement(facts, smoke, files, on_progress)
     found = files
@@ -121,8 +124,8 @@ def upload(
         if not (published := replace(plan, files=files)).changed:
             plan = published
             break
-    if options.signer is not None:
-        plan = with_signature(plan, options.signer, is_dry=options.dry_run)
+    if (key := _signing_key(options)) is not None:
+        plan = with_signature(plan, key, is_dry=options.dry_run)
     check_plan(plan)
     if on_plan:
         on_plan(plan)
@@ -185,10 +188,15 @@ def _policy(options: UploadOptions) -> Policy:
     return release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
 
 
+def _signing_key(options: UploadOptions) -> SigningKey | None:
+    return SigningKey.read(options.signer) if isinstance(options.signer, str) else options.signer
+
+
 def _checked_smoke(source: FolderSource, to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:
     """The document of `smoke`, if one is given, once all that needs no validation is checked."""
     smoke = read_smoke(options.smoke) if options.smoke is not None else None
-    check_signer(options.signer)
+    if (key := _signing_key(options)) is not None:
+        key.check()
     if options.has_results and smoke is None and RECORD not in source.names():
         raise nothing_measured()
     if is_offline() and not options.dry_run:

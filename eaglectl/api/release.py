@@ -1,5 +1,7 @@
 """The parts of `upload`: what must not be released, the card, the record and the checksums, and the plan."""
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -9,19 +11,21 @@ from typing import Any
 import eaglectl
 from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import BOM, CARD, PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
+from eaglectl.publishing.attestation import make_statement, run_of
+from eaglectl.publishing.bom import make_bom
 from eaglectl.publishing.card import CardAnswers, make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
 from eaglectl.publishing.files import LeftOut, UploadFile, written_file
 from eaglectl.publishing.plan import Destination, RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
-from eaglectl.publishing.signature import SIGSTORE, sign
+from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files, sign_statement
 from eaglectl.publishing.upload import find_proposal
 from eaglectl.reports.json.validate import validate_document
 from eaglectl.validation.judge import Report
@@ -98,7 +102,7 @@ def with_written_files(
     files: Sequence[UploadFile], checkpoint: Checkpoint, facts: CardFacts, report: Report
 ) -> tuple[UploadFile, ...]:
     """The files with the card, the record and the checksums that are published; without an old signature."""
-    by_name = {file.name: file for file in files if file.name != SIGNATURE}
+    by_name = {file.name: file for file in files if file.name not in (PROVENANCE, SIGNATURE)}
 
     def add(name: str, data: bytes) -> None:
         file = written_file(name, data)
@@ -106,6 +110,8 @@ def with_written_files(
             by_name[name] = file
 
     add(CARD, make_card(card_text(files), facts).encode())
+    if facts.has_bom or BOM in by_name:
+        add(BOM, make_bom(list(by_name.values()), facts))
     outcome = {
         "verdict": report.verdict,
         "policy": Path(report.policy).name,
@@ -187,11 +193,17 @@ def _description(files: Sequence[UploadFile], report: Report) -> str:
     )
 
 
-def with_signature(plan: UploadPlan, signer: str, *, is_dry: bool) -> UploadPlan:
-    """The plan with a signature over its files; an old one over the same files stays, as no two are alike."""
+def with_signature(plan: UploadPlan, signer: SigningKey, *, is_dry: bool) -> UploadPlan:
+    """The plan with provenance and a signature over its files; old ones over the same files stay, as no two
+    are alike.
+    """
     if not plan.changed and plan.state and SIGNATURE in plan.state.files:
         return plan
-    if is_dry and signer == SIGSTORE:  # which writes to a public log
-        note = LeftOut(SIGNATURE, "it is made when the files are sent")
-        return replace(plan, left_out=(*plan.left_out, note))
-    return replace(plan, files=(*plan.files, written_file(SIGNATURE, sign(plan.files, signer))))
+    if is_dry and signer.key == SIGSTORE:  # which writes to a public log
+        notes = [LeftOut(name, "it is made when the files are sent") for name in (PROVENANCE, SIGNATURE)]
+        return replace(plan, left_out=(*plan.left_out, *notes))
+    content = next(file.content for file in plan.files if file.name == RECORD)
+    record = json.loads(content if isinstance(content, bytes) else content.read_bytes())
+    statement = make_statement(plan.repo, plan.files, record, run_of(os.environ))
+    files = (*plan.files, written_file(PROVENANCE, sign_statement(statement, signer)))
+    return replace(plan, files=(*files, written_file(SIGNATURE, sign_files(files, signer))))

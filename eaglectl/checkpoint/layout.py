@@ -10,6 +10,7 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 # published beside the weights
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
+PROVENANCE, BOM = "provenance.intoto.jsonl", "ml-bom.cdx.json"
 PICKLES = (".bin", ".pt", ".pth")
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)

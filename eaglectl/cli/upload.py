@@ -7,7 +7,7 @@ import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
 from eaglectl.progress import Progress
-from eaglectl.terminal import OutputSettings, ProgressBar, say
+from eaglectl.terminal import OutputSettings, ProgressBar, say, secret_prompt
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
@@ -61,8 +61,16 @@ def upload_command(
     ] = False,
     sign: Annotated[
         str | None,
-        typer.Option("--sign", metavar="KEY", help="Add model.sig: a private key's file, or sigstore."),
+        typer.Option(
+            "--sign",
+            metavar="KEY",
+            help="Add model.sig and provenance: a private key's file, sigstore, or a pkcs11: URI. A password"
+            " or PIN is read from EAGLECTL_KEY_PASSWORD.",
+        ),
     ] = None,
+    ml_bom: Annotated[
+        bool, typer.Option("--ml-bom", help="Add ml-bom.cdx.json: a CycloneDX ML-BOM of the drafter.")
+    ] = False,
     licence: Annotated[
         str | None,
         typer.Option("--license", metavar="ID", help="The licence on the card, like apache-2.0."),
@@ -117,7 +125,8 @@ def upload_command(
                 target=target,
                 smoke=smoke,
                 has_results=eval_results,
-                signer=sign,
+                signer=None if sign is None else api.SigningKey.read(sign, secret_prompt()),
+                has_bom=ml_bom,
                 dry_run=dry_run,
                 answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
                 card=api.CardAnswers(licence, base_model, training),

@@ -32,6 +32,7 @@ class CardFacts:
     `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
     eaglectl.json, `smoke` a document of `eaglectl smoke --json`; `has_results`: it goes into the front
     matter. `licence` and `training` are what the caller states, `revision` is a tag that commands pin.
+    `has_bom`: an ML-BOM is published.
     """
 
     repo: str
@@ -45,6 +46,7 @@ class CardFacts:
     licence: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
+    has_bom: bool = False
 
     @property
     def base_model(self) -> str | None:

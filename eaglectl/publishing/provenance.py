@@ -10,7 +10,7 @@ from typing import Any
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.checkpoint.layout import RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.publishing.files import UploadFile
@@ -18,7 +18,7 @@ from eaglectl.validation.rules.release import RECORD_SCHEMA
 
 MAX_SMOKE = 64 * MIB
 # files that the record does not list: itself, and what is written after it
-UNLISTED = (RECORD, SUMS, SIGNATURE)
+UNLISTED = (RECORD, SUMS, PROVENANCE, SIGNATURE)
 # keys of a smoke document that are published: no names of folders
 SMOKE_KEYS = (
     "version",
@@ -69,8 +69,9 @@ def make_record(
 
 
 def make_sums(files: Sequence[UploadFile]) -> bytes:
-    """SHA256SUMS over every file but itself and a signature, as `sha256sum` writes and checks it."""
-    lines = sorted((file.name, file.sha256) for file in files if file.name not in (SUMS, SIGNATURE))
+    """SHA256SUMS over every file but itself and what is made after it, as `sha256sum` writes it."""
+    later = (SUMS, PROVENANCE, SIGNATURE)
+    lines = sorted((file.name, file.sha256) for file in files if file.name not in later)
     return "".join(f"{digest}  {name}\n" for name, digest in lines).encode()
 
 

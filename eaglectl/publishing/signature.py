@@ -1,25 +1,21 @@
-"""A signature over published files (model.sig), made and verified by the optional package model-signing.
+"""Who signed a list of files (model.sig) or a statement, verified by the optional package model-signing.
 
-Files are hashed by eaglectl alone; the package signs a list of digests, and verifies who signed a list.
+Files are hashed by eaglectl alone; the package verifies who signed a list of digests.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.checkpoint.layout import SIGNATURE
-from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.publishing.files import UploadFile
 
-SIGSTORE = "sigstore"
 INSTALL = "install eaglectl's sign extra: pip install '.[sign]' in a checkout"
-# what a download has beside the files that were sent; `model_signing verify` ignores git's files by itself
-IGNORED = (SIGNATURE, ".cache/huggingface", ".git", ".gitattributes", ".github", ".gitignore")
 MAX_KEY = MIB
+PAYLOAD, STATEMENT = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
 Judgement = Literal["verified", "failed", "missing", "not-looked"]
 
 
@@ -41,7 +37,7 @@ class Signer:
                 " --identity-provider https://github.com/login/oauth"
             )
         if self.public_key is not None:
-            _check_key("--public-key", self.public_key)
+            check_key("--public-key", self.public_key)
 
     @property
     def name(self) -> str:
@@ -58,17 +54,12 @@ class Signature:
     files: Mapping[str, str] | None = None
 
 
-def check_signer(signer: str | None) -> None:
-    """Raise UnreadableError where signing is impossible; `signer` is a private key's file, or "sigstore"."""
-    if signer is None:
-        return
-    if find_spec("model_signing") is None:
-        raise UnreadableError(f"--sign needs the package model-signing, which is not installed; {INSTALL}")
-    if signer != SIGSTORE:
-        _check_key("--sign", signer, f", or the word {SIGSTORE}")
+def has_package() -> bool:
+    """Whether model-signing is installed."""
+    return find_spec("model_signing") is not None
 
 
-def _check_key(option: str, path: str, otherwise: str = "") -> None:
+def check_key(option: str, path: str, otherwise: str = "") -> None:
     """Raise UnreadableError for what cannot be a key's file: a pipe or a device may never end."""
     try:
         read_small_file(Path(path), MAX_KEY, option)
@@ -76,36 +67,55 @@ def _check_key(option: str, path: str, otherwise: str = "") -> None:
         raise UnreadableError(f"{error}; a key is a PEM file of an elliptic curve{otherwise}") from None
 
 
-def sign(files: Sequence[UploadFile], signer: str) -> bytes:
-    """A signature over `files`, as `model_signing verify` checks it in a download. Raises UnreadableError."""
-    try:
-        from model_signing import signing
-    except ImportError as error:
-        raise UnreadableError(f"--sign: the package model-signing lacks {error.name}; {INSTALL}") from None
-
-    with scratch_folder() as folder:
-        out = folder / SIGNATURE
-        try:
-            config = signing.Config().set_hashing_config(_manifest_of(files))
-            if signer == SIGSTORE:
-                config = config.use_sigstore_signer(use_ambient_credentials=True)
-            else:
-                config = config.use_elliptic_key_signer(private_key=signer)
-            config.sign(folder, out)
-            return out.read_bytes()
-        except Exception as error:  # of many packages; its text may hold the key
-            raise UnreadableError(
-                f"--sign {signer}: the files could not be signed ({type(error).__name__}); nothing was sent"
-            ) from None
-
-
 def read_signature(path: Path, signer: Signer, *, is_offline: bool) -> Signature:
     """Whether `signer` made the signature, and over which digests; the files themselves are not read."""
+    manifest = _SignedManifest()
+
+    def verify(config: Any) -> None:
+        config.set_hashing_config(hashing_of(manifest)).verify(path.parent, path)
+
+    judgement = _judged(path, signer, verify, is_offline=is_offline)
+    if judgement.judgement != "verified":
+        return judgement
+    if manifest.is_of_other_digests:
+        return Signature(
+            "not-looked",
+            "it is over other digests than SHA-256 of whole files; `model_signing verify` checks those",
+        )
+    return replace(judgement, files=manifest.files)
+
+
+def read_statement(
+    path: Path, signer: Signer, *, is_offline: bool
+) -> tuple[Signature, Mapping[str, Any] | None]:
+    """Whether `signer` made the bundle around an in-toto statement; and the statement, where it did."""
+    payloads: list[bytes] = []
+
+    def verify(config: Any) -> None:
+        from model_signing._signing import sign_sigstore, sign_sigstore_pb
+
+        kind = sign_sigstore if config._uses_sigstore else sign_sigstore_pb
+        # the package has no public function for another statement than its own list of digests
+        payload_type, payload = config._verifier._verify_signed_content(kind.Signature.read(path))
+        if payload_type != PAYLOAD:
+            raise ValueError(payload_type)
+        payloads.append(payload)
+
+    judgement = _judged(path, signer, verify, is_offline=is_offline)
+    if judgement.judgement != "verified":
+        return judgement, None
+    statement = json.loads(payloads[0])
+    if not isinstance(statement, dict) or statement.get("_type") != STATEMENT:
+        return Signature("failed", f"what {signer.name} signed there is no in-toto statement"), None
+    return judgement, statement
+
+
+def _judged(path: Path, signer: Signer, verify: Callable[[Any], None], *, is_offline: bool) -> Signature:
+    """The judgement on a bundle; `verify` gets the package's verifier of the signer, and raises."""
     if reason := _reason_not_looked(signer, is_offline=is_offline):
         return Signature("not-looked", reason)
-    manifest = _SignedManifest()
     try:
-        verifier = _verifier(signer).set_hashing_config(_hashing(manifest))
+        verifier = _verifier(signer)
     except ImportError as error:
         return Signature("not-looked", f"the package model-signing lacks {error.name}; {INSTALL}")
     except Exception as error:  # of many packages
@@ -114,22 +124,17 @@ def read_signature(path: Path, signer: Signer, *, is_offline: bool) -> Signature
             what = f"{signer.public_key} is no public key of an elliptic curve in PEM"
         return Signature("not-looked", f"{what} ({type(error).__name__})")
     try:
-        verifier.verify(path.parent, path)
+        verify(verifier)
     except OSError as error:
         return Signature("not-looked", f"{path.name} cannot be read: {error.strerror}")
     except Exception as error:
         return Signature("failed", f"it is not by {signer.name}, or it is broken ({type(error).__name__})")
-    if manifest.is_of_other_digests:
-        return Signature(
-            "not-looked",
-            "it is over other digests than SHA-256 of whole files; `model_signing verify` checks those",
-        )
-    return Signature("verified", f"by {signer.name}", manifest.files)
+    return Signature("verified", f"by {signer.name}")
 
 
 def _reason_not_looked(signer: Signer, *, is_offline: bool) -> str:
     """Why the signature cannot be verified; empty where it can."""
-    if find_spec("model_signing") is None:
+    if not has_package():
         return f"the package model-signing is not installed; {INSTALL}"
     if not signer.name:
         return (
@@ -171,23 +176,8 @@ def _verifier(signer: Signer) -> Any:
     return config.use_sigstore_verifier(identity=signer.identity or "", oidc_issuer=signer.provider or "")
 
 
-def _manifest_of(files: Sequence[UploadFile]) -> Any:
-    """A hashing configuration of the package that returns the known digests of `files`."""
-    from model_signing import manifest
-    from model_signing._hashing.hashing import Digest
-
-    kind = manifest.SerializationType.from_args(
-        {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": IGNORED}
-    )
-    digests = {file.name: file.sha256 for file in files}
-    items = [
-        kind.new_item(name, Digest("sha256", bytes.fromhex(sha256)))
-        for name, sha256 in sorted(digests.items())
-    ]
-    return _hashing(manifest.Manifest("files", items, kind))
-
-
-def _hashing(result: Any) -> Any:
+def hashing_of(result: Any) -> Any:
+    """A hashing configuration of the package that returns `result` and hashes nothing."""
     from model_signing import hashing
 
     class KnownManifest(hashing.Config):  # type: ignore[misc]

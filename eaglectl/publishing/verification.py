@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from eaglectl.checkpoint.header import parse_json
-from eaglectl.checkpoint.layout import RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter, OnProgress
+from eaglectl.publishing.attestation import claims_of
 from eaglectl.publishing.contents import FolderContents, is_bookkeeping, read_contents
-from eaglectl.publishing.signature import Signature, Signer, read_signature
+from eaglectl.publishing.signature import Signature, Signer, read_signature, read_statement
+from eaglectl.text import listed
 from eaglectl.validation.rules.release import read_sums
 
 Verdict = Literal["equal", "differs", "could-not-look"]
@@ -36,7 +38,8 @@ class CheckedFile:
 class Verification:
     """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
 
-    `signature` None: there is no model.sig and none was required, or it was to be ignored.
+    `signature` None: there is no model.sig and none was required, or it was to be ignored; likewise
+    `provenance`, whose `how` has its claims.
     """
 
     folder: str
@@ -44,14 +47,15 @@ class Verification:
     files: tuple[CheckedFile, ...]
     others: tuple[str, ...]
     signature: Signature | None = None
+    provenance: Signature | None = None
 
     @property
     def verdict(self) -> Verdict:
         """Whether all is as published; "could-not-look": only the signature could not be checked."""
-        judgement = self.signature.judgement if self.signature else "verified"
-        if judgement in ("failed", "missing") or any(file.judgement != "same" for file in self.files):
+        judgements = {signed.judgement for signed in (self.signature, self.provenance) if signed}
+        if judgements & {"failed", "missing"} or any(file.judgement != "same" for file in self.files):
             return "differs"
-        return "could-not-look" if judgement == "not-looked" else "equal"
+        return "could-not-look" if "not-looked" in judgements else "equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,8 @@ def verify_folder(
     checked += faults + _unlisted(contents, lists)
     if signature is not None and signature.files is not None:
         signature = _check_signed_files(signature, signature.files, contents, hasher)
-    return Verification(shown, tuple(lists), tuple(checked), contents.bookkeeping, signature)
+    provenance = _read_provenance(source, contents, expected, hasher, is_offline=is_offline)
+    return Verification(shown, tuple(lists), tuple(checked), contents.bookkeeping, signature, provenance)
 
 
 def _nothing_to_compare(shown: str, signature: Signature | None) -> UnreadableError:
@@ -164,7 +169,7 @@ def _unlisted(contents: FolderContents, lists: Lists) -> list[CheckedFile]:
 
 def _is_listed(name: str, list_name: str, files: Mapping[str, ListedFile]) -> bool:
     """Whether a list names a file, or cannot: a list is written before itself and before what signs it."""
-    later = (RECORD, SUMS, SIGNATURE) if list_name == RECORD else (SUMS, SIGNATURE)
+    later = {SUMS, PROVENANCE, SIGNATURE} | ({RECORD} if list_name == RECORD else set())
     return name in files or name in later
 
 
@@ -193,6 +198,31 @@ def _read_signature(
     if expected.needs_signature:
         return Signature("missing", f"there is no {SIGNATURE}, and a signature is required")
     return None
+
+
+def _read_provenance(
+    source: FolderSource,
+    contents: FolderContents,
+    expected: Expected,
+    hasher: _FileHasher,
+    *,
+    is_offline: bool,
+) -> Signature | None:
+    """The judgement on the provenance: signed by the same signer, and about these files."""
+    if expected.signer is None or PROVENANCE not in contents.files:
+        return None
+    path = source.path(PROVENANCE)
+    signature, statement = read_statement(path, expected.signer, is_offline=is_offline)
+    if statement is None:
+        return signature
+    claims = claims_of(statement)
+    if claims is None:
+        return Signature("not-looked", "it is signed, and is no SLSA provenance as eaglectl writes it")
+    faults = [_signed_fault(name, digest, contents, hasher) for name, digest in claims.files.items()]
+    if different := [fault for fault in faults if fault]:
+        how = f"it is {signature.how}, and about other files: {listed(different, most=3)}"
+        return Signature("failed", how)
+    return replace(signature, how=f"{signature.how}: {claims.words}", files=claims.files)
 
 
 def _check_signed_files(

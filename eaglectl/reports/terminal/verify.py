@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from eaglectl.publishing.evidence import evidence_of
 from eaglectl.reports.terminal.console import Console, Text
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ def print_verification(console: Console, verification: "Verification") -> None:
     if verification.signature:
         word, style = SIGNATURES[verification.signature.judgement]
         console.print(Text.assemble("  ", (word, style), f"  {verification.signature.how}"), soft_wrap=True)
+    if verification.provenance:
+        word, style = SIGNATURES[verification.provenance.judgement]
+        word = word.replace("signature", "provenance")
+        console.print(Text.assemble("  ", (word, style), f"  {verification.provenance.how}"), soft_wrap=True)
+    for part in evidence_of(verification):
+        console.print(f"  {part.name} proves: {part.proves}; not {part.leaves_open}", soft_wrap=True)
     if verification.others:
         about = f"  beside them, {len(verification.others)} files that the Hub or its client writes"
         console.print(Text(about, style="dim"), soft_wrap=True)

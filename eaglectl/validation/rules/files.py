@@ -24,7 +24,8 @@ KNOWN = (
     "added_tokens.json", "vocab.json", "merges.txt",
     "tiktoken.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
     "processor_config.json",
-    "README*", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "CHANGELOG*", "SHA256SUMS", "*.sig",
+    "README*", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "CHANGELOG*", "SHA256SUMS",
+    "*.sig", "*.intoto.jsonl", "*.cdx.json",
     "*.png", "*.jpg", "*.svg",
     ".gitattributes", ".gitignore",
 )  # fmt: skip

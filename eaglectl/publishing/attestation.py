@@ -1,0 +1,160 @@
+"""Provenance in SLSA's form (https://slsa.dev/provenance/v1): who made what was published, from what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import eaglectl
+from eaglectl.checkpoint.layout import PROVENANCE, SIGNATURE
+from eaglectl.checkpoint.record import history
+from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.signature import STATEMENT
+from eaglectl.text import listed
+
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:eaglectl:upload:1"
+LOCAL = "urn:eaglectl:no-ci"
+# steps of the record that made other weights
+STEPS = ("upgrade", "downgrade", "pruning")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The CI run that publishes: who ran it, its address, and the commit that it ran on."""
+
+    builder: str
+    address: str = ""
+    source: str = ""
+    commit: str = ""
+
+
+def run_of(environment: Mapping[str, str]) -> Run:
+    """The run of GitHub Actions or GitLab CI that an environment describes; else a machine without a name."""
+
+    def value(name: str) -> str:
+        return environment.get(name, "")
+
+    if value("GITHUB_ACTIONS") == "true":
+        server, project = value("GITHUB_SERVER_URL"), value("GITHUB_REPOSITORY")
+        run = f"{server}/{project}/actions/runs/{value('GITHUB_RUN_ID')}"
+        return Run(
+            f"{server}/{value('GITHUB_WORKFLOW_REF')}",
+            f"{run}/attempts/{value('GITHUB_RUN_ATTEMPT') or '1'}",
+            f"git+{server}/{project}@{value('GITHUB_REF')}",
+            value("GITHUB_SHA"),
+        )
+    if value("GITLAB_CI") == "true":
+        project = value("CI_PROJECT_URL")
+        return Run(
+            f"{project}/-/runners/{value('CI_RUNNER_ID')}",
+            value("CI_JOB_URL"),
+            f"git+{project}@{value('CI_COMMIT_REF_NAME')}",
+            value("CI_COMMIT_SHA"),
+        )
+    return Run(LOCAL)
+
+
+def make_statement(
+    repo: str, files: Sequence[UploadFile], record: Mapping[str, Any], run: Run
+) -> dict[str, Any]:
+    """The in-toto statement about `files`; `record` is their eaglectl.json. It holds no numbers.
+
+    Subjects are all files but the statement itself and the signature, which are made later.
+    """
+    metadata = {"invocationId": run.address} if run.address else {}
+    return {
+        "_type": STATEMENT,
+        "subject": [
+            {"name": file.name, "digest": {"sha256": file.sha256}}
+            for file in sorted(files, key=lambda file: file.name)
+            if file.name not in (PROVENANCE, SIGNATURE)
+        ],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"repository": f"https://huggingface.co/{repo}"},
+                "internalParameters": {
+                    "eagle": str(record.get("eagle")),
+                    "layout": str(record.get("layout")),
+                    "steps": _steps(record),
+                },
+                "resolvedDependencies": [*_sources(record), *_commit(run)],
+            },
+            "runDetails": {
+                "builder": {"id": run.builder, "version": {"eaglectl": eaglectl.__version__}},
+                "metadata": metadata,
+            },
+        },
+    }
+
+
+def _steps(record: Mapping[str, Any]) -> list[str]:
+    """The steps of all conversions that made other weights, newest first."""
+    return [step for entry in history(record) for step in STEPS if isinstance(entry.get(step), Mapping)]
+
+
+def _sources(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The files that every conversion read, newest first, each once."""
+    seen = set()
+    for entry in history(record):
+        match entry.get("source"):
+            case {"name": str(source), "files": Mapping() as files}:
+                pass
+            case _:
+                continue
+        for name, file in files.items():
+            digest = file.get("sha256") if isinstance(file, Mapping) else None
+            if isinstance(digest, str) and digest not in seen:
+                seen.add(digest)
+                yield {"name": f"{source}/{name}", "digest": {"sha256": digest}}
+
+
+def _commit(run: Run) -> list[dict[str, Any]]:
+    return [{"uri": run.source, "digest": {"gitCommit": run.commit}}] if run.commit else []
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a statement says: digests of the published files, the builder, its version, run and sources."""
+
+    files: Mapping[str, str]
+    builder: str
+    version: str
+    run: str
+    sources: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The claims in one line, without the files."""
+        where = "outside of CI" if self.builder == LOCAL else f"by {self.builder}"
+        parts = [
+            f"published {where} with eaglectl {self.version}",
+            *([f"in run {self.run}"] if self.run else []),
+            *([f"from {listed(self.sources, most=4)}"] if self.sources else []),
+        ]
+        return ", ".join(parts)
+
+
+def claims_of(statement: Mapping[str, Any]) -> Claims | None:
+    """The claims of a statement; None where it is not SLSA provenance as `make_statement` writes it."""
+    try:
+        if statement["predicateType"] != PREDICATE:
+            return None
+        files = {str(subject["name"]): str(subject["digest"]["sha256"]) for subject in statement["subject"]}
+        predicate = statement["predicate"]
+        details, definition = predicate["runDetails"], predicate["buildDefinition"]
+        return Claims(
+            files,
+            str(details["builder"]["id"]),
+            str(details["builder"].get("version", {}).get("eaglectl", "")),
+            str(details.get("metadata", {}).get("invocationId", "")),
+            tuple(_source_claim(source) for source in definition.get("resolvedDependencies", [])),
+        )
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def _source_claim(source: Mapping[str, Any]) -> str:
+    digest = next(iter(source["digest"].values()))
+    return f"{source.get('uri') or source['name']} ({str(digest)[:12]}...)"

@@ -1,0 +1,189 @@
+"""Signatures made by the optional package model-signing: over the files (model.sig), and over a statement."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from eaglectl.checkpoint.files import read_small_file
+from eaglectl.checkpoint.layout import PROVENANCE, SIGNATURE
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.signature import INSTALL, MAX_KEY, check_key, has_package, hashing_of
+
+SIGSTORE, PKCS11 = "sigstore", "pkcs11:"
+# the password of an encrypted key, or the PIN of a token: never an argument, which other users can see
+PASSWORD = "EAGLECTL_KEY_PASSWORD"
+# what a download has beside the files that were sent; `model_signing verify` ignores git's files by itself
+IGNORED = (SIGNATURE, ".cache/huggingface", ".git", ".gitattributes", ".github", ".gitignore")
+KINDS = f", the word {SIGSTORE}, or a URI {PKCS11}token=...;object=... of a hardware or cloud key"
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """What signs: a private key's file, "sigstore", or an RFC 7512 URI of a PKCS#11 token.
+
+    `password` opens an encrypted file, or is the token's PIN.
+    """
+
+    key: str
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, key: str, ask: Callable[[str], str] | None = None) -> "SigningKey":
+        """The key with its password from the environment, or by `ask` where an encrypted file needs one."""
+        password = os.environ.get(PASSWORD) or None
+        if password is None and ask is not None and has_package() and _is_encrypted(key):
+            password = ask(f"password of {key}: ")
+        return cls(key, password)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file holds the key."""
+        return self.key != SIGSTORE and not self.key.startswith(PKCS11)
+
+    def check(self) -> None:
+        """Raise UnreadableError where signing is impossible, UsageError for a password in an argument."""
+        if not has_package():
+            raise UnreadableError(
+                f"--sign needs the package model-signing, which is not installed; {INSTALL}"
+            )
+        if self.key.startswith(PKCS11):
+            self._check_token()
+        elif self.is_file:
+            self._check_file()
+
+    def _check_token(self) -> None:
+        if "pin-value" in self.key:
+            raise UsageError(
+                f"--sign: the PIN of a token is no argument, which other users of the machine can see; set"
+                f" {PASSWORD}, or write pin-source=file:/PATH in the place of pin-value"
+            )
+        if find_spec("PyKCS11") is None:
+            raise UnreadableError(
+                "--sign pkcs11: needs the package PyKCS11, which is not installed; run `pip install"
+                " 'model-signing[pkcs11]'`"
+            )
+
+    def _check_file(self) -> None:
+        is_encrypted = _is_encrypted(self.key)
+        if is_encrypted and not self.password:
+            raise UsageError(
+                f"--sign {self.key}: the key is encrypted; set {PASSWORD} to its password, or run the command"
+                " in a terminal"
+            )
+        try:
+            _config(self)
+        except ImportError as error:
+            raise _lacking(error) from None
+        except Exception as error:  # of cryptography; its text may hold the key
+            about = f"a PEM file of an elliptic curve (P-256, P-384 or P-521) was expected{KINDS}"
+            if is_encrypted:
+                about = "the password does not open it"
+            raise UnreadableError(
+                f"--sign {self.key} is no private key that can be used ({type(error).__name__}); {about}"
+            ) from None
+
+
+def _is_encrypted(key: str) -> bool:
+    """Whether a private key's file needs a password. Raises UnreadableError for no file."""
+    if key == SIGSTORE or key.startswith(PKCS11):
+        return False
+    check_key("--sign", key, KINDS)
+    return b"ENCRYPTED" in read_small_file(Path(key), MAX_KEY, "--sign")
+
+
+def sign_files(files: Sequence[UploadFile], signer: SigningKey) -> bytes:
+    """A signature over `files`, as `model_signing verify` checks it in a download. Raises UnreadableError."""
+
+    def sign(folder: Path, out: Path) -> None:
+        _config(signer).set_hashing_config(_manifest_of(files)).sign(folder, out)
+
+    return _signed(signer, SIGNATURE, sign)
+
+
+def sign_statement(statement: Mapping[str, Any], signer: SigningKey) -> bytes:
+    """An in-toto statement in a Sigstore bundle by the same signer. Raises UnreadableError."""
+
+    def sign(_: Path, out: Path) -> None:
+        from in_toto_attestation.v1 import statement as in_toto
+
+        class Payload:
+            def __init__(self) -> None:
+                self.statement = in_toto.Statement(
+                    subjects=[
+                        in_toto.ResourceDescriptor(name=subject["name"], digest=subject["digest"]).pb
+                        for subject in statement["subject"]
+                    ],
+                    predicate_type=statement["predicateType"],
+                    predicate=statement["predicate"],
+                )
+
+        # the package has no public function for another statement than its own list of digests
+        _config(signer)._signer.sign(Payload()).write(out)
+
+    return _signed(signer, PROVENANCE, sign)
+
+
+def _signed(signer: SigningKey, name: str, sign: Callable[[Path, Path], None]) -> bytes:
+    """What `sign` writes. Raises UnreadableError."""
+    with scratch_folder() as folder:
+        out = folder / name
+        try:
+            sign(folder, out)
+            return out.read_bytes().rstrip() + b"\n"
+        except ImportError as error:
+            raise _lacking(error) from None
+        except Exception as error:  # of many packages; its text may hold the key
+            about = "; is the token there, and the PIN right?" if signer.key.startswith(PKCS11) else ""
+            raise UnreadableError(
+                f"--sign {signer.key}: the files could not be signed ({type(error).__name__}{about}); nothing"
+                " was sent"
+            ) from None
+
+
+def _lacking(error: ImportError) -> UnreadableError:
+    return UnreadableError(f"--sign: the package model-signing lacks {error.name}; {INSTALL}")
+
+
+def _config(signer: SigningKey) -> Any:
+    """The package's configuration that signs with the key."""
+    from model_signing import signing
+
+    config = signing.Config()
+    if signer.key == SIGSTORE:
+        return config.use_sigstore_signer(use_ambient_credentials=True)
+    if signer.key.startswith(PKCS11):
+        return config.use_pkcs11_signer(pkcs11_uri=_with_pin(signer))
+    password = signer.password if _is_encrypted(signer.key) else None
+    # the package hands it to cryptography, which takes bytes
+    return config.use_elliptic_key_signer(
+        private_key=signer.key, password=password.encode() if password else None
+    )
+
+
+def _with_pin(signer: SigningKey) -> str:
+    """The token's URI with the PIN of the environment, where it names no source of its own."""
+    if not signer.password or "pin-source" in signer.key:
+        return signer.key
+    pin = "".join(f"%{byte:02X}" for byte in signer.password.encode())
+    return f"{signer.key}{'&' if '?' in signer.key else '?'}pin-value={pin}"
+
+
+def _manifest_of(files: Sequence[UploadFile]) -> Any:
+    """A hashing configuration of the package that returns the known digests of `files`."""
+    from model_signing import manifest
+    from model_signing._hashing.hashing import Digest
+
+    kind = manifest.SerializationType.from_args(
+        {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": IGNORED}
+    )
+    digests = {file.name: file.sha256 for file in files}
+    items = [
+        kind.new_item(name, Digest("sha256", bytes.fromhex(sha256)))
+        for name, sha256 in sorted(digests.items())
+    ]
+    return hashing_of(manifest.Manifest("files", items, kind))
