@@ -14,13 +14,11 @@ from eaglectl.publishing.model_index import measured_with
 from eaglectl.publishing.provenance import digest_of
 
 # identifiers of the Hub that are an SPDX identifier in other letters
-SPDX = {
-    name.lower(): name
-    for name in (
-        "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CC-BY-4.0",
-        "CC-BY-SA-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "CC-BY-NC-ND-4.0", "ISC", "MPL-2.0", "Unlicense",
-    )
-}  # fmt: skip
+SPDX_NAMES = (
+    "Apache-2.0 MIT BSD-2-Clause BSD-3-Clause BSL-1.0 CC0-1.0 CC-BY-4.0 CC-BY-SA-4.0 CC-BY-NC-4.0"
+    " CC-BY-NC-SA-4.0 CC-BY-NC-ND-4.0 ISC MPL-2.0 Unlicense"
+)
+SPDX = {name.lower(): name for name in SPDX_NAMES.split()}
 HUB = "https://huggingface.co"
 DRAFTER, TARGET = "drafter", "target"
 
