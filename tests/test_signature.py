@@ -479,9 +479,9 @@ def test_provenance_outside_of_ci_names_no_machine(
     assert details["builder"]["id"] == "urn:eaglectl:no-ci" and "invocationId" not in details["metadata"]
     text = call("verify", signed, "--public-key", mine[1])
     assert "provenance verified" in text.out and "outside of CI" in text.out
-    assert "provenance.intoto.jsonl proves: the same signer states" in text.out
-    assert "not that the statement is true" in text.out
-    assert "model.sig proves: the files are those that were signed by the key" in text.out
+    assert "by provenance.intoto.jsonl  proved: the same signer states" in text.out
+    assert "not: that the statement is true" in text.out
+    assert "by model.sig  proved: the files are those that were signed by the key" in text.out
 
 
 def test_a_changed_statement_fails(signed: Path, mine: tuple[Path, Path]) -> None:

@@ -129,6 +129,16 @@ def test_what_the_hubs_client_keeps_is_no_difference(published: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "is_kept"), [("a" * 40 + ".json", True), ("a" * 64 + ".json", True), ("config.json", False)]
+)
+def test_the_clients_list_of_a_commit_is_left_aside(published: Path, name: str, is_kept: bool) -> None:
+    kept = published / ".cache/huggingface/trees" / name
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    assert call("verify", published).code == (0 if is_kept else 1)
+
+
 def test_without_a_list_nothing_is_compared(tmp_path: Path) -> None:
     done = call("verify", drafter_folder(tmp_path))
     assert done.code == 3 and "nothing to compare with" in done.err

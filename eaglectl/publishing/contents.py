@@ -14,7 +14,7 @@ from eaglectl.errors import UnreadableError
 # A clone's .git is no such thing: git runs what its config and hooks name.
 BOOKKEEPING = re.compile(
     r"\.gitattributes|\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG"
-    r"|(download|upload)/(.+/)?[^/]+\.(metadata|lock|incomplete))"
+    r"|trees/[0-9a-f]{40,64}\.json|(download|upload)/(.+/)?[^/]+\.(metadata|lock|incomplete))"
 )
 
 

@@ -43,7 +43,7 @@ def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
         found.append(
             Evidence(
                 PROVENANCE,
-                f"the same signer states how they were made: {provenance.how}",
+                f"the same signer states how they were made: {provenance.how.partition(': ')[2]}",
                 "that the statement is true: nothing was built again, and the run was not looked at",
             )
         )

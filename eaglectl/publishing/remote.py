@@ -22,6 +22,8 @@ Value = TypeVar("Value")
 MAX_PARENT = 40
 # what a Hub answers to a request that it does not know
 NO_SUCH_REQUEST = (404, 405, 501)
+# the first release of the client that exchanges a job's identity for a token (trusted publishers)
+OIDC_CLIENT = (1, 19)
 # open pull requests that are searched for the same files
 MAX_PULLS = 20
 
@@ -287,8 +289,13 @@ class Remote:
 
 
 def _token(repo: str) -> str | None:
-    from huggingface_hub import get_token
+    from huggingface_hub import __version__, get_token
 
+    if "HF_OIDC_RESOURCE" in os.environ and tuple(map(int, __version__.split(".")[:2])) < OIDC_CLIENT:
+        raise UnreadableError(
+            f"{repo}: HF_OIDC_RESOURCE asks for a token by the job's identity, which huggingface-hub 1.19 and"
+            f" newer can exchange, and this is {__version__}; run `pip install 'huggingface-hub>=1.19'`"
+        )
     try:
         token = get_token()
     except Exception as error:  # of the exchange with a trusted publisher; its text may hold a secret

@@ -46,7 +46,7 @@ def print_verification(console: Console, verification: "Verification") -> None:
         word = word.replace("signature", "provenance")
         console.print(Text.assemble("  ", (word, style), f"  {verification.provenance.how}"), soft_wrap=True)
     for part in evidence_of(verification):
-        console.print(f"  {part.name} proves: {part.proves}; not {part.leaves_open}", soft_wrap=True)
+        console.print(f"  by {part.name}  proved: {part.proves}; not: {part.leaves_open}", soft_wrap=True)
     if verification.others:
         about = f"  beside them, {len(verification.others)} files that the Hub or its client writes"
         console.print(Text(about, style="dim"), soft_wrap=True)
