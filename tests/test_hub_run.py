@@ -209,7 +209,9 @@ def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None
     from eaglectl import api
 
     plan = api.upload(
-        str(TINY / "eagle3"), "reader/drafter", api.UploadOptions(dry_run=True, target="org/target")
+        str(TINY / "eagle3"),
+        "reader/drafter",
+        api.UploadOptions(dry_run=True, target="org/target", card=api.CardAnswers("mit")),
     ).plan
     card = next(bytes(file.content) for file in plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
     assert "base_model: org/target\n" in card and "vllm serve org/target " in card
@@ -222,7 +224,9 @@ def test_what_smoke_measured_is_on_the_hub_as_results(hub: LoopbackHub, few: Pat
     measured = smoke(few, pair=(str(folder), *PAIR[1:]))
     assert (measured.code, measured.document["verdict"]) == (0, "pass")
     (tmp_path / "smoke.json").write_text(measured.out)
-    done = call("upload", folder, "reader/drafter", "--smoke", tmp_path / "smoke.json", "--eval-results")
+    answers = ("--license", "mit", "--base-model", "org/target")
+    measured_file = ("--smoke", tmp_path / "smoke.json", "--eval-results")
+    done = call("upload", folder, "reader/drafter", *answers, *measured_file)
     assert done.code == 0, done
     card = ModelCard(bytes(hub.repos["reader/drafter"].files()["README.md"].data).decode())  # type: ignore[arg-type]
     found = {one.metric_type: one for one in card.data.eval_results}

@@ -87,7 +87,11 @@ CASES: Mapping[str, Case] = {
     ),
     "validate --output": Case(("validate", "SOURCE", "--output", "json=OUT"), is_json, 30),
     "validate --page": Case(("validate", "SOURCE", "--page", "OUT"), is_page, 30),
-    "upload": Case(("upload", "TINY", "org/drafter"), lambda out: None, 10),
+    "upload": Case(
+        ("upload", "TINY", "org/drafter", "--license", "mit", "--base-model", "org/target"),
+        lambda out: None,
+        10,
+    ),
 }
 FAST = ("convert", "validate --output")
 
