@@ -227,6 +227,7 @@ def test_an_old_client_is_told_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_OIDC_RESOURCE", "org/drafter")
     monkeypatch.setattr("huggingface_hub.__version__", "1.18.0")
