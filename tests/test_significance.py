@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglectl.acceptance.sensitivity import find_fall
-from eaglectl.acceptance.significance import LEVEL, gain_p_value, holm, prompts_needed
+from eaglectl.acceptance.significance import (
+    LEVEL,
+    gain_effect,
+    gain_p_value,
+    holm,
+    prompts_needed,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +53,39 @@ def test_holm_corrects_upwards_and_keeps_the_order(p_values: list[float]) -> Non
     assert max(corrected) <= 1
 
 
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.70620), (2, 4.30265), (3, 3.18245), (4, 2.77645), (7, 2.36462), (15, 2.13145), (119, 1.98010)],
+)
+def test_the_quantiles_are_those_of_the_tables(freedom: int, quantile: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(quantile, rel=1e-5)
+
+
+def test_the_quantile_of_very_many_is_the_normal_one() -> None:
+    assert t_quantile(100_000) == pytest.approx(1.95998, abs=5e-5)
+
+
 def test_the_prompts_needed_are_the_fewest_that_show_the_gain() -> None:
     gains = np.array([1.0, -1.0, 2.0, 0.0, 1.5, -0.5])
-    count = prompts_needed(gains, 20)
+    effect = gain_effect(gains)
+    assert effect == pytest.approx(0.4226, abs=1e-4)
+    count = prompts_needed(effect, LEVEL / 20)
     assert count == 49
-    assert prompts_needed(np.array([1.0, -3.0]), 20) is None
-    assert prompts_needed(np.array([1.0]), 20) is None
-    assert prompts_needed(np.array([1.0, 1.0]), 20) is None
-    effect = gains / gains.std(ddof=1)
     for size, is_shown in ((count, True), (count - 1, False)):
         ranks = np.arange(size, dtype=np.float64)
         standard = (ranks - ranks.mean()) / ranks.std(ddof=1)
-        assert (gain_p_value(standard + effect.mean()) * 20 < LEVEL) is is_shown
+        assert (gain_p_value(standard + effect) * 20 < LEVEL) is is_shown
+
+
+def test_no_number_of_prompts_shows_what_is_no_gain() -> None:
+    assert prompts_needed(0.0, LEVEL) is None
+    assert prompts_needed(-1.0, LEVEL) is None
+    assert prompts_needed(1e-4, LEVEL) is None
+
+
+def test_a_gain_without_a_spread_has_no_effect_size() -> None:
+    assert gain_effect(np.array([1.0, 1.0])) is None
+    assert gain_effect(np.array([1.0])) is None
 
 
 def test_a_fall_of_acceptance_is_found_at_its_position() -> None:

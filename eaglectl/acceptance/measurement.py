@@ -12,14 +12,13 @@ on, where a bootstrap over prompts covers 78 to 80 % at 4 and 90 % at 16 (benchm
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+from eaglectl.acceptance.significance import LEVEL, prompts_needed, t_quantile
 from eaglectl.errors import UnreadableError
 
-LEVEL = 0.95
 # a drafter at or below either is dead, whatever thresholds were given
 DEAD_LENGTH = 1.05
 DEAD_POSITION_0 = 0.10
@@ -28,8 +27,6 @@ FEWEST_PROMPTS = 4
 FEWEST_DRAFTS = 50
 # with fewer prompts a ratio whose interval holds the tolerance decides nothing
 ENOUGH_PROMPTS = 16
-# quantiles at LEVEL for 1 and 2 degrees of freedom, where the expansion of `t_quantile` is off by over 0.2 %
-T_QUANTILES = {1: 12.7062, 2: 4.3027}
 
 NOTHING_DRAFTED = (
     "no draft was made, so there is nothing to measure; give longer prompts or more --max-tokens"
@@ -101,26 +98,16 @@ def ratio(results: Sequence[PromptResult], baseline: Sequence[PromptResult]) -> 
     return Estimate(value, max(value / spread, 1 / most), min(value * spread, most))
 
 
-def t_quantile(freedom: int, level: float = LEVEL) -> float:
-    """The t of a two-sided interval, within 0.2 %: Fisher's expansion about the normal quantile."""
-    if level == LEVEL and freedom in T_QUANTILES:
-        return T_QUANTILES[freedom]
-    z: float = NormalDist().inv_cdf((1 + level) / 2)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum((term / float(freedom**power) for power, term in enumerate(terms, 1)), 0.0)
-
-
-def prompts_needed(estimate: Estimate, bound: float, prompts: int) -> int | None:
+def prompts_to_reach(estimate: Estimate, bound: float, prompts: int) -> int | None:
     """About how many prompts would bring the interval's lower end to `bound`; None where none would."""
     if estimate.value <= bound:
         return None
     distance, width = math.log(estimate.value / bound), math.log(estimate.value / estimate.low)
-    return max(prompts, math.ceil(prompts * (width / distance) ** 2))
+    if width <= distance:
+        return prompts
+    deviation = width / t_quantile(max(prompts, 2) - 1) * math.sqrt(prompts)
+    needed = prompts_needed(distance / deviation, LEVEL / 2)
+    return None if needed is None else max(prompts, needed)
 
 
 def shortcomings(measured: Measurement) -> tuple[str, ...]:

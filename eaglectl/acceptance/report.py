@@ -11,7 +11,7 @@ from eaglectl.acceptance.measurement import (
     Measurement,
     PromptResult,
     measure,
-    prompts_needed,
+    prompts_to_reach,
     ratio,
     shortcomings,
     shortfalls,
@@ -206,14 +206,14 @@ def _set_ratio(
         return SetRatio(name, count, estimate, "fail", f"{where} is below --max-regression {least:g}")
     if count < FEWEST_PROMPTS or (estimate.low < least and count < ENOUGH_PROMPTS):
         # the interval of a prompt or two says nothing of how many are needed
-        found = prompts_needed(estimate, least, count) if count >= FEWEST_PROMPTS else None
+        found = prompts_to_reach(estimate, least, count) if count >= FEWEST_PROMPTS else None
         needed = max(found or 0, ENOUGH_PROMPTS)
         reason = f"{where}, prompts: {count}, cannot tell; give {needed} or more of this set"
         return SetRatio(name, count, estimate, "could-not-look", reason)
     if estimate.low >= least:
         return SetRatio(name, count, estimate, "pass")
     reason = f"{where} is not shown to reach --max-regression {least:g}: its lower bound must"
-    if enough := prompts_needed(estimate, least, count):
+    if enough := prompts_to_reach(estimate, least, count):
         reason += f" (about {enough} prompts of this set would show it, if the ratio stays)"
     return SetRatio(name, count, estimate, "fail", reason)
 

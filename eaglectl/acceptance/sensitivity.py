@@ -15,7 +15,7 @@ from eaglectl.acceptance.candidates import Candidate, candidates
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
 from eaglectl.acceptance.prompts import batches_by_length
-from eaglectl.acceptance.significance import LEVEL, gain_p_value, holm, prompts_needed
+from eaglectl.acceptance.significance import LEVEL, gain_effect, gain_p_value, holm, prompts_needed
 from eaglectl.acceptance.stage import Stage
 from eaglectl.errors import RefusedError
 from eaglectl.progress import Progress
@@ -118,7 +118,7 @@ def _judged(variant: Variant, gains: npt.NDArray[np.float64], tries: int) -> Var
         return replace(variant, outcome="slightly better") if is_sure else variant
     if is_sure:
         return replace(variant, outcome="better")
-    needed = prompts_needed(gains, tries)
+    needed = prompts_needed(gain_effect(gains) or 0.0, LEVEL / tries)
     if needed is not None:
         needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
     return replace(variant, outcome="too few prompts", prompts_needed=needed)

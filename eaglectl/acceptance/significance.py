@@ -1,13 +1,14 @@
-"""Whether a gain over prompts is beyond chance, among several that were tried."""
+"""Student's t over prompts: quantiles of intervals, whether a gain is beyond chance, prompts that show it."""
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 STEPS = 2000  # of the integral of a t distribution
-LEVEL = 0.05
+LEVEL = 0.05  # of tests; intervals are of 1 - LEVEL
 MOST_PROMPTS = 100_000  # beyond which no number of prompts is stated
 
 
@@ -15,11 +16,17 @@ def gain_p_value(gains: npt.NDArray[np.float64]) -> float:
     """One-sided p of a mean above 0 by Student's t over prompts; 1 for fewer than two, or no gain."""
     if len(gains) < 2 or gains.mean() <= 0:
         return 1.0
-    spread = float(gains.std(ddof=1))
+    effect = gain_effect(gains)
     # the same gain in every prompt: chance would need all the signs alike
-    if spread == 0:
+    if effect is None:
         return 0.5 ** len(gains)
-    return _t_tail(float(gains.mean()) / spread * math.sqrt(len(gains)), len(gains) - 1)
+    return t_tail(effect * math.sqrt(len(gains)), len(gains) - 1)
+
+
+def gain_effect(gains: npt.NDArray[np.float64]) -> float | None:
+    """The mean gain over its standard deviation; None where there is no spread to judge it by."""
+    spread = float(gains.std(ddof=1)) if len(gains) > 1 else 0.0
+    return float(gains.mean()) / spread if spread else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -32,20 +39,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def prompts_needed(gains: npt.NDArray[np.float64], tries: int) -> int | None:
-    """How many prompts like these make this gain significant among `tries` (Bonferroni).
+def prompts_needed(effect: float, p_value: float) -> int | None:
+    """The fewest prompts whose mean of `effect` standard deviations has a one-sided p below `p_value`.
 
-    None where there is no gain, or nothing to judge its spread by.
+    None for an effect of 0 or less, and where more than MOST_PROMPTS would be needed.
     """
-    if len(gains) < 2 or gains.mean() <= 0:
+    if effect <= 0:
         return None
-    spread = float(gains.std(ddof=1))
-    if spread == 0:
-        return None
-    effect = float(gains.mean()) / spread
 
     def is_enough(count: int) -> bool:
-        return _t_tail(effect * math.sqrt(count), count - 1) * tries < LEVEL
+        return t_tail(effect * math.sqrt(count), count - 1) < p_value
 
     high = 2
     while not is_enough(high):
@@ -59,12 +62,32 @@ def prompts_needed(gains: npt.NDArray[np.float64], tries: int) -> int | None:
     return high
 
 
-def _t_tail(t: float, freedom: int) -> float:
+@lru_cache(maxsize=1024)
+def t_quantile(freedom: int) -> float:
+    """The t of a two-sided interval of 1 - LEVEL."""
+    t = step = 1.0
+    # the tail is convex from 0 on, so that Newton's steps rise to the quantile and never pass it
+    while step > 1e-7 * t:
+        step = (t_tail(t, freedom) - LEVEL / 2) / _t_density(t, freedom)
+        t += step
+    return t
+
+
+def t_tail(t: float, freedom: int) -> float:
     """P(T > t) of Student's t: with t = sqrt(freedom) tan(a) the density is that of cos(a)^(freedom - 1)."""
-    half = math.pi / 2
     start = math.atan(t / math.sqrt(freedom))
+    # further on is less than a double can add
+    width = min(math.pi / 2 - start, 12 / math.sqrt(freedom))
     # logarithms, since high powers of a cosine underflow
-    log_norm = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
-    angles = np.linspace(start, half, STEPS, endpoint=False) + (half - start) / STEPS / 2
-    density = np.exp(log_norm + (freedom - 1) * np.log(np.cos(angles)))
-    return float(density.sum() * (half - start) / STEPS)
+    angles = start + (np.arange(STEPS) + 0.5) * width / STEPS
+    density = np.exp(_log_norm(freedom) + (freedom - 1) * np.log(np.cos(angles)))
+    return float(density.sum() * width / STEPS)
+
+
+def _t_density(t: float, freedom: int) -> float:
+    power = -(freedom + 1) / 2 * math.log1p(t * t / freedom)
+    return math.exp(_log_norm(freedom) + power) / math.sqrt(freedom)
+
+
+def _log_norm(freedom: int) -> float:
+    return math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
