@@ -1,153 +1,200 @@
-"""The sensitivity probe on the trained pair of fixtures/tiny: what it names, what it costs, and false alarms.
+"""The sensitivity probe on the trained pairs: what it names, false alarms, and what it costs.
 
-    python benchmarks/probe.py [--prompts 12] [--tokens 24] [faults] [alarms] [time]
+    python -m benchmarks.probe [faults] [alarms] [time] [--drafter PAIR/NAME ...] [--runs 30]
 
-`faults`: drafters stored otherwise (tests/stored_otherwise.py). `alarms`: good drafters on pieces of the
-prompt files. `time`: the probe and one smoke run, alternately. Run it in the folder of the checkout.
+`faults`: drafters stored otherwise (tests/stored_otherwise.py). `alarms`: healthy drafters, and their
+conversions to 3.1, each on prompts of its own, drawn from sources that were never trained on. `time`: one
+smoke run and the same with the probe, alternately. Prints the tables of README.md. Run it in the checkout.
 """
 
 import argparse
-import json
+import random
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.converting import ConvertOptions
+from eaglectl.api.upgrading import UpgradeOptions
+from tests.conftest import FIXTURES
+from tests.pairs import TABLE, TINY, Trained, write_prompts
 from tests.stored_otherwise import Misread, faults_of
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-LONGEST = {"tiny": 160}  # characters of a prompt: short ones are cheap
-DRAFTERS = {"tiny": ("eagle3", "eagle3.1")}
 REPEATS = 3
+# prompts, new tokens and k of the runs that look for false alarms, in turn
+ALARM_SETTINGS = ((12, 16, 3), (24, 16, 3), (12, 24, 2), (16, 20, 5), (8, 24, 3), (16, 16, 7))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Prompts of a run, and new tokens of each."""
+    """What a run of the probe is of."""
 
-    prompts: int
-    tokens: int
-    pairs: Sequence[str]
-
-
-def texts(pair: str) -> list[str]:
-    """All prompts of the tiny pair, cut for the pair."""
-    names = ("prompts", "gate", "calibration")
-    lines = [line for name in names for line in (FIXTURES / f"tiny/{name}.jsonl").read_text().splitlines()]
-    return [json.loads(line)["prompt"].strip()[: LONGEST[pair]] for line in lines]
+    max_tokens: int
+    k: int = 3
+    probe: str | None = "sensitivity"
 
 
-def write_prompts(folder: Path, chosen: Sequence[str]) -> Path:
-    path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in chosen))
-    return path
-
-
-def smoke(drafter: Path, pair: str, prompts: Path, tokens: int, probe: str | None) -> SmokeReport:
+def smoke(drafter: Path, trained: Trained, prompts: Path, settings: Settings) -> SmokeReport:
     options = api.SmokeOptions(
-        engine="reference", device="cpu", prompts=prompts, max_tokens=tokens, probe=probe
+        engine="reference",
+        device="cpu",
+        prompts=prompts,
+        max_tokens=settings.max_tokens,
+        k=settings.k,
+        probe=settings.probe,
     )
-    return api.smoke(str(drafter), str(FIXTURES / pair / "target"), options)
+    return api.smoke(str(drafter), str(trained.target), options)
 
 
-def good_drafters(scratch: Path, pairs: Sequence[str]) -> Iterator[tuple[str, str, Path]]:
-    """Pair, name and folder in vLLM's layout of each good drafter."""
-    for pair in pairs:
-        for name in DRAFTERS[pair]:
-            folder = scratch / f"{pair}-{name}"
-            target = str(FIXTURES / pair / "target")
-            api.convert(str(FIXTURES / pair / name), folder, ConvertOptions(target=target))
-            yield pair, name, folder
+# ------------------------------------------------------------------------------------------------ faults
 
 
-def show_faults(scratch: Path, settings: Settings) -> None:
-    """A row for each fault: acceptance length, what is named, the ratio, its p, whether it is the fault."""
-    for pair, name, good in good_drafters(scratch, settings.pairs):
-        if name != "eagle3":
-            continue
-        prompts = write_prompts(scratch, texts(pair)[: settings.prompts])
-        for number, fault in enumerate((Misread("none", ""), *faults_of(pair))):
-            folder = fault.apply(good, scratch / f"fault-{pair}-{number}")
-            report = smoke(folder, pair, prompts, settings.tokens, "sensitivity")
-            better = [variant for variant in report.variants if variant.is_better]
-            best = max(better, key=lambda variant: (variant.is_verified, variant.ratio.value), default=None)
-            named = (
-                "nothing" if best is None else f"{best.option} x{best.ratio.value:.3f} p {best.p_value:.1g}"
-            )
-            hints = [
-                f"{variant.name} x{variant.ratio.value:.3f} {variant.outcome} {variant.prompts_needed or ''}"
-                for variant in report.variants
-                if variant.outcome not in ("better", "no better")
-            ]
-            length, right = report.measured.length.value, (best.option if best else "") == fault.option
-            print(
-                f"{pair} | {fault.name} | {length:.2f} | {named} | {right} | {'; '.join(hints)}", flush=True
-            )
+def outcome(report: SmokeReport, option: str) -> str:
+    """What is named, or told of the reading `option`; its ratio and p."""
+    if (best := report.probed and report.probed.best) is not None:
+        return f"`{best.option.split()[-1]}` | {best.ratio.value:.2f} | {best.p_value:.1g}"
+    for variant in report.variants:
+        if variant.option == option and variant.outcome == "too few prompts":
+            needed = f"told: about {variant.prompts_needed} prompts would show it"
+            return f"{needed} | {variant.ratio.value:.2f} | {variant.p_value:.1g}"
+    return "nothing | | "
 
 
-def count_alarms(scratch: Path, settings: Settings) -> None:
-    """Good drafters on pieces of the prompts: how many are failed, and hints beside."""
-    runs = alarms = 0
-    for pair, name, good in good_drafters(scratch, settings.pairs):
-        pool = texts(pair)
-        for start in range(0, len(pool) - settings.prompts + 1, settings.prompts):
-            prompts = write_prompts(scratch, pool[start : start + settings.prompts])
-            report = smoke(good, pair, prompts, settings.tokens, "sensitivity")
-            named = [variant.name for variant in report.variants if variant.is_better]
-            hints = [
-                (variant.name, round(variant.ratio.value, 3), variant.outcome)
-                for variant in report.variants
-                if variant.outcome not in ("better", "no better")
-            ]
-            runs, alarms = runs + 1, alarms + bool(named)
-            print(f"{runs} {pair} {name} from {start}: {report.verdict} {named} {hints}", flush=True)
-    print(f"{alarms} alarms in {runs} runs", flush=True)
+def show_faults(scratch: Path, drafters: Sequence[Trained], _: int) -> None:
+    """A table for each drafter."""
+    for trained in drafters:
+        good = trained.converted(scratch / trained.key)
+        prompts = write_prompts(scratch / "prompts.jsonl", trained.texts()[: trained.prompts])
+        print(f"\n| {trained.key} | length | named | ratio | p |\n|---|---|---|---|---|", flush=True)
+        for fault in (Misread("none", ""), *faults_of(trained.key)):
+            folder = fault.apply(good, scratch / f"{trained.key}-{fault.name}")
+            report = smoke(folder, trained, prompts, Settings(trained.tokens))
+            length = report.measured.length.value
+            print(f"| {fault.name} | {length:.2f} | {outcome(report, fault.option)} |", flush=True)
 
 
-def show_times(scratch: Path) -> None:
-    """Seconds of the processor: a smoke run of 20 prompts of 64 tokens, and the same with the probe."""
-    pair, _, good = next(good_drafters(scratch, ["tiny"]))
-    lines = (FIXTURES / "tiny/gate.jsonl").read_text().splitlines()[:20]
-    prompts = write_prompts(scratch, [json.loads(line)["prompt"] for line in lines])
-    broken = faults_of(pair)[0].apply(good, scratch / "broken")
-    smoke(good, pair, prompts, 8, None)
-    for _ in range(REPEATS):
-        seconds = []
-        for folder, probe in ((good, None), (good, "sensitivity"), (broken, "sensitivity")):
-            start = time.process_time()
-            smoke(folder, pair, prompts, 64, probe)
-            seconds.append(time.process_time() - start)
-        plain, probed, fault = seconds
+# ------------------------------------------------------------------------------------------ false alarms
+
+
+def held_out(pair: str, count: int, seed: int) -> list[str]:
+    """Prompts that no drafter of the pair was trained on: code for `tiny`, English for `second`."""
+    sys.path.insert(0, str(FIXTURES / "tiny"))
+    import heldout
+
+    if pair == "tiny":
+        return [str(row["prompt"]).strip() for row in heldout.prompts(count, seed, 60, 160, "characters")]
+    draw = random.Random(seed)
+    texts = [text for _, source in heldout.sources(held_out=True) for text in heldout.docstrings(source)]
+    long = [" ".join(text.split()) for text in texts if len(text) > 200]
+    pieces = []
+    for text in draw.sample(long, count):
+        start = text.index(" ", draw.randrange(len(text) - 120)) + 1
+        pieces.append(text[start : start + draw.randint(24, 56)].strip())
+    return pieces
+
+
+def upgraded(trained: Trained, scratch: Path) -> Path:
+    """The drafter as EAGLE-3.1, calibrated on its pair's prompts."""
+    out, prompts = scratch / f"{trained.key}-upgraded", scratch / "calibration.jsonl"
+    write_prompts(prompts, trained.texts("calibration" if trained.pair == "tiny" else "prompts"))
+    options = UpgradeOptions(prompts=prompts, has_gate=False, device="cpu")
+    api.upgrade(str(trained.folder), out, options, ConvertOptions(target=str(trained.target)))
+    return out
+
+
+def healthy(drafters: Sequence[Trained], scratch: Path) -> Iterator[tuple[str, Trained, Path]]:
+    """What each is, and its folder in vLLM's layout: the drafters, and conversions to 3.1 of those of 3."""
+    for trained in drafters:
+        yield trained.key, trained, trained.converted(scratch / trained.key)
+        if trained.name != "eagle3.1":
+            yield f"{trained.key}, converted to 3.1", trained, upgraded(trained, scratch)
+
+
+def count_alarms(scratch: Path, drafters: Sequence[Trained], runs: int) -> None:
+    """Healthy drafters on prompts that no two of them share: how many are failed, and how many get a hint."""
+    print("\n| healthy drafter | runs | a reading named | told as too few prompts |\n|---|---|---|---|")
+    totals = [0, 0, 0]
+    for number, (title, trained, folder) in enumerate(healthy(drafters, scratch)):
+        counts = [0, 0, 0]
+        for run in range(runs):
+            count, tokens, k = ALARM_SETTINGS[run % len(ALARM_SETTINGS)]
+            texts = held_out(trained.pair, count, 1000 * hash_of(title) + run)
+            prompts = write_prompts(scratch / f"{number}-{run}.jsonl", texts)
+            report = smoke(folder, trained, prompts, Settings(tokens, k))
+            named = [variant for variant in report.variants if variant.is_better]
+            hints = [variant for variant in report.variants if variant.outcome == "too few prompts"]
+            for place, value in enumerate((1, bool(named), bool(hints))):
+                counts[place] += value
+            for variant in named:
+                print(
+                    f"alarm: {title} run {run}: {variant.option} x{variant.ratio.value:.3f}", file=sys.stderr
+                )
+        totals = [total + count for total, count in zip(totals, counts, strict=True)]
+        print(f"| {title} | {counts[0]} | {counts[1]} | {counts[2]} |", flush=True)
+    print(f"| all | {totals[0]} | {totals[1]} | {totals[2]} |")
+
+
+def hash_of(title: str) -> int:
+    """A number that stays from run to run."""
+    return sum(map(ord, title))
+
+
+# ------------------------------------------------------------------------------------------------ cost
+
+
+def show_times(scratch: Path, drafters: Sequence[Trained], _: int) -> None:
+    """Seconds of the processor: a smoke run, with the probe, and with it of a faulty drafter."""
+    print("\n| drafter | smoke, s | with the probe, s | ratio | of a faulty drafter |\n|---|---|---|---|---|")
+    for trained in drafters:
+        good = trained.converted(scratch / trained.key)
+        broken = faults_of(trained.key)[0].apply(good, scratch / f"{trained.key}-broken")
+        texts, tokens = trained.texts()[: trained.prompts], trained.tokens
+        if trained is TINY:
+            longer = Trained(trained.pair, trained.name, 20, 64, 10_000)
+            texts, tokens = longer.texts("gate")[:20], 64
+        prompts = write_prompts(scratch / "prompts.jsonl", texts)
+        smoke(good, trained, prompts, Settings(8, probe=None))
+        rows = []
+        for _ in range(REPEATS):
+            seconds = []
+            for folder, probe in ((good, None), (good, "sensitivity"), (broken, "sensitivity")):
+                start = time.process_time()
+                smoke(folder, trained, prompts, Settings(tokens, probe=probe))
+                seconds.append(time.process_time() - start)
+            rows.append(seconds)
+        plain, probed, fault = (median(column) for column in zip(*rows, strict=True))
+        what = f"{trained.key}, {len(texts)} prompts of {tokens} tokens"
         print(
-            f"smoke {plain:.1f} s, with the probe {probed:.1f} s (x{probed / plain:.2f}), of a faulty drafter"
-            f" {fault:.1f} s (x{fault / plain:.2f})",
+            f"| {what} | {plain:.1f} | {probed:.1f} | {probed / plain:.2f} | {fault / plain:.2f} |",
             flush=True,
         )
+
+
+Part = Callable[[Path, Sequence[Trained], int], None]
+PARTS: dict[str, Part] = {"faults": show_faults, "alarms": count_alarms, "time": show_times}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=["faults", "alarms", "time"])
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--pair", action="append", choices=list(DRAFTERS))
+    known = {trained.key: trained for trained in (*TABLE, EAGLE31)}
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    parser.add_argument("--drafter", action="append", choices=list(known))
+    parser.add_argument("--runs", type=int, default=30)
     options = parser.parse_args()
-    settings = Settings(options.prompts, options.tokens, options.pair or list(DRAFTERS))
-    parts = {
-        "faults": lambda folder: show_faults(folder, settings),
-        "alarms": lambda folder: count_alarms(folder, settings),
-        "time": show_times,
-    }
     for part in options.parts:
+        chosen = options.drafter or [key for key in known if part == "alarms" or key != EAGLE31.key]
         with tempfile.TemporaryDirectory() as scratch:
-            parts[part](Path(scratch))
+            PARTS[part](Path(scratch), [known[key] for key in chosen], options.runs)
 
+
+EAGLE31 = Trained("tiny", "eagle3.1", TINY.prompts, TINY.tokens, TINY.longest)
 
 if __name__ == "__main__":
     main()

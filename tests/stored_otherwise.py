@@ -59,17 +59,30 @@ def moved(tensors: Tensors, name: str, rows: Sequence[int] | None, blocks: Seque
 
 def in_pairs(tensors: Tensors, config: Mapping[str, Any]) -> None:
     """Rotary rows as neighbours, as Meta's own code stores them: 0, half, 1, half + 1 and so on."""
-    half = config["head_dim"] // 2
+    half = _rotary_size(config) // 2
     _rotary(tensors, config, [row for low in range(half) for row in (low, low + half)])
 
 
-def in_halves_twice(tensors: Tensors, config: Mapping[str, Any]) -> None:
-    """Rotary rows sorted into halves that were in halves already: 0, 2, 4 and so on, then 1, 3, 5."""
-    size = config["head_dim"]
+def in_halves(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """Rotary rows sorted into halves, in which they may be already: 0, 2, 4 and so on, then 1, 3, 5."""
+    size = _rotary_size(config)
     _rotary(tensors, config, [*range(0, size, 2), *range(1, size, 2)])
 
 
+def _rotary_size(config: Mapping[str, Any]) -> int:
+    return int(config.get("qk_rope_head_dim") or config["head_dim"])
+
+
 def _rotary(tensors: Tensors, config: Mapping[str, Any], places: Sequence[int]) -> None:
+    if rank := config.get("kv_lora_rank"):
+        nope, at = config["qk_nope_head_dim"], f"{LAYER}self_attn."
+        head = [*range(nope), *(nope + place for place in places)]
+        count = config["num_attention_heads"]
+        rows = [number * len(head) + row for number in range(count) for row in head]
+        moved(tensors, f"{at}q_b_proj.weight", rows, None)
+        latent = [*range(rank), *(rank + place for place in places)]
+        moved(tensors, f"{at}kv_a_proj_with_mqa.weight", latent, None)
+        return
     for part, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
         rows = [head * len(places) + place for head in range(config[key]) for place in places]
         moved(tensors, f"{LAYER}self_attn.{part}_proj.weight", rows, None)
@@ -81,37 +94,44 @@ def fc_blocks(*order: int) -> Callable[[Tensors, Mapping[str, Any]], None]:
 
 def heads(*order: int) -> Callable[[Tensors, Mapping[str, Any]], None]:
     def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
-        size = config["head_dim"]
+        part, size = "q_proj", config.get("head_dim")
+        if "kv_lora_rank" in config:
+            part, size = "q_b_proj", config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
         rows = [head * size + row for head in order for row in range(size)]
-        moved(tensors, f"{LAYER}self_attn.q_proj.weight", rows, None)
+        moved(tensors, f"{LAYER}self_attn.{part}.weight", rows, None)
 
     return change
 
 
 def input_halves(tensors: Tensors, config: Mapping[str, Any]) -> None:
-    for part in "qkv":
-        moved(tensors, f"{LAYER}self_attn.{part}_proj.weight", None, (1, 0))
+    parts = ("q_a_proj", "kv_a_proj_with_mqa") if "kv_lora_rank" in config else ("q_proj", "k_proj", "v_proj")
+    for part in parts:
+        moved(tensors, f"{LAYER}self_attn.{part}.weight", None, (1, 0))
 
 
 def rope(base: float) -> dict[str, Any]:
     return {"rope_theta": base, "rope_parameters": None, "rope_scaling": None}
 
 
-STORED = (
-    Misread("rotary rows as pairs", "--fix-reading rotary=interleaved", in_pairs),
-    Misread("rotary rows in halves twice", "--fix-reading rotary=halves-twice", in_halves_twice),
-    Misread("gate and up", "--fix-reading gate-up=exchanged", exchanged("mlp.gate_proj", "mlp.up_proj")),
-    Misread("two fc blocks", "--fix-reading fc-order=0,2,1", fc_blocks(0, 2, 1)),
-    Misread("fc blocks turned", "--fix-reading fc-order=2,0,1", fc_blocks(1, 2, 0)),
-    Misread("two norms", "--fix-reading norms=exchanged", exchanged("hidden_norm", "input_layernorm")),
-    Misread("embedding and state", "--fix-reading input=exchanged", input_halves),
-    Misread("k and v", "--fix-reading k-v=exchanged", exchanged("self_attn.k_proj", "self_attn.v_proj")),
-    Misread("query heads turned", "--fix-reading heads=3,0,1,2", heads(1, 2, 3, 0)),
+PAIRED = Misread("rotary rows as pairs", "--fix-reading rotary=interleaved", in_pairs)
+HALVED_TWICE = Misread("rotary rows in halves twice", "--fix-reading rotary=halves-twice", in_halves)
+GATE_UP = Misread("gate and up", "--fix-reading gate-up=exchanged", exchanged("mlp.gate_proj", "mlp.up_proj"))
+TWO_BLOCKS = Misread("two fc blocks", "--fix-reading fc-order=0,2,1", fc_blocks(0, 2, 1))
+TURNED_BLOCKS = Misread("fc blocks turned", "--fix-reading fc-order=2,0,1", fc_blocks(1, 2, 0))
+NORMS = Misread("two norms", "--fix-reading norms=exchanged", exchanged("hidden_norm", "input_layernorm"))
+INPUT = Misread("embedding and state", "--fix-reading input=exchanged", input_halves)
+KEY_VALUE = Misread(
+    "k and v", "--fix-reading k-v=exchanged", exchanged("self_attn.k_proj", "self_attn.v_proj")
 )
-GROUPED = Misread("query heads by columns", "--fix-reading heads=0,2,1,3", heads(0, 2, 1, 3))
 QUERY_KEY = Misread(
     "q and k", "--fix-reading q-k=exchanged", exchanged("self_attn.q_proj", "self_attn.k_proj")
 )
+FOUR_TURNED = Misread("query heads turned", "--fix-reading heads=3,0,1,2", heads(1, 2, 3, 0))
+THREE_TURNED = Misread("query heads turned", "--fix-reading heads=2,0,1", heads(1, 2, 0))
+GROUPED = Misread("query heads by columns", "--fix-reading heads=0,2,1,3", heads(0, 2, 1, 3))
+# what an MLA class rotates are pairs
+HALVED = Misread("rotary rows in halves", "--fix-reading rotary=halves", in_halves)
+PAIRED_TWICE = Misread("rotary rows as pairs twice", "--fix-reading rotary=interleaved-twice", in_pairs)
 NORM_OUTPUT = Misread("norm_output set", "--source-semantics norm_output=false", config={"norm_output": True})
 
 
@@ -119,8 +139,19 @@ def wrong_base(wrong: float, right: float) -> Misread:
     return Misread(f"rope base {wrong:.0f}", f"--source-semantics rope={right:.0f}", config=rope(wrong))
 
 
-def faults_of(pair: str) -> tuple[Misread, ...]:
-    """Every fault that the pair `tiny` or `second` can have: the second has as many key as query heads."""
-    if pair == "tiny":
-        return (*STORED, GROUPED, NORM_OUTPUT, wrong_base(100, 500000), wrong_base(10000, 500000))
-    return (*STORED, QUERY_KEY, NORM_OUTPUT, wrong_base(100, 10000), wrong_base(500000, 10000))
+ANY = (GATE_UP, TWO_BLOCKS, TURNED_BLOCKS, NORMS, INPUT)
+STORED = (PAIRED, HALVED_TWICE, *ANY, KEY_VALUE, FOUR_TURNED)
+
+
+def faults_of(drafter: str) -> tuple[Misread, ...]:
+    """Every fault that the drafter (PAIR/NAME) can have. That of `second` has as many key as query heads."""
+    match drafter:
+        case "tiny/eagle3":
+            return (*STORED, GROUPED, NORM_OUTPUT, wrong_base(100, 500000), wrong_base(10000, 500000))
+        case "second/eagle3":
+            stored = (PAIRED, HALVED_TWICE, *ANY, KEY_VALUE, QUERY_KEY, THREE_TURNED)
+        case "second/mla":
+            stored = (HALVED, PAIRED_TWICE, *ANY, THREE_TURNED)
+        case _:
+            raise KeyError(drafter)
+    return (*stored, NORM_OUTPUT, wrong_base(100, 10000), wrong_base(500000, 10000))

@@ -122,7 +122,7 @@ def test_a_fault_that_only_a_run_sees_ends_in_another_reading(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", faults_of("tiny"), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", faults_of("tiny/eagle3"), ids=lambda fault: fault.name)
 def test_tensors_stored_otherwise_end_in_another_reading(
     fault: Misread, good: dict[str, Path], prompts: Path, tmp_path: Path
 ) -> None:

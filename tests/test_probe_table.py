@@ -1,7 +1,8 @@
-"""The sensitivity probe on the trained pair: a fault is named or told, and the printed command mends it."""
+"""The sensitivity probe on trained drafters: benchmarks/README.md's tables hold, printed commands mend."""
 
-import json
 import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,72 @@ transformers = pytest.importorskip("transformers")
 
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.report import SmokeReport  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from tests.builders import call, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
+from tests.pairs import MLA, SECOND, TABLE, TINY, Trained, write_prompts  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
-from tests.tiny import TARGET  # noqa: E402
 
-TINY = FIXTURES / "tiny"
-LONGEST = 160  # characters of a prompt
-PROMPTS, TOKENS = 12, 20
-# the one that the fast tests run
-FAST = "gate and up"
-# these prompts may be too few for them
-WEAK = ("rotary rows as pairs", "rotary rows in halves twice", "two norms", "rope base 10000")
+FAST = "gate and up"  # the fault that the fast tests run
+NONE = Misread("none", "")
+CASES = [(trained, fault) for trained in TABLE for fault in (NONE, *faults_of(trained.key))]
+NEAR = 0.08  # lengths and ratios of another machine
 
 
-def prompts_file(folder: Path, name: str = "prompts", start: int = 0, count: int = PROMPTS) -> Path:
-    """Prompts of the tiny pair, cut, as a file."""
-    lines = (TINY / f"{name}.jsonl").read_text().splitlines()[start : start + count]
-    texts = [json.loads(line)["prompt"].strip()[:LONGEST] for line in lines]
-    path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-    return path
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: acceptance length, what was named (`KEY=VALUE`), told or nothing, and its ratio."""
+
+    length: float
+    named: str
+    ratio: str
+
+    @property
+    def is_told(self) -> bool:
+        """Whether these prompts are too few for the fault to be named, which the report says."""
+        return self.named.startswith("told: about ")
+
+
+def table_rows() -> Iterator[tuple[tuple[str, str], Row]]:
+    """(drafter, fault) and row, of the tables of benchmarks/README.md."""
+    keys, drafter = {trained.key for trained in TABLE}, ""
+    for line in (FIXTURES.parent / "benchmarks/README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] in keys and cells[1] == "length":
+            drafter = cells[0]
+        elif drafter and not line.startswith("|"):
+            drafter = ""
+        elif drafter and not cells[0].startswith("---"):
+            yield (drafter, cells[0]), Row(float(cells[1]), cells[2].strip("`"), cells[3])
+
+
+ROWS = dict(table_rows())
+# the faults of the tiny drafter that its prompts may be too few for
+WEAK = tuple(fault for (drafter, fault), row in ROWS.items() if drafter == TINY.key and row.is_told)
+
+
+def prompts_file(
+    folder: Path, name: str = "prompts", start: int = 0, count: int = TINY.prompts, trained: Trained = TINY
+) -> Path:
+    """Prompts of the pair, cut, as a file."""
+    return write_prompts(folder / "prompts.jsonl", trained.texts(name)[start : start + count])
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The EAGLE-3 drafter in vLLM's layout."""
-    folder = tmp_path_factory.mktemp("good") / "eagle3"
-    api.convert(str(TINY / "eagle3"), folder, ConvertOptions(target=str(TARGET)))
-    return folder
+def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Trained], Path]:
+    """The folder of a drafter in vLLM's layout."""
+    root = tmp_path_factory.mktemp("good")
+
+    def converted(trained: Trained) -> Path:
+        out = root / trained.key
+        return out if out.is_dir() else trained.converted(out)
+
+    return converted
 
 
-def probe(drafter: Path, prompts: Path, **given: Any) -> SmokeReport:
-    settings = {"engine": "reference", "device": "cpu", "max_tokens": TOKENS, "probe": "sensitivity", **given}
-    return api.smoke(str(drafter), str(TARGET), api.SmokeOptions(prompts=prompts, **settings))
+def probe(drafter: Path, prompts: Path, trained: Trained = TINY, **given: Any) -> SmokeReport:
+    settings = {"max_tokens": trained.tokens, "probe": "sensitivity", **given}
+    options = api.SmokeOptions(engine="reference", device="cpu", prompts=prompts, **settings)
+    return api.smoke(str(drafter), str(trained.target), options)
 
 
 def printed_command(report: SmokeReport) -> list[str]:
@@ -57,19 +89,44 @@ def printed_command(report: SmokeReport) -> list[str]:
     return arguments
 
 
+def test_the_tables_have_every_fault_and_no_other() -> None:
+    assert set(ROWS) == {(trained.key, fault.name) for trained, fault in CASES}
+
+
+@pytest.mark.parametrize(("trained", "fault"), CASES, ids=lambda value: getattr(value, "name", None))
+def test_every_fault_is_named_or_told_and_a_healthy_drafter_is_neither(
+    trained: Trained, fault: Misread
+) -> None:
+    row = ROWS[trained.key, fault.name]
+    if fault is NONE:
+        assert row.named == "nothing"
+    else:
+        assert row.is_told or row.named == fault.option.split()[-1]
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("trained", "fault"),
     [
-        pytest.param(fault, id=fault.name, marks=[] if fault.name == FAST else [pytest.mark.slow])
-        for fault in faults_of("tiny")
+        pytest.param(
+            trained,
+            fault,
+            id=f"{trained.key}: {fault.name}",
+            marks=[] if fault.name == FAST and trained is not SECOND else [pytest.mark.slow],
+        )
+        for trained, fault in CASES
     ],
 )
-def test_a_fault_is_named_and_the_printed_command_mends_it(
-    fault: Misread, good: Path, tmp_path: Path
+def test_the_table_holds_and_the_printed_command_mends(
+    trained: Trained, fault: Misread, good: Callable[[Trained], Path], tmp_path: Path
 ) -> None:
-    prompts = prompts_file(tmp_path)
-    report = probe(fault.apply(good, tmp_path / "broken"), prompts)
-    if fault.name in WEAK and not report.failures:
+    row, right = ROWS[trained.key, fault.name], good(trained)
+    prompts = prompts_file(tmp_path, count=trained.prompts, trained=trained)
+    report = probe(fault.apply(right, tmp_path / "broken"), prompts, trained)
+    assert report.measured.length.value == pytest.approx(row.length, abs=NEAR)
+    if fault is NONE:
+        assert report.verdict == "pass", report.failures
+        return
+    if row.is_told and not report.failures:
         (variant,) = (variant for variant in report.variants if variant.option == fault.option)
         assert variant.outcome == "too few prompts"
         assert any(note.startswith(variant.name) for note in report.notes)
@@ -79,35 +136,67 @@ def test_a_fault_is_named_and_the_printed_command_mends_it(
     assert fault.option in shlex.join(command)
     done = call(*command, "-o", str(tmp_path / "mended"))
     assert done.code == 0, done.err
-    mended, right = (folder / "model.safetensors" for folder in (tmp_path / "mended", good))
-    assert read_safetensors(mended) == read_safetensors(right)
+    mended = tmp_path / "mended/model.safetensors"
+    assert read_safetensors(mended) == read_safetensors(right / "model.safetensors")
     if fault.name == FAST:
-        again = probe(tmp_path / "mended", prompts)
+        again = probe(tmp_path / "mended", prompts, trained)
         assert not again.failures
-        assert again.measured.length.value > 1.2 * report.measured.length.value
+        assert again.measured.length.value > 1.1 * report.measured.length.value
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [0, 40, 80])
-def test_a_good_drafter_is_not_failed(start: int, good: Path, tmp_path: Path) -> None:
-    report = probe(good, prompts_file(tmp_path, "gate", start))
+@pytest.mark.parametrize(
+    ("trained", "name", "start"),
+    [(TINY, "gate", 0), (TINY, "gate", 80), (SECOND, "prompts", 48), (MLA, "prompts", 48)],
+    ids=lambda value: getattr(value, "key", value),
+)
+def test_a_good_drafter_is_not_failed(
+    trained: Trained, name: str, start: int, good: Callable[[Trained], Path], tmp_path: Path
+) -> None:
+    prompts = prompts_file(tmp_path, name, start, trained.prompts, trained)
+    report = probe(good(trained), prompts, trained)
     assert not report.failures
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("positions", "words"), [(90, "the probe leaves them out"), (16, "no reading was")])
 def test_drafts_past_the_drafters_positions_are_left_out_and_told(
-    positions: int, words: str, good: Path, tmp_path: Path
+    positions: int, words: str, good: Callable[[Trained], Path], tmp_path: Path
 ) -> None:
     short = Misread("short", "", config={"max_position_embeddings": positions})
-    report = probe(short.apply(good, tmp_path / "drafter"), prompts_file(tmp_path))
+    report = probe(short.apply(good(TINY), tmp_path / "drafter"), prompts_file(tmp_path))
     assert not report.failures
     assert any(words in note for note in report.notes), report.notes
 
 
-def test_a_gain_that_few_prompts_cannot_show_says_how_many_would(good: Path, tmp_path: Path) -> None:
-    fault = next(fault for fault in faults_of("tiny") if fault.name == FAST)
-    broken = fault.apply(good, tmp_path / "broken")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("positions", "words"),
+    [
+        (64, "the drafter's max_position_embeddings; the probe leaves them out"),
+        (256, "of a drafter that was"),
+    ],
+)
+def test_a_healthy_drafter_past_its_64_positions_is_not_failed(
+    positions: int, words: str, good: Callable[[Trained], Path], tmp_path: Path
+) -> None:
+    """Whether its config states how long the texts were that it was trained on, or the target's length."""
+    stated = Misread("stated", "", config={"max_position_embeddings": positions})
+    folder = stated.apply(good(SECOND), tmp_path / "drafter")
+    prompts = prompts_file(tmp_path, count=SECOND.prompts, trained=SECOND)
+    report = probe(folder, prompts, SECOND, max_tokens=128)
+    short = probe(folder, prompts, SECOND, probe=None)
+    assert report.measured.length.value < 0.9 * short.measured.length.value
+    assert not report.failures
+    assert not [variant for variant in report.variants if variant.is_better]
+    assert any(words in note for note in report.notes), report.notes
+
+
+def test_a_gain_that_few_prompts_cannot_show_says_how_many_would(
+    good: Callable[[Trained], Path], tmp_path: Path
+) -> None:
+    fault = next(fault for fault in faults_of(TINY.key) if fault.name == FAST)
+    broken = fault.apply(good(TINY), tmp_path / "broken")
     report = probe(broken, prompts_file(tmp_path, count=3), max_tokens=12)
     (variant,) = (variant for variant in report.variants if variant.option == fault.option)
     assert variant.outcome == "too few prompts"
