@@ -1,10 +1,11 @@
 """The sensitivity probe on the trained pairs: what it names, false alarms, and what it costs.
 
-    python -m benchmarks.probe [faults] [alarms] [time] [--drafter PAIR/NAME ...] [--runs 30]
+    python -m benchmarks.probe [faults] [late] [alarms] [time] [--drafter PAIR/NAME ...] [--runs 30]
 
-`faults`: drafters stored otherwise (tests/stored_otherwise.py). `alarms`: healthy drafters, and their
-conversions to 3.1, each on prompts of its own, drawn from sources that were never trained on. `time`: one
-smoke run and the same with the probe, alternately. Prints the tables of README.md. Run it in the checkout.
+`faults`: drafters stored otherwise (tests/stored_otherwise.py). `late`: a healthy one past the positions
+that it was trained on. `alarms`: healthy drafters, and their conversions to 3.1, each on prompts of its own,
+drawn from sources that were never trained on. `time`: one smoke run and the same with the probe, alternately.
+Prints the tables of README.md. Run it in the checkout.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.api.upgrading import UpgradeOptions
 from tests.conftest import FIXTURES
-from tests.pairs import TABLE, TINY, Trained, write_prompts
+from tests.pairs import SECOND, TABLE, TINY, Trained, write_prompts
 from tests.stored_otherwise import Misread, faults_of
 
 REPEATS = 3
@@ -58,11 +59,22 @@ def outcome(report: SmokeReport, option: str) -> str:
     """What is named, or told of the reading `option`; its ratio and p."""
     if (best := report.probed and report.probed.best) is not None:
         return f"`{best.option.split()[-1]}` | {best.ratio.value:.2f} | {best.p_value:.1g}"
-    for variant in report.variants:
-        if variant.option == option and variant.outcome == "too few prompts":
-            needed = f"told: about {variant.prompts_needed} prompts would show it"
-            return f"{needed} | {variant.ratio.value:.2f} | {variant.p_value:.1g}"
-    return "nothing | | "
+    variant = next((variant for variant in report.variants if variant.option == option), None)
+    if variant is None:
+        return "nothing | | "
+    said = "nothing"
+    if variant.outcome == "too few prompts":
+        said = f"told: about {variant.prompts_needed} prompts would show it"
+    return f"{said} | {variant.ratio.value:.2f} | {variant.p_value:.1g}"
+
+
+def seen_by_rules(folder: Path, good: Path, trained: Trained) -> str:
+    """Rules of `validate` that report on `folder` and not on the good drafter."""
+    found = []
+    for path in (folder, good):
+        judgement = api.validate(str(path), api.ValidateOptions(target=str(trained.target)))
+        found.append({finding.rule.id for finding in judgement.findings})
+    return ", ".join(sorted(found[0] - found[1]))
 
 
 def show_faults(scratch: Path, drafters: Sequence[Trained], _: int) -> None:
@@ -74,8 +86,26 @@ def show_faults(scratch: Path, drafters: Sequence[Trained], _: int) -> None:
         for fault in (Misread("none", ""), *faults_of(trained.key)):
             folder = fault.apply(good, scratch / f"{trained.key}-{fault.name}")
             report = smoke(folder, trained, prompts, Settings(trained.tokens))
-            length = report.measured.length.value
-            print(f"| {fault.name} | {length:.2f} | {outcome(report, fault.option)} |", flush=True)
+            length, seen = report.measured.length.value, outcome(report, fault.option)
+            if seen.startswith("nothing") and (ids := seen_by_rules(folder, good, trained)):
+                seen = seen.replace("nothing", f"{ids} of `validate`")
+            print(f"| {fault.name} | {length:.2f} | {seen} |", flush=True)
+
+
+def show_late(scratch: Path, _: Sequence[Trained], __: int) -> None:
+    """The second pair's healthy drafter past its 64 positions, which its config states or not."""
+    good = SECOND.converted(scratch / "good")
+    prompts = write_prompts(scratch / "prompts.jsonl", SECOND.texts()[: SECOND.prompts])
+    print("\n| max_position_embeddings | new tokens | length | named | note |\n|---|---|---|---|---|")
+    for positions, tokens in ((64, SECOND.tokens), (64, 96), (256, 96)):
+        config = {"max_position_embeddings": positions}
+        folder = Misread("late", "", config=config).apply(good, scratch / f"{positions}-{tokens}")
+        report = smoke(folder, SECOND, prompts, Settings(tokens))
+        named, _, _ = outcome(report, "").partition(" |")
+        notes = "; ".join(note for note in report.notes if "drafts begin" in note or "trained on" in note)
+        print(
+            f"| {positions} | {tokens} | {report.measured.length.value:.2f} | {named} | {notes} |", flush=True
+        )
 
 
 # ------------------------------------------------------------------------------------------ false alarms
@@ -176,7 +206,12 @@ def show_times(scratch: Path, drafters: Sequence[Trained], _: int) -> None:
 
 
 Part = Callable[[Path, Sequence[Trained], int], None]
-PARTS: dict[str, Part] = {"faults": show_faults, "alarms": count_alarms, "time": show_times}
+PARTS: dict[str, Part] = {
+    "faults": show_faults,
+    "late": show_late,
+    "alarms": count_alarms,
+    "time": show_times,
+}
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ class Trained:
         return [json.loads(line)["prompt"].strip()[: self.longest] for line in lines]
 
 
-TINY = Trained("tiny", "eagle3", prompts=12, tokens=20, longest=160)
+TINY = Trained("tiny", "eagle3", prompts=24, tokens=24, longest=160)
 SECOND = Trained("second", "eagle3", prompts=24, tokens=24, longest=60)
 MLA = Trained("second", "mla", prompts=24, tokens=24, longest=60)
 TABLE = (TINY, SECOND, MLA)

@@ -8,11 +8,16 @@ import pytest
 from eaglectl import api
 from eaglectl.api.converting import ConvertOptions
 from tests.builders import call, read_safetensors, refusal
-from tests.conftest import FIXTURES
-from tests.stored_otherwise import GROUPED, STORED, Misread
+from tests.pairs import MLA, SECOND, Trained
+from tests.stored_otherwise import GROUPED, QUERY_KEY, STORED, THREE_TURNED, Misread, faults_of
 from tests.tiny import TARGET, TINY
 
-SECOND = FIXTURES / "second"
+# faults that move tensors of an MLA drafter, and those that need as many key as query heads
+ELSEWHERE = [
+    *((MLA, fault) for fault in faults_of(MLA.key) if fault.option.startswith("--fix-reading")),
+    (SECOND, QUERY_KEY),
+    (SECOND, THREE_TURNED),
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +39,20 @@ def test_a_repair_gives_the_bytes_of_the_good_drafter(fault: Misread, good: Path
     done = call("convert", broken, "-o", tmp_path / "out", "--target", TARGET, *fault.option.split())
     assert done.code == 0, done.err
     assert tensors_of(tmp_path / "out") == tensors_of(good)
+
+
+@pytest.mark.parametrize(
+    ("trained", "fault"), ELSEWHERE, ids=[f"{trained.name}: {fault.name}" for trained, fault in ELSEWHERE]
+)
+def test_a_repair_of_other_attention_gives_the_bytes_of_the_good_drafter(
+    trained: Trained, fault: Misread, tmp_path: Path
+) -> None:
+    right = trained.converted(tmp_path / "good")
+    broken = fault.apply(right, tmp_path / "broken")
+    assert tensors_of(broken) != tensors_of(right)
+    done = call("convert", broken, "-o", tmp_path / "out", "--target", trained.target, *fault.option.split())
+    assert done.code == 0, done.err
+    assert tensors_of(tmp_path / "out") == tensors_of(right)
 
 
 def test_a_repair_is_a_named_step_and_is_recorded(good: Path, tmp_path: Path) -> None:
