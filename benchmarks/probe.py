@@ -97,7 +97,7 @@ def show_late(scratch: Path, _: Sequence[Trained], __: int) -> None:
     good = SECOND.converted(scratch / "good")
     prompts = write_prompts(scratch / "prompts.jsonl", SECOND.texts()[: SECOND.prompts])
     print("\n| max_position_embeddings | new tokens | length | named | note |\n|---|---|---|---|---|")
-    for positions, tokens in ((64, SECOND.tokens), (64, 96), (256, 96)):
+    for positions, tokens in ((64, SECOND.tokens), (64, 128), (256, 128)):
         config = {"max_position_embeddings": positions}
         folder = Misread("late", "", config=config).apply(good, scratch / f"{positions}-{tokens}")
         report = smoke(folder, SECOND, prompts, Settings(tokens))

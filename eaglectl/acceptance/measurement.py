@@ -6,7 +6,7 @@ forward pass of the target yields.
 Tokens of one prompt are not independent, so intervals are over prompts: Student's t with the variance of a
 ratio estimator. A rate gets Wilson's interval at its effective number of drafts, which stays within 0 and 1;
 a ratio of lengths is taken as a logarithm. On the pair of fixtures/tiny they cover 94 to 100 % from 2 prompts
-on, where a bootstrap over prompts covers 78 to 80 % at 4 and 90 % at 16 (benchmarks/intervals.py).
+on, where a bootstrap over prompts covers 79 to 80 % at 4 and 91 % at 16 (benchmarks/intervals.py).
 """
 
 import math
