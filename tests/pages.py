@@ -6,6 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 TAGS = {
     "html",
@@ -43,9 +44,15 @@ TAGS = {
     "td",
     "details",
     "summary",
+    "figure",
+    "figcaption",
+    "wbr",
     "svg",
+    "desc",
     "rect",
     "line",
+    "path",
+    "text",
 }
 ATTRIBUTES = {
     "lang",
@@ -68,15 +75,24 @@ ATTRIBUTES = {
     "x2",
     "y1",
     "y2",
+    "x",
+    "y",
+    "d",
+    "text-anchor",
 }
-INLINE = {"a", "span", "strong", "b", "code"}
+INLINE = {"a", "span", "strong", "b", "code", "wbr"}
+VOID = {"meta", "wbr"}
 
 
 @dataclass
 class Read:
-    """A page that was read: its text, title, tags, links, the anchors they may lead to, headings."""
+    """A page that was read: its text, title, tags, links, the anchors they may lead to, headings.
+
+    `hover` is the text of pictures that is shown where the pointer rests, and is not in `text`.
+    """
 
     text: str = ""
+    hover: str = ""
     title: str = ""
     style: str = ""
     policy: str = ""
@@ -113,6 +129,20 @@ def read_page(page: str) -> Read:
     return read
 
 
+def pictures(page: str) -> list[ElementTree.Element]:
+    """Every picture of a page that screen readers name; each is well-formed XML with a title."""
+    found, depth, start = [], 0, 0
+    for tag in re.finditer(r"<(/?)svg\b", page):
+        if not tag[1] and depth == 0:
+            start = tag.start()
+        depth += -1 if tag[1] else 1
+        if depth == 0:
+            found.append(ElementTree.fromstring(f"{page[start : tag.start()]}</svg>"))
+    named = [picture for picture in found if picture.get("role") == "img"]
+    assert all(picture.findtext("title") for picture in named)
+    return named
+
+
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -132,10 +162,15 @@ class _Reader(HTMLParser):
         if values.get("http-equiv"):
             assert values["http-equiv"] == "Content-Security-Policy"
             self.page.policy = values["content"] or ""
-        if values.get("class") != "option":  # made of words
+        if tag == "svg" and "svg" not in self.open:
+            has_name, is_hidden = values.get("role") == "img", values.get("aria-hidden") == "true"
+            assert has_name != is_hidden, "a picture is named, or hidden from screen readers"
+        if tag == "title" and "svg" in self.open:
+            self.page.hover += " "
+        elif values.get("class") != "option" and tag != "wbr":  # made of words
             self.page.tags.append(tag)
         self.page.text += "" if tag in INLINE else " "
-        if tag != "meta":
+        if tag not in VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -146,6 +181,8 @@ class _Reader(HTMLParser):
         match self.open[-1:]:
             case ["style"]:
                 self.page.style += data
+            case ["title" | "desc"] if "svg" in self.open:
+                self.page.hover += data
             case ["title"]:
                 self.page.title += data
             case []:

@@ -39,7 +39,7 @@ from eaglectl.validation.rule import Match, Rule
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
-from tests.pages import read_page
+from tests.pages import pictures, read_page
 
 READABLE = [case for case in CASES if not case.is_pickled]
 NATIVE = str(FIXTURES / "producers/vllm/native")
@@ -253,10 +253,16 @@ def test_several_inspections_share_a_page_with_what_failed() -> None:
 
 def test_acceptance_by_position_is_drawn_with_its_intervals() -> None:
     report = smoke_report()
-    page, first = eaglectl.render_page(report), report.measured.per_position[0]
-    assert read_page(page).tags.count("svg") == 3
-    assert f'<rect class="share" width="{first.value:.2%}" height="18"></rect>' in page
-    assert f'<line x1="{first.low:.2%}" x2="{first.high:.2%}" y1="9" y2="9"></line>' in page
+    drawn, first = pictures(eaglectl.render_page(report))[: report.k], report.measured.per_position[0]
+    assert [picture.findtext("title") for picture in drawn] == [
+        f"{share.value:.1%} [{share.low:.1%}, {share.high:.1%}]" for share in report.measured.per_position
+    ]
+    bar = drawn[0].find("rect[@class='share']")
+    assert bar is not None and bar.get("width") == f"{100 * first.value:.4g}%"
+    interval, *_ = drawn[0].findall("line[@class='interval']")
+    assert (interval.get("x1"), interval.get("x2")) == tuple(
+        f"{100 * x:.4g}%" for x in (first.low, first.high)
+    )
 
 
 def test_a_finding_leads_to_what_its_rule_is_about() -> None:
@@ -525,4 +531,4 @@ def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.C
     assert (code, document["verdict"]) == (3, "could-not-look")
     assert read.title.startswith("COULD-NOT-LOOK")
     assert f"{document['acceptance_length']:.3f}" in read.words
-    assert read.tags.count("svg") == 3
+    assert len(pictures(page.read_text(encoding="utf-8"))) == 3

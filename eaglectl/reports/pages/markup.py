@@ -7,7 +7,7 @@ from eaglectl.text import printable
 
 # the most rows of a table
 MOST_ROWS = 200
-VOID = ("meta",)
+VOID = ("meta", "wbr")
 
 
 class Markup(str):

@@ -1,10 +1,14 @@
 """The page of `smoke`: the verdict, acceptance by position as bars with intervals, and the probes."""
 
+from collections.abc import Callable, Sequence
+
+from eaglectl.acceptance.measurement import Estimate
+from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports import acceptance as shared
-from eaglectl.reports.pages.bars import position_rows
 from eaglectl.reports.pages.frame import Page
 from eaglectl.reports.pages.markup import Markup, element, join, mark, pairs, remarks, section, table
+from eaglectl.reports.pages.svg import Bar, Scale, Series, bars, fitted, legend, lines
 
 TONES = {
     "pass": "good",
@@ -15,6 +19,14 @@ TONES = {
     "yes": "bad",
     "no": "good",
 }
+SHARES = Scale(0, 1)
+# what is drawn by depth: a title, the values of a condition, and where the scale begins
+DRIFT: tuple[tuple[str, Callable[[DriftCondition], Sequence[float]], float], ...] = (
+    ("accepted / drafts", lambda condition: [share.value for share in condition.measured.per_position], 0),
+    ("RMS of the fed-back state, over depth 0", lambda condition: condition.state_growth, 1),
+    ("attention on the first token", lambda condition: condition.attention_on_first, 0),
+    ("attention on own drafts", lambda condition: condition.attention_on_own, 0),
+)
 
 
 def smoke_page(report: SmokeReport) -> Page:
@@ -25,16 +37,13 @@ def smoke_page(report: SmokeReport) -> Page:
 
 def _body(report: SmokeReport) -> Markup:
     findings = [(kind, TONES[kind], text) for kind, text in shared.reasons(report)]
-    positions = table(
-        "Acceptance by position", ("", "accepted", ""), position_rows(report.measured.per_position), "figures"
-    )
     return join(
         [
             section("Findings", remarks(findings)),
             section("Run", pairs(shared.facts(report))),
             section(
                 "Acceptance",
-                positions,
+                _positions(report.measured.per_position),
                 _table("Acceptance", shared.acceptance(report), "figures"),
                 about=shared.DEFINITION,
             ),
@@ -51,7 +60,14 @@ def _against(report: SmokeReport) -> Markup | None:
         return None
     title = f"against {report.against.source}"
     text = element("p", shared.compared(report.against))
-    return section(title, text, _table(title, shared.set_ratios(report.against)))
+    least = report.against.max_regression
+    rows = [
+        Bar(part.name, part.ratio.value, *_in_words(part.ratio), TONES[part.outcome])
+        for part in report.against.sets
+    ]
+    caption = f"ratio of the acceptance lengths on each set, with its interval; the dashed line is {least:g}"
+    drawn = _ratios(caption, rows, least)
+    return section(title, text, drawn, _table(title, shared.set_ratios(report.against)))
 
 
 def _variants(report: SmokeReport) -> Markup | None:
@@ -59,16 +75,62 @@ def _variants(report: SmokeReport) -> Markup | None:
         return None
     title = shared.VARIANTS_TITLE
     rows = ((*cells, mark(better, TONES[better])) for *cells, better in shared.variants(report))
-    return section(title, table(title, shared.VARIANT_HEAD, rows, "figures"), about=shared.RATIO)
+    tones = {True: "bad", False: ""}
+    ratios = [
+        Bar(variant.name, variant.ratio.value, *_in_words(variant.ratio), tones[variant.is_better])
+        for variant in report.variants
+    ]
+    drawn = _ratios("ratio to the stated reading, with its interval; the dashed line is 1", ratios, 1.0)
+    return section(title, drawn, table(title, shared.VARIANT_HEAD, rows, "figures"), about=shared.RATIO)
 
 
 def _drift(report: SmokeReport) -> Markup | None:
     if not report.drift_conditions:
         return None
     title = shared.DRIFT_TITLE
-    return section(title, _table(title, shared.drift(report)), about=shared.DRIFT_CELLS)
+    names = legend([condition.name for condition in report.drift_conditions])
+    panels = [_panel(name, report.drift_conditions, values, origin) for name, values, origin in DRIFT]
+    drawn = element("div", *panels, class_="panels")
+    return section(title, names, drawn, _table(title, shared.drift(report)), about=shared.DRIFT_CELLS)
+
+
+def _panel(
+    title: str,
+    conditions: Sequence[DriftCondition],
+    values: Callable[[DriftCondition], Sequence[float]],
+    origin: float,
+) -> Markup:
+    """Return one figure of the drift probe by depth, a line for each condition."""
+    series = [Series(condition.name, values(condition)) for condition in conditions]
+    scale = fitted((value for row in series for value in row.values), origin=origin)
+    depths = [str(depth) for depth in range(max(len(row.values) for row in series))]
+    is_share = origin == 0
+    ticks = [(value, f"{100 * value:g}%" if is_share else f"x{value:g}") for value in scale.ticks()]
+    drawn = lines(f"{title}, by depth", depths, series, scale, ticks)
+    return element("figure", element("figcaption", f"{title}, by depth"), drawn)
 
 
 def _table(label: str, cells: shared.Cells, kind: str = "") -> Markup:
     head, *rows = cells
     return table(label, head, rows, kind)
+
+
+def _positions(shares: Sequence[Estimate]) -> Markup:
+    rows = [
+        Bar(f"position {position}", share.value, shared.share(share), (share.low, share.high))
+        for position, share in enumerate(shares)
+    ]
+    ticks = [(value, f"{value:.0%}") for value in SHARES.ticks()]
+    return bars("accepted at each position of a draft, with its interval", rows, SHARES, ticks)
+
+
+def _ratios(caption: str, rows: Sequence[Bar], reference: float) -> Markup:
+    """Return ratios as bars that start at 1, with their intervals."""
+    ends = [end for row in rows for end in row.interval or ()]
+    scale = fitted([reference, *(row.value for row in rows), *ends], origin=1.0)
+    ticks = [(value, f"{value:g}") for value in scale.ticks()]
+    return bars(caption, rows, scale, ticks, origin=1.0, reference=reference)
+
+
+def _in_words(ratio: Estimate) -> tuple[str, tuple[float, float]]:
+    return shared.estimate(ratio), (ratio.low, ratio.high)
