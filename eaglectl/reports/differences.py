@@ -70,10 +70,11 @@ def figures(pair: "TensorPair") -> tuple[str, str, str]:
     share = f"{numbers.differing:,} of {numbers.count:,}"
     if numbers.not_finite:
         share += f" ({numbers.not_finite:,} not finite)"
-    return share, _figure(numbers.max_abs), _figure(numbers.relative_rms)
+    return share, figure(numbers.max_abs), figure(numbers.relative_rms)
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
+    """Return a number of three digits, or "-" for none."""
     return "-" if value is None else f"{value:.3g}"
 
 

@@ -27,6 +27,8 @@ MOST_NOTES = 20
 SERVED_TITLE = "Served as stored"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
+# a target of more layers is not drawn
+DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
 FED_BACK = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}
 VOCABULARY_MAPS = ("d2t", "t2d")
@@ -41,6 +43,55 @@ class ServedRow:
     releases: str
     outcome: str
     reasons: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedSet:
+    """Boundaries that the named engines capture, and a word of AS_TRAINED."""
+
+    engines: tuple[str, ...]
+    boundaries: tuple[int, ...]
+    as_trained: str
+
+    def mark(self, boundary: int, trained: Sequence[int]) -> str:
+        """What a boundary is: "good" trained and captured, "bad" or "doubt" captured, "missing" trained."""
+        if boundary in self.boundaries:
+            if boundary in trained:
+                return "good"
+            return "bad" if trained else "doubt"
+        return "missing" if boundary in trained else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded."""
+
+    end: int
+    depth: int | None
+    trained: tuple[int, ...]
+    captured: tuple[CapturedSet, ...]
+
+
+def layer_strip(inspection: Inspection) -> Strip | None:
+    """Return what was trained and what engines capture on the target's layers; None where it is not drawn."""
+    trained, depth = inspection.drafter.aux.boundaries or (), inspection.drafter.target.depth
+    engines: dict[tuple[tuple[int, ...], str], list[str]] = {}
+    for captured in inspection.captured_layers:
+        if captured.boundaries is not None:
+            as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
+            engines.setdefault((captured.boundaries, as_trained), []).append(captured.engine)
+    sets = [CapturedSet(tuple(names), *key) for key, names in engines.items()]
+    every = {*trained, *(boundary for part in sets for boundary in part.boundaries)}
+    if not every or min(every) < 0 or max(*every, depth or 0) > DEEPEST:
+        return None
+    return Strip(max(*every, depth or 0), depth, trained, tuple(sets))
+
+
+def strip_title(strip: Strip) -> str:
+    """Return what a strip shows, and its depth."""
+    depth = f"the {strip.depth} layers of the target" if strip.depth else "layers of the target"
+    unknown = "" if strip.depth else "; how many it has is not known"
+    return f"{depth}: a mark at b is the hidden state that enters layer b{unknown}"
 
 
 def headline(drafter: Drafter) -> tuple[str, str, str]:

@@ -13,10 +13,12 @@ from eaglectl.reports.pages.markup import (
     folded,
     join,
     mark,
+    name,
     pairs,
     section,
     table,
 )
+from eaglectl.reports.pages.svg import Bar, bars, fitted, fitted_log
 from eaglectl.reports.wording import plural
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 TONES = {"equal": "good", "differs": "bad", "same-headers": "doubt", "could-not-look": "doubt"}
 FACT_TONES = {"differs": "bad", "unknown": "doubt"}
+# the largest over the smallest relative RMS that one linear scale shows
+WIDEST = 50
 
 
 def comparison_page(comparison: "Comparison") -> Page:
@@ -31,16 +35,16 @@ def comparison_page(comparison: "Comparison") -> Page:
     sides = (("A", comparison.a), ("B", comparison.b))
     rows = (
         (
-            name,
+            letter,
             join(
                 [
-                    element("span", side.source, class_="subject"),
+                    element("span", name(side.source), class_="subject"),
                     " ",
                     element("span", f"({differences.about(side)})", class_="quiet"),
                 ]
             ),
         )
-        for name, side in sides
+        for letter, side in sides
     )
     lead = join(
         [element("p", element("strong", differences.sentence(comparison)), class_="lead"), pairs(rows)]
@@ -57,7 +61,9 @@ def _body(comparison: "Comparison") -> Markup:
         map(_tensor, differences.shown_tensors(comparison)),
     )
     remarked = [pair for pair in comparison.tensors if pair.remark]
-    remarks = [element("li", element("code", pair.name), f": {pair.remark}") for pair in remarked[:MOST_ROWS]]
+    remarks = [
+        element("li", element("code", name(pair.name)), f": {pair.remark}") for pair in remarked[:MOST_ROWS]
+    ]
     if len(remarked) > MOST_ROWS:
         remarks.append(element("li", f"and {len(remarked) - MOST_ROWS:,} more; --json lists all"))
     return join(
@@ -65,6 +71,7 @@ def _body(comparison: "Comparison") -> Markup:
             section("Meaning", facts, about=differences.count_facts(comparison)),
             section(
                 "Tensors",
+                _distances(comparison),
                 tensors,
                 element("ul", *remarks) if remarks else None,
                 about=differences.count_tensors(comparison),
@@ -86,8 +93,27 @@ def _fact(fact: "Fact") -> Sequence[Content]:
 
 
 def _tensor(pair: "TensorPair") -> Sequence[Content]:
-    name = element("code", pair.name)
-    return mark(name, "bad") if pair.differs else name, differences.how(pair), *differences.figures(pair)
+    shown = element("code", name(pair.name))
+    return mark(shown, "bad") if pair.differs else shown, differences.how(pair), *differences.figures(pair)
+
+
+def _distances(comparison: "Comparison") -> Markup:
+    """Return the relative RMS of each tensor whose numbers differ as a bar."""
+    distances = [
+        (pair.name, pair.numbers.relative_rms)
+        for pair in differences.shown_tensors(comparison)
+        if pair.numbers and pair.numbers.relative_rms is not None
+    ]
+    values = [value for _, value in distances if value > 0]
+    is_log = bool(values) and max(values) > WIDEST * min(values)
+    scale = fitted_log(values) if is_log else fitted(values)
+    rows = [
+        Bar(element("code", name(tensor)), value, differences.figure(value), tone="share")
+        for tensor, value in distances
+    ]
+    ticks = [(value, f"{value:g}") for value in scale.ticks()]
+    note = "; the scale is logarithmic" if is_log else ""
+    return bars(f"relative RMS: RMS of A - B over RMS of A{note}", rows, scale, ticks)
 
 
 def _spelling(spelling: "Spelling") -> Markup | None:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 import eaglectl
-from eaglectl.reports.pages.markup import Content, Markup, element, filled, mark
+from eaglectl.reports.pages.markup import Content, Markup, element, filled, mark, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Page:
 def frame(page: Page) -> str:
     """Return the whole document; the same page gives the same bytes."""
     head = element("head", *_head(page))
-    subject = filled("span", page.subject, class_="subject")
+    subject = filled("span", name(page.subject), class_="subject")
     title = element("h1", mark(page.verdict, page.tone), " ", subject)
     header = element("header", element("p", _made_by(page), class_="about"), title, page.lead)
     body = element("body", header, element("main", page.body))

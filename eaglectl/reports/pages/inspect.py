@@ -13,17 +13,28 @@ from eaglectl.reports.pages.markup import (
     filled,
     join,
     mark,
+    name,
     pairs,
     remarks,
     section,
     table,
 )
+from eaglectl.reports.pages.svg import CROSS, DIAMOND, DOT, Cell, Scale, axis, picture, rect, shape, timelines
 from eaglectl.reports.wording import trained_layers
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.text import printable
 
 TONES = {"as trained": "good", "differs": "bad", "fails": "bad", "unknown": "doubt"}
 AS_TRAINED_TONES = {"yes": "good", "no": "bad", "unknown": "doubt"}
+STRIP_WORDS = {"yes": "as trained", "no": "not as trained", "unknown": "unknown whether as trained"}
+MARK_WORDS = {
+    "trained": "trained",
+    "good": "trained and captured",
+    "bad": "captured, and not trained",
+    "doubt": "captured; unknown whether trained",
+    "missing": "trained, and not captured",
+}
+MARK_SHAPES = {"trained": DOT, "good": DOT, "bad": CROSS, "doubt": DIAMOND, "missing": DOT}
 LEVEL_TONES = {"problem": "bad", "question": "doubt", "warning": "doubt", "note": "plain"}
 
 
@@ -40,22 +51,22 @@ def inspect_page(
     rows = map(_overview_row, range(len(results)), names, results)
     overview = section("Checkpoints", table("Checkpoints", ("checkpoint", "what it is"), rows))
     articles = (
-        _article(number, name, result, has_tensors=has_tensors)
-        for number, (name, result) in enumerate(zip(names, results, strict=True))
+        _article(number, source, result, has_tensors=has_tensors)
+        for number, (source, result) in enumerate(zip(names, results, strict=True))
     )
     verdict = f"{len(results) - failed} of {len(results)} checkpoints inspected"
     return Page("inspect", verdict, tone, "", NOTHING, join([overview, *articles]))
 
 
-def _overview_row(number: int, name: str, result: Inspection | FailedSource) -> Sequence[Content]:
-    link = element("a", name, href=f"#checkpoint-{number}")
+def _overview_row(number: int, source: str, result: Inspection | FailedSource) -> Sequence[Content]:
+    link = element("a", name(source), href=f"#checkpoint-{number}")
     if isinstance(result, FailedSource):
         return link, mark("not inspected", "doubt")
     return link, join(shared.headline(result.drafter)[:2])
 
 
-def _article(number: int, name: str, result: Inspection | FailedSource, *, has_tensors: bool) -> Markup:
-    title = element("h2", name, class_="subject", id=f"checkpoint-{number}")
+def _article(number: int, source: str, result: Inspection | FailedSource, *, has_tensors: bool) -> Markup:
+    title = element("h2", name(source), class_="subject", id=f"checkpoint-{number}")
     if isinstance(result, FailedSource):
         message = element("p", mark("not inspected", "doubt"), f": {printable(result.message)}")
         return element("article", title, message)
@@ -72,17 +83,60 @@ def _lead(version: str, producer: str, evidence: str) -> Markup:
 def _body(inspection: Inspection, level: int, *, has_tensors: bool) -> Markup:
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     served = map(_served_row, shared.served_rows(inspection))
+    aux = table("Aux layers", shared.AUX_HEAD, _aux_rows(inspection))
+    releases = table(shared.SERVED_TITLE, shared.SERVED_HEAD, served)
     launches = ((engine, command(line)) for engine, line in shared.serve_commands(inspection))
     parts = (
         ("Network", pairs(shared.facts(inspection)), ""),
-        ("Aux layers", table("Aux layers", shared.AUX_HEAD, _aux_rows(inspection)), trained),
-        (shared.SERVED_TITLE, table(shared.SERVED_TITLE, shared.SERVED_HEAD, served), ""),
+        ("Aux layers", join([_strip(inspection), aux]), trained),
+        (shared.SERVED_TITLE, join([_timeline(inspection), releases]), ""),
         ("Notes", _notes(inspection), ""),
         ("Next", command(shared.next_command(inspection)), ""),
         ("Serve", pairs(launches), ""),
         ("Tensors", _tensor_table(inspection) if has_tensors else None, ""),
     )
     return join(section(title, content, about=about, level=level) for title, content, about in parts)
+
+
+def _strip(inspection: Inspection) -> Markup:
+    """Return the target's layers, with what was trained and what each engine captures as marks."""
+    strip = shared.layer_strip(inspection)
+    if strip is None:
+        return NOTHING
+    scale = Scale(0, strip.end, left=2, right=98)
+    rows = [_strip_row(part, strip, scale) for part in strip.captured]
+    if strip.trained:
+        rows.insert(0, _strip_row(shared.CapturedSet(("trained",), strip.trained, ""), strip, scale))
+    numbers = [boundary for boundary in scale.ticks(9) if boundary == int(boundary)]
+    labels = [(boundary, f"{boundary:g}") for boundary in numbers if boundary <= 0.9 * strip.end]
+    below = element("div", axis(scale, [*labels, (strip.end, str(strip.end))], gap=6), class_="axis")
+    caption = element("figcaption", shared.strip_title(strip))
+    return element("figure", caption, element("dl", *rows), below, class_="bars strip")
+
+
+def _strip_row(part: shared.CapturedSet, strip: shared.Strip, scale: Scale) -> Markup:
+    words = ", ".join(map(str, part.boundaries))
+    if part.as_trained:
+        words += f" ({STRIP_WORDS[part.as_trained]})"
+    drawn = [
+        rect(scale.at(layer), scale.at(layer + 1) - scale.at(layer), 7, 8, "layer")
+        for layer in range(min(strip.end, strip.depth or strip.end))
+    ]
+    for boundary in sorted({*strip.trained, *part.boundaries}):
+        tone = part.mark(boundary, strip.trained) if part.as_trained else "trained"
+        hover = f"boundary {boundary}: {MARK_WORDS[tone]}"
+        drawn.append(shape(scale.at(boundary), 11, MARK_SHAPES[tone], f"at-{tone}", hover))
+    image = picture(f"{'; '.join(part.engines)}: {words}", *drawn, height=22)
+    name_cell = element("dt", "; ".join(part.engines))
+    return element("div", name_cell, element("dd", image), element("dd", words, class_="words"))
+
+
+def _timeline(inspection: Inspection) -> Markup:
+    engines: dict[str, list[Cell]] = {}
+    for verdict in inspection.requested or inspection.verdicts:
+        words = ": ".join(filter(None, (shared.OUTCOMES[verdict.outcome], "; ".join(verdict.reasons))))
+        engines.setdefault(verdict.engine, []).append(Cell(verdict.release, TONES[verdict.outcome], words))
+    return timelines(engines)
 
 
 def _aux_rows(inspection: Inspection) -> Iterator[Sequence[Content]]:
@@ -99,8 +153,8 @@ def _served_row(row: shared.ServedRow) -> Sequence[Content]:
 
 def _tensor_table(inspection: Inspection) -> Markup:
     rows = (
-        (element("code", name), *cells, element("code", canonical))
-        for name, *cells, canonical in shared.tensor_rows(inspection)
+        (element("code", name(stored)), *cells, element("code", name(canonical)))
+        for stored, *cells, canonical in shared.tensor_rows(inspection)
     )
     return table("Tensors", shared.TENSOR_HEAD, rows)
 

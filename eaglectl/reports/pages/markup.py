@@ -1,5 +1,6 @@
 """HTML built from elements, so that all text is escaped in one place."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -8,6 +9,8 @@ from eaglectl.text import printable
 # the most rows of a table
 MOST_ROWS = 200
 VOID = ("meta", "wbr")
+# parts of a name: what is between separators, or 24 characters of it
+PART = re.compile(r"[^./_:=-]{1,24}[./_:=-]?|[./_:=-]{1,24}")
 
 
 class Markup(str):
@@ -48,6 +51,11 @@ def _escaped(content: Content) -> Markup:
 def text(plain: str) -> Markup:
     """Return escaped text; characters that are invisible or change the direction are shown as escapes."""
     return Markup(escape(printable(plain)))
+
+
+def name(plain: str) -> Markup:
+    """Return the name of a tensor or a path, which folds after its separators and not inside words."""
+    return Markup(element("wbr").join(map(escape, PART.findall(printable(plain)))))
 
 
 def prose(plain: str) -> Markup:

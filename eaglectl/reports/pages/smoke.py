@@ -66,7 +66,7 @@ def _against(report: SmokeReport) -> Markup | None:
         for part in report.against.sets
     ]
     caption = f"ratio of the acceptance lengths on each set, with its interval; the dashed line is {least:g}"
-    drawn = _ratios(caption, rows, least)
+    drawn = _ratios(caption, rows, least, origin=1.0)
     return section(title, text, drawn, _table(title, shared.set_ratios(report.against)))
 
 
@@ -80,7 +80,9 @@ def _variants(report: SmokeReport) -> Markup | None:
         Bar(variant.name, variant.ratio.value, *_in_words(variant.ratio), tones[variant.is_better])
         for variant in report.variants
     ]
-    drawn = _ratios("ratio to the stated reading, with its interval; the dashed line is 1", ratios, 1.0)
+    drawn = _ratios(
+        "ratio to the stated reading, with its interval; the dashed line is 1", ratios, 1.0, origin=0.0
+    )
     return section(title, drawn, table(title, shared.VARIANT_HEAD, rows, "figures"), about=shared.RATIO)
 
 
@@ -124,12 +126,12 @@ def _positions(shares: Sequence[Estimate]) -> Markup:
     return bars("accepted at each position of a draft, with its interval", rows, SHARES, ticks)
 
 
-def _ratios(caption: str, rows: Sequence[Bar], reference: float) -> Markup:
-    """Return ratios as bars that start at 1, with their intervals."""
+def _ratios(caption: str, rows: Sequence[Bar], reference: float, origin: float) -> Markup:
+    """Return ratios as bars that start at `origin`, with their intervals."""
     ends = [end for row in rows for end in row.interval or ()]
-    scale = fitted([reference, *(row.value for row in rows), *ends], origin=1.0)
+    scale = fitted([1.05 * reference, *(row.value for row in rows), *ends], origin=origin)
     ticks = [(value, f"{value:g}") for value in scale.ticks()]
-    return bars(caption, rows, scale, ticks, origin=1.0, reference=reference)
+    return bars(caption, rows, scale, ticks, origin=origin, reference=reference)
 
 
 def _in_words(ratio: Estimate) -> tuple[str, tuple[float, float]]:

@@ -6,10 +6,11 @@ size. What colour tells, shape, dash or glyph tells too; every number of a pictu
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element
+from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, filled
 
 # the most bars and cells of a picture, and series of lines
 MOST_BARS = 60
@@ -19,6 +20,8 @@ MOST_SERIES = 4
 BAR, CAP, LABELS, LINES = 18, 4, 16, 150
 # labels nearer than this to each other, in percent of the width, are left out
 LABEL_GAP = 16.0
+# percent of the width: the widest cell, and what the name of one needs
+CELL, NAME = 8.0, 22.0
 # marks about their middle, in pixels; MARKS are those of series
 CHECK, CROSS = "M-4 0 L-1 3.5 L4.5 -3.5", "M-3.5 -3.5 L3.5 3.5 M-3.5 3.5 L3.5 -3.5"
 DOT = "M-4 0 A4 4 0 1 1 4 0 A4 4 0 1 1 -4 0 Z"
@@ -55,7 +58,7 @@ class Scale:
         """Where a value is, in percent of the width."""
         return self.left + (self.right - self.left) * self.share(value)
 
-    def ticks(self, most: int = 5) -> list[float]:
+    def ticks(self, most: int = 6) -> list[float]:
         """Round values on the scale, at most this many; the decades of a logarithmic one."""
         if self.is_log:
             lowest, highest = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
@@ -218,9 +221,9 @@ def _interval(low: float, high: float) -> list[Markup]:
     return [line((low, high), (middle, middle), "interval"), *ends]
 
 
-def axis(scale: Scale, ticks: Iterable[tuple[float, str]]) -> Markup:
+def axis(scale: Scale, ticks: Iterable[tuple[float, str]], gap: float = LABEL_GAP) -> Markup:
     """Return the labels of a scale; hidden from screen readers, which read the values."""
-    labels = spaced((scale.at(value), text) for value, text in ticks)
+    labels = spaced(((scale.at(value), text) for value, text in ticks), gap)
     return element("svg", *labels, class_="picture", width="100%", height=str(LABELS), aria_hidden="true")
 
 
@@ -304,14 +307,13 @@ class Cell:
 def cells(title: str, row: Sequence[Cell]) -> Markup:
     """Return cells side by side, with the names of the first, the last and of those with another tone."""
     shown = row[-MOST_CELLS:]
-    width = 100 / max(len(shown), 1)
+    width = min(100 / max(len(shown), 1), CELL)
     parts: list[Content] = []
     for number, cell in enumerate(shown):
-        hover = f"{cell.name}: {cell.words}"
-        parts.append(rect(number * width, width, 1, BAR, f"cell {cell.tone}", hover))
+        parts.append(rect(number * width, width, 1, BAR, f"cell {cell.tone}", f"{cell.name}: {cell.words}"))
         parts.append(_glyph((number + 0.5) * width, cell.tone))
     names = element("svg", *_names(shown, width), class_="at", y=str(BAR + 3))
-    return picture(title, *parts, names, height=BAR + LABELS + 4, kind="cells")
+    return picture(title, *parts, names, height=BAR + LABELS + 4)
 
 
 def _glyph(x: float, tone: str) -> Markup:
@@ -321,11 +323,31 @@ def _glyph(x: float, tone: str) -> Markup:
 
 
 def _names(row: Sequence[Cell], width: float) -> Iterator[Markup]:
-    changes = [
-        (number * width, cell.name)
-        for number, cell in enumerate(row)
-        if number == 0 or cell.tone != row[number - 1].tone
-    ]
-    last = (100.0, row[-1].name) if len(row) > 1 else None
-    kept = [change for change in changes if last is None or last[0] - change[0] >= 1.5 * LABEL_GAP]
-    yield from spaced([*(kept or changes[:1]), *([last] if last else [])])
+    end = len(row) * width
+    if end < 2 * NAME:
+        both = dict.fromkeys((row[0].name, row[-1].name)) if row else ()
+        yield label(0, LABELS - 4, " - ".join(both), "start")
+        return
+    free = 0.0
+    for number, cell in enumerate(row):
+        x, is_change = number * width, number == 0 or cell.tone != row[number - 1].tone
+        if is_change and free <= x <= end - 2 * NAME:
+            free = x + NAME
+            yield label(x, LABELS - 4, cell.name, "start")
+    yield label(end, LABELS - 4, row[-1].name, "end")
+
+
+def timelines(engines: Mapping[str, Sequence[Cell]]) -> Markup:
+    """Return the releases of each engine as a row of cells under its name."""
+    rows = (
+        element("div", element("dt", engine), element("dd", cells(_outcomes(engine, row), row)))
+        for engine, row in engines.items()
+    )
+    return filled("dl", *rows, class_="timeline")
+
+
+def _outcomes(engine: str, row: Sequence[Cell]) -> str:
+    counts = Counter(cell.words.partition(":")[0] for cell in row)
+    return f"{engine}, {row[0].name} to {row[-1].name}: " + ", ".join(
+        f"{count} {outcome}" for outcome, count in counts.items()
+    )

@@ -23,10 +23,12 @@ from eaglectl.reports.pages.markup import (
     element,
     join,
     mark,
+    name,
     prose,
     section,
     table,
 )
+from eaglectl.reports.pages.svg import Cell, timelines
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
@@ -59,7 +61,7 @@ def validate_page(reports: Sequence[Report]) -> Page:
 
 def _overview(reports: Sequence[Report]) -> Markup:
     rows = (
-        (element("a", report.path, href=f"#checkpoint-{number}"), _verdict(report), counted(report))
+        (element("a", name(report.path), href=f"#checkpoint-{number}"), _verdict(report), counted(report))
         for number, report in enumerate(reports)
     )
     return section("Checkpoints", table("Checkpoints", ("checkpoint", "verdict", ""), rows))
@@ -70,7 +72,7 @@ def _verdict(report: Report) -> Markup:
 
 
 def _article(number: int, report: Report, common: Sequence[UncheckedGroup]) -> Markup:
-    path = element("span", report.path, class_="subject")
+    path = element("span", name(report.path), class_="subject")
     title = element("h2", path, " ", _verdict(report), id=f"checkpoint-{number}")
     return element("article", title, _problem(report), *_sections(report, common, 3))
 
@@ -84,11 +86,29 @@ def _problem(report: Report) -> Markup | None:
 def _sections(report: Report, common: Sequence[UncheckedGroup], level: int) -> Iterator[Markup]:
     yield section("Findings", *_findings(report, level + 1), level=level)
     served = "served as trained by"
-    yield section(served, table(served, ("releases", "outcome", "why"), _releases(report)), level=level)
+    yield section(
+        served,
+        _timeline(report),
+        table(served, ("releases", "outcome", "why"), _releases(report)),
+        level=level,
+    )
     yield section("smallest change that makes all pass", *map(command, report.smallest_changes), level=level)
     yield _unchecked("could not look", own_unchecked(report, common), level)
     for title, rows in suppression_rows(report):
         yield section(title, table(title, ("rule", "reason"), rows), level=level)
+
+
+def _timeline(report: Report) -> Markup:
+    """Return the releases of each engine, oldest first, as cells with their outcome and its reason."""
+    rules = {finding.rule.id: finding.rule for finding in report.findings}
+    engines: dict[str, list[Cell]] = {}
+    for verdict in report.releases:
+        reasons = [f"{rule} {rules[rule].name}" if rule in rules else rule for rule in verdict.rules]
+        told = filter(None, (verdict.outcome, ", ".join(reasons), "; ".join(verdict.reasons)))
+        words = ": ".join(told)
+        cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome], words)
+        engines.setdefault(verdict.engine, []).append(cell)
+    return timelines(engines)
 
 
 def _releases(report: Report) -> Iterator[Sequence[Content]]:
@@ -111,7 +131,7 @@ def _finding(finding: Finding) -> Markup:
     link = element("a", f"{rule.id} {rule.name}", href=f"#{rule.id.lower()}")
     head: list[Content] = [mark(finding.severity, TONES[finding.severity]), " ", link]
     if match.where:
-        head += [" ", element("code", match.where)]
+        head += [" ", element("code", name(match.where))]
     if match.engines:
         head += [" ", element("span", engine_ranges(match.engines), class_="quiet")]
     fix = element("p", element("b", "fix:"), " ", prose(finding.fix), class_="fix")
