@@ -27,7 +27,7 @@ from eaglectl.drafter.drafter import Note
 from eaglectl.formats.commands import command
 from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.diff import print_comparison
-from eaglectl.reports.terminal.inspect import print_inspection, print_inspections
+from eaglectl.reports.terminal.inspect import GLYPHS, print_inspection, print_inspections
 from eaglectl.reports.terminal.smoke import print_smoke
 from eaglectl.reports.terminal.validate import print_reports
 from eaglectl.results import FailedSource
@@ -71,7 +71,8 @@ def screen(paint: Callable[[Console], None]) -> set[str]:
     stream = io.StringIO()
     rich = RichConsole(file=stream, width=5000, no_color=True, highlight=False, emoji=False, markup=False)
     paint(Console(rich))
-    return {word for word in stream.getvalue().replace("`", "").split() if word != "=="}
+    words = {word for word in stream.getvalue().replace("`", "").split() if word != "=="}
+    return {word for word in words if not set(word) <= set(GLYPHS.values())}  # drawn on the page
 
 
 def rule(number: int, **more: str) -> Rule:

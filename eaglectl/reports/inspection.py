@@ -27,6 +27,13 @@ MOST_NOTES = 20
 SERVED_TITLE = "Served as stored"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
+# what a mark on the target's layers means (CapturedSet.mark)
+MARKS = {
+    "good": "trained and captured",
+    "bad": "captured, and not trained",
+    "doubt": "captured; unknown whether trained",
+    "missing": "trained, and not captured",
+}
 # a target of more layers is not drawn
 DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
@@ -63,7 +70,7 @@ class CapturedSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class LayerStrip:
     """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded."""
 
     end: int
@@ -72,7 +79,7 @@ class Strip:
     captured: tuple[CapturedSet, ...]
 
 
-def layer_strip(inspection: Inspection) -> Strip | None:
+def layer_strip(inspection: Inspection) -> LayerStrip | None:
     """Return what was trained and what engines capture on the target's layers; None where it is not drawn."""
     trained, depth = inspection.drafter.aux.boundaries or (), inspection.drafter.target.depth
     engines: dict[tuple[tuple[int, ...], str], list[str]] = {}
@@ -84,10 +91,10 @@ def layer_strip(inspection: Inspection) -> Strip | None:
     every = {*trained, *(boundary for part in sets for boundary in part.boundaries)}
     if not every or min(every) < 0 or max(*every, depth or 0) > DEEPEST:
         return None
-    return Strip(max(*every, depth or 0), depth, trained, tuple(sets))
+    return LayerStrip(max(*every, depth or 0), depth, trained, tuple(sets))
 
 
-def strip_title(strip: Strip) -> str:
+def strip_title(strip: LayerStrip) -> str:
     """Return what a strip shows, and its depth."""
     depth = f"the {strip.depth} layers of the target" if strip.depth else "layers of the target"
     unknown = "" if strip.depth else "; how many it has is not known"

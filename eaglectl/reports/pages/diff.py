@@ -1,6 +1,6 @@
 """The page of `diff`: what differs in meaning, in tensors and in how the files are written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from eaglectl.reports import differences
@@ -116,6 +116,11 @@ def _distances(comparison: "Comparison") -> Markup:
     return bars(f"relative RMS: RMS of A - B over RMS of A{note}", rows, scale, ticks)
 
 
+def _names(names: Iterable[str]) -> Markup:
+    """Return the names of tensors that are stored for one."""
+    return element("code", Markup(" + ".join(map(name, names))))
+
+
 def _spelling(spelling: "Spelling") -> Markup | None:
     if not spelling.differs:
         return None
@@ -126,12 +131,15 @@ def _spelling(spelling: "Spelling") -> Markup | None:
     names = table(
         "Names of tensors",
         head,
-        ((f"name of {pair.name}", " + ".join(pair.a), " + ".join(pair.b)) for pair in spelling.names),
+        (
+            (join(["name of ", _names([pair.name])]), _names(pair.a), _names(pair.b))
+            for pair in spelling.names
+        ),
     )
     keys = table(
         "Config keys",
         head,
-        ((key.key, differences.value(key.a), differences.value(key.b)) for key in spelling.keys),
+        ((name(key.key), differences.value(key.a), differences.value(key.b)) for key in spelling.keys),
     )
     return section(
         "Written differently",

@@ -19,7 +19,19 @@ from eaglectl.reports.pages.markup import (
     section,
     table,
 )
-from eaglectl.reports.pages.svg import CROSS, DIAMOND, DOT, Cell, Scale, axis, picture, rect, shape, timelines
+from eaglectl.reports.pages.svg import (
+    CROSS,
+    DIAMOND,
+    DOT,
+    Cell,
+    Scale,
+    axis,
+    legend,
+    picture,
+    rect,
+    shape,
+    timelines,
+)
 from eaglectl.reports.wording import trained_layers
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.text import printable
@@ -27,13 +39,7 @@ from eaglectl.text import printable
 TONES = {"as trained": "good", "differs": "bad", "fails": "bad", "unknown": "doubt"}
 AS_TRAINED_TONES = {"yes": "good", "no": "bad", "unknown": "doubt"}
 STRIP_WORDS = {"yes": "as trained", "no": "not as trained", "unknown": "unknown whether as trained"}
-MARK_WORDS = {
-    "trained": "trained",
-    "good": "trained and captured",
-    "bad": "captured, and not trained",
-    "doubt": "captured; unknown whether trained",
-    "missing": "trained, and not captured",
-}
+MARK_WORDS = {"trained": "trained", **shared.MARKS}
 MARK_SHAPES = {"trained": DOT, "good": DOT, "bad": CROSS, "doubt": DIAMOND, "missing": DOT}
 LEVEL_TONES = {"problem": "bad", "question": "doubt", "warning": "doubt", "note": "plain"}
 
@@ -111,10 +117,18 @@ def _strip(inspection: Inspection) -> Markup:
     labels = [(boundary, f"{boundary:g}") for boundary in numbers if boundary <= 0.9 * strip.end]
     below = element("div", axis(scale, [*labels, (strip.end, str(strip.end))], gap=6), class_="axis")
     caption = element("figcaption", shared.strip_title(strip))
-    return element("figure", caption, element("dl", *rows), below, class_="bars strip")
+    tones = {
+        part.mark(boundary, strip.trained) for part in strip.captured for boundary in range(strip.end + 1)
+    }
+    marks = [(MARK_WORDS[tone], _mark(50, tone)) for tone in MARK_WORDS if tone in tones]
+    return element("figure", caption, legend(marks), element("dl", *rows), below, class_="bars")
 
 
-def _strip_row(part: shared.CapturedSet, strip: shared.Strip, scale: Scale) -> Markup:
+def _mark(x: float, tone: str, hover: str = "") -> Markup:
+    return shape(x, 11, MARK_SHAPES[tone], f"at-{tone}", hover)
+
+
+def _strip_row(part: shared.CapturedSet, strip: shared.LayerStrip, scale: Scale) -> Markup:
     words = ", ".join(map(str, part.boundaries))
     if part.as_trained:
         words += f" ({STRIP_WORDS[part.as_trained]})"
@@ -125,7 +139,7 @@ def _strip_row(part: shared.CapturedSet, strip: shared.Strip, scale: Scale) -> M
     for boundary in sorted({*strip.trained, *part.boundaries}):
         tone = part.mark(boundary, strip.trained) if part.as_trained else "trained"
         hover = f"boundary {boundary}: {MARK_WORDS[tone]}"
-        drawn.append(shape(scale.at(boundary), 11, MARK_SHAPES[tone], f"at-{tone}", hover))
+        drawn.append(_mark(scale.at(boundary), tone, hover))
     image = picture(f"{'; '.join(part.engines)}: {words}", *drawn, height=22)
     name_cell = element("dt", "; ".join(part.engines))
     return element("div", name_cell, element("dd", image), element("dd", words, class_="words"))

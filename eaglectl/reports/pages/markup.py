@@ -9,8 +9,11 @@ from eaglectl.text import printable
 # the most rows of a table
 MOST_ROWS = 200
 VOID = ("meta", "wbr")
-# parts of a name: what is between separators, or 24 characters of it
-PART = re.compile(r"[^./_:=-]{1,24}[./_:=-]?|[./_:=-]{1,24}")
+# parts of a name: what ends at a separator, or 24 characters of it; a number like 3.1 is one part
+PART = re.compile(r"(?:[^./_:=-]|\.(?=\d)){1,24}(?:[/_:=-]|\.(?!\d))?|[./_:=-]{1,24}")
+# elements whose text may hold names of options, which are kept on one line
+WITH_OPTIONS = ("p", "td", "dd", "li", "span", "code")
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
 
 
 class Markup(str):
@@ -28,7 +31,8 @@ def element(tag: str, /, *content: Content, **attributes: str | bool | None) -> 
     start = f"<{tag}{''.join(_attribute(key, value) for key, value in attributes.items())}>"
     if tag in VOID:
         return Markup(start)
-    return Markup(f"{start}{join(content)}</{tag}>")
+    inside = map(_with_options, content) if tag in WITH_OPTIONS else content
+    return Markup(f"{start}{join(inside)}</{tag}>")
 
 
 def filled(tag: str, /, *content: Content, **attributes: str | bool | None) -> Markup:
@@ -46,6 +50,16 @@ def _escaped(content: Content) -> Markup:
     if isinstance(content, Markup):
         return content
     return text(content or "")
+
+
+def _with_options(content: Content) -> Content:
+    """Return text with each name of an option in an element that is not broken at its hyphens."""
+    if not content or isinstance(content, Markup) or "--" not in content:
+        return content
+    parts = OPTION.split(printable(content))
+    return join(
+        Markup(f'<span class="option">{part}</span>') if n % 2 else part for n, part in enumerate(parts)
+    )
 
 
 def text(plain: str) -> Markup:
@@ -144,5 +158,5 @@ def command(line: str) -> Markup:
 
 def _word(word: str) -> Markup:
     if word.startswith("--"):
-        return element("span", word, class_="option")
-    return text(word)
+        return Markup(f'<span class="option">{escape(word)}</span>')
+    return name(word)

@@ -8,7 +8,7 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports import acceptance as shared
 from eaglectl.reports.pages.frame import Page
 from eaglectl.reports.pages.markup import Markup, element, join, mark, pairs, remarks, section, table
-from eaglectl.reports.pages.svg import Bar, Scale, Series, bars, fitted, legend, lines
+from eaglectl.reports.pages.svg import Bar, Scale, Series, bars, fitted, line_legend, lines
 
 TONES = {
     "pass": "good",
@@ -90,7 +90,7 @@ def _drift(report: SmokeReport) -> Markup | None:
     if not report.drift_conditions:
         return None
     title = shared.DRIFT_TITLE
-    names = legend([condition.name for condition in report.drift_conditions])
+    names = line_legend([condition.name for condition in report.drift_conditions])
     panels = [_panel(name, report.drift_conditions, values, origin) for name, values, origin in DRIFT]
     drawn = element("div", *panels, class_="panels")
     return section(title, names, drawn, _table(title, shared.drift(report)), about=shared.DRIFT_CELLS)

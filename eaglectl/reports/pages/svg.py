@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, filled
+from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, filled, join
 
 # the most bars and cells of a picture, and series of lines
 MOST_BARS = 60
@@ -278,18 +278,24 @@ def _in_words(places: Sequence[str], series: Sequence[Series]) -> str:
     ) + (f" (from {places[0]} to {places[-1]})" if places else "")
 
 
-def legend(names: Sequence[str]) -> Markup:
-    """Return the names of series beside a piece of their lines."""
-    items = (
-        element("li", _sample(number), " ", element("span", name))
-        for number, name in enumerate(names[:MOST_SERIES])
-    )
+def legend(names: Iterable[tuple[str, Markup]]) -> Markup:
+    """Return names, each beside the shapes that stand for it."""
+    items = (element("li", _sample(shapes), " ", element("span", name)) for name, shapes in names)
     return element("ul", *items, class_="legend")
 
 
-def _sample(number: int) -> Markup:
-    drawn = line((0, 100), (8, 8), f"line series-{number}"), shape(50, 8, MARKS[number], f"series-{number}")
-    return element("svg", *drawn, class_="sample", width="36", height="16", aria_hidden="true")
+def _sample(shapes: Markup) -> Markup:
+    return element("svg", shapes, class_="sample", width="36", height="22", aria_hidden="true")
+
+
+def line_legend(names: Sequence[str]) -> Markup:
+    """Return the names of series beside a piece of their lines."""
+    return legend((name, _piece(number)) for number, name in enumerate(names[:MOST_SERIES]))
+
+
+def _piece(number: int) -> Markup:
+    kind = f"series-{number}"
+    return join([line((0, 100), (11, 11), f"line {kind}"), shape(50, 11, MARKS[number], kind)])
 
 
 # --- cells

@@ -57,6 +57,16 @@ class Console:
         """Whether a person reads it, at the width of their terminal."""
         return self._console.is_terminal
 
+    @property
+    def width(self) -> int:
+        """The columns of a line."""
+        return self._console.width
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether the stream takes no characters but those of ASCII."""
+        return self._console.options.ascii_only
+
     def print(self, *contents: Content, style: str = "", sep: str = " ", soft_wrap: bool = False) -> None:
         """Print contents on a line, tables and blocks each on their own; nothing gives an empty line."""
         self._console.print(

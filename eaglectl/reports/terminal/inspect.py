@@ -1,6 +1,6 @@
 """The terminal output of `inspect`, for one source or several."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from eaglectl.reports import inspection as shared
 from eaglectl.reports.terminal.console import Console, Table, Text, indented
@@ -9,6 +9,11 @@ from eaglectl.reports.wording import trained_layers
 from eaglectl.results import FailedSource, Inspection
 
 OUTCOME_STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
+MARK_STYLES = {"good": "green", "bad": "red", "doubt": "yellow", "missing": "", "": "dim"}
+GLYPHS = {"good": "●", "bad": "×", "doubt": "?", "missing": "○", "": "─"}
+ASCII_GLYPHS = {"good": "*", "bad": "x", "doubt": "?", "missing": "o", "": "-"}
+# columns beside a strip, and the fewest of a strip
+STRIP_INDENT, MIN_STRIP = 6, 20
 AS_TRAINED_STYLES = {"yes": "green", "no": "red", "unknown": "yellow"}
 
 
@@ -19,6 +24,7 @@ def print_inspection(console: Console, inspection: Inspection, *, has_tensors: b
     console.print(Text.assemble((version, "bold"), producer, (evidence, "dim")))
     console.print(indented(pairs(shared.facts(inspection))))
     print_heading(console, "Aux layers", f"trained on boundaries {trained_layers(drafter.aux)}")
+    _print_strip(console, inspection)
     console.print(indented(_aux_table(inspection)))
     print_heading(console, shared.SERVED_TITLE)
     console.print(indented(_outcome_table(inspection)))
@@ -43,6 +49,35 @@ def print_inspections(
         console.print()
     failed = sum(isinstance(result, FailedSource) for _, result in results)
     console.print(f"{len(results) - failed} of {len(results)} checkpoints inspected")
+
+
+def _print_strip(console: Console, inspection: Inspection) -> None:
+    """Print the layers that engines capture on the target, where they are not all those of training."""
+    strip = shared.layer_strip(inspection)
+    if strip is None or all(part.as_trained == "yes" for part in strip.captured):
+        return
+    glyphs = ASCII_GLYPHS if console.is_ascii else GLYPHS
+    shown = set()
+    for part in strip.captured:
+        console.print(indented(Text("; ".join(part.engines))))
+        marks = [part.mark(boundary, strip.trained) for boundary in range(strip.end + 1)]
+        shown |= set(marks)
+        for start, line in _lines(marks, console.width - STRIP_INDENT):
+            row = Text(f"{start:>3} ", style="dim")
+            for mark in line:
+                row.append(glyphs[mark], style=MARK_STYLES[mark])
+            console.print(indented(row))
+    legend = [f"{glyphs[mark]} {words}" for mark, words in shared.MARKS.items() if mark in shown]
+    console.print(indented(Text("; ".join(legend), style="dim")))
+    console.print()
+
+
+def _lines(marks: Sequence[str], width: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first boundary and the marks of each line; lines are of about one length."""
+    count = -(-len(marks) // max(width, MIN_STRIP))
+    size = -(-len(marks) // count)
+    for start in range(0, len(marks), size):
+        yield start, list(marks[start : start + size])
 
 
 def _aux_table(inspection: Inspection) -> Table:
