@@ -31,7 +31,7 @@ SERVED_HEAD = ("engine", "releases", "outcome", "why")
 MARKS = {
     "good": "trained and captured",
     "bad": "captured, and not trained",
-    "doubt": "captured; unknown whether trained",
+    "doubt": "captured, unknown whether trained",
     "missing": "trained, and not captured",
 }
 # a target of more layers is not drawn

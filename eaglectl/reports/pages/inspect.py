@@ -90,7 +90,7 @@ def _body(inspection: Inspection, level: int, *, has_tensors: bool) -> Markup:
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     served = map(_served_row, shared.served_rows(inspection))
     aux = table("Aux layers", shared.AUX_HEAD, _aux_rows(inspection))
-    releases = table(shared.SERVED_TITLE, shared.SERVED_HEAD, served)
+    releases = table(shared.SERVED_TITLE, shared.SERVED_HEAD, served, "reasons")
     launches = ((engine, command(line)) for engine, line in shared.serve_commands(inspection))
     parts = (
         ("Network", pairs(shared.facts(inspection)), ""),

@@ -100,7 +100,8 @@ def section(title: str, *content: Content, about: str = "", level: int = 2) -> M
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[Content]], kind: str = "") -> Markup:
     """Return a table that scrolls if it is wider than the screen; the first column names the rows.
 
-    `kind`: "figures" keeps each cell on one line.
+    `kind`: "figures" keeps each cell on one line where there is room; "reasons" sets the last one
+    below the others where there is none.
     """
     every = list(rows)
     shown = every[:MOST_ROWS]

@@ -20,8 +20,8 @@ MOST_SERIES = 4
 BAR, CAP, LABELS, LINES = 18, 4, 16, 150
 # labels nearer than this to each other, in percent of the width, are left out
 LABEL_GAP = 16.0
-# percent of the width: the widest cell, and what the name of one needs
-CELL, NAME = 8.0, 22.0
+# percent of the width: the widest cell, and a letter of its name on the narrowest screen
+CELL, LETTER = 8.0, 2.1
 # marks about their middle, in pixels; MARKS are those of series
 CHECK, CROSS = "M-4 0 L-1 3.5 L4.5 -3.5", "M-3.5 -3.5 L3.5 3.5 M-3.5 3.5 L3.5 -3.5"
 DOT = "M-4 0 A4 4 0 1 1 4 0 A4 4 0 1 1 -4 0 Z"
@@ -329,18 +329,23 @@ def _glyph(x: float, tone: str) -> Markup:
 
 
 def _names(row: Sequence[Cell], width: float) -> Iterator[Markup]:
+    """Yield the names of cells that differ from the one before, where there is room, and of the last."""
     end = len(row) * width
-    if end < 2 * NAME:
-        both = dict.fromkeys((row[0].name, row[-1].name)) if row else ()
+    both = list(dict.fromkeys((row[0].name, row[-1].name))) if row else []
+    if len(both) < 2 or end < sum(map(_room, both)):
         yield label(0, LABELS - 4, " - ".join(both), "start")
         return
-    free = 0.0
+    free, last = 0.0, end - _room(row[-1].name)
     for number, cell in enumerate(row):
         x, is_change = number * width, number == 0 or cell.tone != row[number - 1].tone
-        if is_change and free <= x <= end - 2 * NAME:
-            free = x + NAME
+        if is_change and free <= x <= last - _room(cell.name):
+            free = x + _room(cell.name)
             yield label(x, LABELS - 4, cell.name, "start")
     yield label(end, LABELS - 4, row[-1].name, "end")
+
+
+def _room(text: str) -> float:
+    return LETTER * (len(text) + 1)
 
 
 def timelines(engines: Mapping[str, Sequence[Cell]]) -> Markup:

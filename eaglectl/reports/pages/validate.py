@@ -89,7 +89,7 @@ def _sections(report: Report, common: Sequence[UncheckedGroup], level: int) -> I
     yield section(
         served,
         _timeline(report),
-        table(served, ("releases", "outcome", "why"), _releases(report)),
+        table(served, ("releases", "outcome", "why"), _releases(report), "reasons"),
         level=level,
     )
     yield section("smallest change that makes all pass", *map(command, report.smallest_changes), level=level)

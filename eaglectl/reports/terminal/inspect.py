@@ -1,6 +1,7 @@
 """The terminal output of `inspect`, for one source or several."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from eaglectl.reports import inspection as shared
 from eaglectl.reports.terminal.console import Console, Table, Text, indented
@@ -64,11 +65,11 @@ def _print_strip(console: Console, inspection: Inspection) -> None:
         shown |= set(marks)
         for start, line in _lines(marks, console.width - STRIP_INDENT):
             row = Text(f"{start:>3} ", style="dim")
-            for mark in line:
-                row.append(glyphs[mark], style=MARK_STYLES[mark])
+            for mark, run in groupby(line):
+                row.append(glyphs[mark] * len(list(run)), style=MARK_STYLES[mark])
             console.print(indented(row))
     legend = [f"{glyphs[mark]} {words}" for mark, words in shared.MARKS.items() if mark in shown]
-    console.print(indented(Text("; ".join(legend), style="dim")))
+    console.print(indented(Text("  ".join(legend), style="dim")))
     console.print()
 
 
