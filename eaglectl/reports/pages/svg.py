@@ -21,7 +21,7 @@ BAR, CAP, LABELS, LINES = 18, 4, 16, 150
 # labels nearer than this to each other, in percent of the width, are left out
 LABEL_GAP = 16.0
 # percent of the width: the widest cell, and a letter of its name on the narrowest screen
-CELL, LETTER = 8.0, 2.1
+CELL, LETTER = 8.0, 1.75
 # marks about their middle, in pixels; MARKS are those of series
 CHECK, CROSS = "M-4 0 L-1 3.5 L4.5 -3.5", "M-3.5 -3.5 L3.5 3.5 M-3.5 3.5 L3.5 -3.5"
 DOT = "M-4 0 A4 4 0 1 1 4 0 A4 4 0 1 1 -4 0 Z"
