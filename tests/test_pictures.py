@@ -242,6 +242,14 @@ def test_a_boundary_past_the_last_layer_is_beside_the_layers() -> None:
     assert len(drawn_strip.findall("rect")) == 8
 
 
+def test_engines_whose_layers_are_not_known_are_named() -> None:
+    looked = eaglectl.inspect(str(FIXTURES / "producers/speculators/four-aux"))
+    remark = "not drawn, as the target decides: SGLang; TensorRT-LLM; ATOM"
+    page = read_page(eaglectl.render_page(looked)).text
+    assert remark in page and "how many it has is not known" in page
+    assert f"  {remark}" in terminal(looked, 80)
+
+
 def test_without_a_depth_or_ids_nothing_is_drawn() -> None:
     looked = eaglectl.inspect(str(FIXTURES / "producers/eagle/safetensors"))
     assert layer_strip(looked) is None and 'class="layer"' not in eaglectl.render_page(looked)

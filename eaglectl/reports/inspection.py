@@ -71,12 +71,21 @@ class CapturedSet:
 
 @dataclass(frozen=True, slots=True)
 class LayerStrip:
-    """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded."""
+    """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded.
+
+    `undrawn` are engines of which it is not known what they capture.
+    """
 
     end: int
     depth: int | None
     trained: tuple[int, ...]
     captured: tuple[CapturedSet, ...]
+    undrawn: tuple[str, ...] = ()
+
+    @property
+    def remark(self) -> str:
+        """Which engines are not drawn, or ""."""
+        return f"not drawn, as the target decides: {'; '.join(self.undrawn)}" if self.undrawn else ""
 
 
 def layer_strip(inspection: Inspection) -> LayerStrip | None:
@@ -91,7 +100,8 @@ def layer_strip(inspection: Inspection) -> LayerStrip | None:
     every = {*trained, *(boundary for part in sets for boundary in part.boundaries)}
     if not every or min(every) < 0 or max(*every, depth or 0) > DEEPEST:
         return None
-    return LayerStrip(max(*every, depth or 0), depth, trained, tuple(sets))
+    undrawn = tuple(part.engine for part in inspection.captured_layers if part.boundaries is None)
+    return LayerStrip(max(*every, depth or 0), depth, trained, tuple(sets), undrawn)
 
 
 def strip_title(strip: LayerStrip) -> str:

@@ -121,7 +121,8 @@ def _strip(inspection: Inspection) -> Markup:
         part.mark(boundary, strip.trained) for part in strip.captured for boundary in range(strip.end + 1)
     }
     marks = [(MARK_WORDS[tone], _mark(50, tone)) for tone in MARK_WORDS if tone in tones]
-    return element("figure", caption, legend(marks), element("dl", *rows), below, class_="bars")
+    undrawn = filled("p", strip.remark, class_="about")
+    return element("figure", caption, legend(marks), element("dl", *rows), below, undrawn, class_="bars")
 
 
 def _mark(x: float, tone: str, hover: str = "") -> Markup:

@@ -69,7 +69,8 @@ def _print_strip(console: Console, inspection: Inspection) -> None:
                 row.append(glyphs[mark] * len(list(run)), style=MARK_STYLES[mark])
             console.print(indented(row))
     legend = [f"{glyphs[mark]} {words}" for mark, words in shared.MARKS.items() if mark in shown]
-    console.print(indented(Text("  ".join(legend), style="dim")))
+    for text in filter(None, ("  ".join(legend), strip.remark)):
+        console.print(indented(Text(text, style="dim")))
     console.print()
 
 
