@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console as RichConsole
-from rich.console import Group
+from rich.console import ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table as RichTable
@@ -17,6 +17,10 @@ from rich.text import Text as RichText
 
 from eaglectl.text import inert, printable
 
+# columns between those of a table
+GAP = 2
+# a longer word does not keep a column from being narrower
+LONGEST_UNBROKEN = 60
 # the most rows of a table that are shown where not all are asked for
 MOST_ROWS = 40
 
@@ -38,7 +42,46 @@ Content = str | RichText | RichTable | Padding | Group
 
 
 class Table(RichTable):
-    """A table whose cells are safe to show."""
+    """A table whose cells are safe to show.
+
+    Under a head, columns are not made narrower than their longest word; where there is no room for that, each
+    row is a block of lines, a cell on each.
+    """
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        """Render it at the width of the console."""
+        if not self.show_header or not self.columns:
+            yield from super().__rich_console__(console, options)
+            return
+        heads = [Text(str(column.header)) for column in self.columns]
+        cells = [[head, *column.cells] for head, column in zip(heads, self.columns, strict=True)]
+        ranges = [[console.measure(cell, options=options) for cell in column] for column in cells]
+        least = [min(max(cell.minimum for cell in column), LONGEST_UNBROKEN) for column in ranges]
+        most = [max(cell.maximum for cell in column) for column in ranges]
+        whole = [column.no_wrap for column in self.columns]
+        room = options.max_width - GAP * (len(cells) - 1)
+        if sum(least) > room:
+            yield from (
+                self._block(heads, row) for row in zip(*(column[1:] for column in cells), strict=True)
+            )
+            return
+        kept = [high if is_whole else low for low, high, is_whole in zip(least, most, whole, strict=True)]
+        if sum(kept) > room:
+            kept = least
+        for column, width, high in zip(self.columns, _level(kept, most, room), most, strict=True):
+            column.width, column.no_wrap = width, column.no_wrap and width == high
+        yield from super().__rich_console__(console, options)
+
+    def _block(self, heads: Sequence[RichText], row: Sequence[Any]) -> Group:
+        """A row as lines: its first cell, and below it every other with its head."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        first, *rest = row
+        for head, cell in zip(heads[1:], rest, strict=True):
+            if str(cell):
+                grid.add_row(head, cell)
+        return Group(safe(first), Padding(grid, (0, 0, 0, 2)))
 
     def add_row(self, *cells: object, style: object = None, end_section: bool = False) -> None:
         """Add a row of texts."""
@@ -72,6 +115,17 @@ class Console:
         self._console.print(
             *(safe(content) for content in contents), style=style or None, sep=sep, soft_wrap=soft_wrap
         )
+
+
+def _level(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
+    """Return widths of columns: of all that fit into `room`, those with the widest column narrowest."""
+    widths = [max(low, min(high, room)) for low, high in zip(least, most, strict=True)]
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))
+        if widths[widest] <= least[widest]:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def safe(content: object) -> RichText | Table | Padding | Group:
