@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table as RichTable
@@ -54,23 +55,28 @@ class Table(RichTable):
             yield from super().__rich_console__(console, options)
             return
         heads = [Text(str(column.header)) for column in self.columns]
-        cells = [[head, *column.cells] for head, column in zip(heads, self.columns, strict=True)]
-        ranges = [[console.measure(cell, options=options) for cell in column] for column in cells]
-        least = [min(max(cell.minimum for cell in column), LONGEST_UNBROKEN) for column in ranges]
-        most = [max(cell.maximum for cell in column) for column in ranges]
-        whole = [column.no_wrap for column in self.columns]
-        room = options.max_width - GAP * (len(cells) - 1)
-        if sum(least) > room:
-            yield from (
-                self._block(heads, row) for row in zip(*(column[1:] for column in cells), strict=True)
-            )
+        if self._set_widths(console, options, heads):
+            yield from super().__rich_console__(console, options)
             return
-        kept = [high if is_whole else low for low, high, is_whole in zip(least, most, whole, strict=True)]
-        if sum(kept) > room:
-            kept = least
-        for column, width, high in zip(self.columns, _level(kept, most, room), most, strict=True):
+        rows = zip(*(column.cells for column in self.columns), strict=True)
+        yield from (self._block(heads, row) for row in rows)
+
+    def _set_widths(self, console: RichConsole, options: ConsoleOptions, heads: Sequence[RichText]) -> bool:
+        """Set the widths of columns so that no word is broken; return whether there is room for that."""
+        widths = [
+            _widths([console.measure(cell, options=options) for cell in (head, *column.cells)])
+            for head, column in zip(heads, self.columns, strict=True)
+        ]
+        room = options.max_width - GAP * (len(widths) - 1)
+        least = [low for low, _ in widths]
+        if sum(least) > room:
+            return False
+        most = [high for _, high in widths]
+        whole = [most[n] if column.no_wrap else least[n] for n, column in enumerate(self.columns)]
+        fitted = _level(whole if sum(whole) <= room else least, most, room)
+        for column, width, high in zip(self.columns, fitted, most, strict=True):
             column.width, column.no_wrap = width, column.no_wrap and width == high
-        yield from super().__rich_console__(console, options)
+        return True
 
     def _block(self, heads: Sequence[RichText], row: Sequence[Any]) -> Group:
         """A row as lines: its first cell, and below it every other with its head."""
@@ -115,6 +121,11 @@ class Console:
         self._console.print(
             *(safe(content) for content in contents), style=style or None, sep=sep, soft_wrap=soft_wrap
         )
+
+
+def _widths(cells: Sequence[Measurement]) -> tuple[int, int]:
+    """Return the width of the longest word of a column, and of its longest cell."""
+    return min(max(cell.minimum for cell in cells), LONGEST_UNBROKEN), max(cell.maximum for cell in cells)
 
 
 def _level(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
