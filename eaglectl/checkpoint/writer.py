@@ -4,10 +4,12 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglectl.checkpoint.digests import RangeDigests
 from eaglectl.checkpoint.renaming import exchange, rename_new
 from eaglectl.checkpoint.scratch import REPLACING, WRITING, Scratch, sweep, sync_folder
 from eaglectl.checkpoint.signals import register_removal, stopped_by_signals, unregister_removal
@@ -16,6 +18,8 @@ from eaglectl.errors import UnreadableError, UsageError
 CHUNK = 32 << 20
 # up to this size, copying in the kernel is not worth a call
 SMALL = 1 << 16
+# bytes after which the disk is started on what was written so far
+EARLY = 64 << 20
 # what was at `out`, where the system cannot exchange it in one step
 OLD = ".old"
 # the disk is full, a quota is used up, or the file is too large
@@ -68,6 +72,44 @@ CHECKPOINT = FolderKind("a checkpoint folder", CHECKPOINT_FILES, "config.json")
 STATISTICS = FolderKind(
     "a folder that `calibrate` wrote", re.compile(r"statistics\.(json|safetensors)"), "statistics.json"
 )
+
+
+class _EarlySync:
+    """Has the disk write the begin of a large file while the rest is still copied: a context manager.
+
+    The last sync then waits for the rest alone. An error of the disk is raised by `add` or `finish`, as the
+    system tells it once.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.dirty = descriptor, 0
+        self.pool: ThreadPoolExecutor | None = None
+        self.running: Future[None] | None = None
+
+    def __enter__(self) -> "_EarlySync":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool:
+            self.pool.shutdown()
+
+    def add(self, nbytes: int) -> None:
+        """Count bytes that were written, and start the disk where it is idle and they are many."""
+        self.dirty += nbytes
+        if self.dirty < EARLY or (self.running and not self.running.done()):
+            return
+        self.finish()
+        self.pool = self.pool or ThreadPoolExecutor(1, "sync")
+        self.running, self.dirty = self.pool.submit(_sync_data, self.descriptor), 0
+
+    def finish(self) -> None:
+        """Wait for the disk."""
+        if self.running:
+            self.running.result()
+
+
+def _sync_data(descriptor: int) -> None:
+    getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 class Folder:
@@ -125,15 +167,25 @@ class Folder:
         finally:
             self._remove(is_failed=is_failed)
 
-    def write(self, name: str, parts: Iterable[Bytes], on_bytes: Callable[[int], None] | None = None) -> None:
+    def write(
+        self,
+        name: str,
+        parts: Iterable[Bytes],
+        on_bytes: Callable[[int], None] | None = None,
+        digests: RangeDigests | None = None,
+    ) -> None:
         """Write a file from ranges of other files and from bytes in memory, and sync it.
 
-        `on_bytes` is called with the size of each part once it is written.
+        `on_bytes` is called with the size of each part once it is written; `digests` are made meanwhile.
         """
-        with ExitStack() as opened:
-            file = opened.enter_context((self.work / name).open("wb"))
-            sources: dict[Path, int] = {}
-            try:
+        try:
+            with ExitStack() as opened:
+                file = opened.enter_context((self.work / name).open("w+b"))
+                early = opened.enter_context(_EarlySync(file.fileno()))
+                if digests:
+                    opened.callback(digests.end)
+                    digests.open(file.fileno())
+                sources: dict[Path, int] = {}
                 for part in parts:
                     if isinstance(part, Copy) and part.path not in sources:
                         sources[part.path] = part.opened(opened)
@@ -141,15 +193,19 @@ class Folder:
                         size = _copy(sources[part.path], file.fileno(), part)
                     else:
                         size = _write(file.fileno(), part)
+                    early.add(size)
+                    if digests:
+                        digests.advance(size)
                     if on_bytes:
                         on_bytes(size)
+                early.finish()
                 os.fsync(file.fileno())
-            except OSError as error:
-                if error.errno in FULL:
-                    raise UnreadableError(
-                        f"{self.shown.parent}: no space left for {name}; nothing was written"
-                    ) from None
-                raise
+        except OSError as error:
+            if error.errno in FULL:
+                raise UnreadableError(
+                    f"{self.shown.parent}: no space left for {name}; nothing was written"
+                ) from None
+            raise
 
     def link(self, name: str, path: Path) -> bool:
         """A hard link to `path` under `name`; False where the file system does not allow one."""

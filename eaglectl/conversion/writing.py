@@ -1,5 +1,6 @@
 """Carrying out a plan: bytes stream from file to file; memory does not grow with the checkpoint."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,24 +9,24 @@ from typing import Any
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, tensor_ranges
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.hub_names import is_repo_name
-from eaglectl.checkpoint.layout import INDEX, SINGLE
+from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
 from eaglectl.checkpoint.pinned import PinnedSource, Stamp, changed
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
-from eaglectl.conversion.file_digests import FileDigests
 from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UsageError
-from eaglectl.progress import OnProgress, Progress
+from eaglectl.progress import ByteCounter, OnProgress, Progress
 from eaglectl.text import listed
 
 CAST_BLOCK = 8 << 20  # bytes
-REPORTED_BLOCK = 64 << 20  # bytes that are copied between two reports of progress
+REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +79,132 @@ def write_plan(
     options: WriteOptions,
     on_progress: OnProgress | None = None,
 ) -> Path:
-    """Write `plan` as a folder and return its path; its record has the digests of `originals`.
+    """Write `plan` as a folder and return its path; its record has digests of the output and of `originals`.
 
     Raises UnreadableError where a file of the source is not as it was when it was first read.
     """
     original.restamp()
     shards = _shards(plan, checkpoint, options.max_shard_size)
-    with (
-        Folder(options.out, force=options.force) as folder,
-        FileDigests(original, [] if options.link else originals) as digests,
-    ):
-        unlinked = [shard for shard in shards if not (options.link and _link(folder, shard, checkpoint))]
+    with Folder(options.out, force=options.force) as folder, Digests() as digests:
+        output = _Output(folder, digests)
+        unlinked = [shard for shard in shards if not (options.link and output.link(shard, checkpoint))]
         if len(unlinked) < len(shards):
             original.restamp()
         counter = _Counter(sum(shard.nbytes for shard in unlinked), on_progress)
         for shard in unlinked:
-            folder.write(shard.name, counter.counted(_parts(shard, checkpoint)))
+            output.write_weights(shard, counter.counted(_parts(shard, checkpoint)), checkpoint)
         if len(shards) > 1:
-            folder.write(INDEX, [_json(_index(plan, shards))])
-        folder.write("config.json", [_json(plan.config)])
+            output.write(INDEX, [_json(_index(plan, shards))])
+        output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
-            folder.write(name, _file_pieces(checkpoint.source, name))
-        files = {
-            name: {"size": original.size(name), "sha256": digest}
-            for name, digest in digests.result(originals).items()
-        }
-        record = provenance(plan, checkpoint, files)
-        if "README.md" not in plan.copied_files:
-            folder.write("README.md", [conversion_card(plan, record).encode()])
-        folder.write("eaglectl.json", [_json(record)])
+            output.write(name, _file_pieces(checkpoint.source, name))
+        if options.link:
+            sources = {name: _unread(original.size(name)) for name in originals}
+        else:
+            sources = _source_files(plan, checkpoint, original, originals, output)
+        record = provenance(plan, checkpoint, sources)
+        if CARD not in plan.copied_files:
+            output.write(CARD, [conversion_card(plan, record).encode()])
+        folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
         original.check_unchanged()
         folder.publish()
     return options.out
+
+
+class _Output:
+    """The files of the output as they are written, and what eaglectl.json states of each."""
+
+    def __init__(self, folder: Folder, digests: Digests) -> None:
+        self.folder, self.digests = folder, digests
+        self.files: dict[str, Mapping[str, Any]] = {}
+        self.weights: dict[str, tuple[int, RangeDigests]] = {}
+
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        """Write a small file, with one digest of its bytes."""
+        digest, counter = hashlib.sha256(), ByteCounter(None, "writing", 1 << 62)
+        self.folder.write(name, _hashed(parts, digest), counter.add)
+        self.files[name] = {"size": counter.done, "sha256": digest.hexdigest()}
+
+    def write_weights(self, shard: _Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
+        """Write a weight file, with a digest of its header and one of each tensor."""
+        digests = self.digests.while_written(shard.name, _ranges(shard, checkpoint))
+        self.folder.write(shard.name, parts, digests=digests)
+        self.weights[shard.name] = (shard.nbytes, digests)
+
+    def link(self, shard: _Shard, checkpoint: Checkpoint) -> bool:
+        """Whether the shard could be made a hard link; it is not read, so it has no digest."""
+        is_linked = _link(self.folder, shard, checkpoint)
+        if is_linked:
+            self.files[shard.name] = _unread(shard.nbytes)
+        return is_linked
+
+    def tensors(self) -> dict[str, str]:
+        """The digest of every tensor that was written."""
+        files = (digests.result() for _, digests in self.weights.values())
+        return {name: digest for file in files for name, digest in file.items() if name != HEADER_KEY}
+
+    def stated(self) -> dict[str, Mapping[str, Any]]:
+        """Each file as eaglectl.json states it."""
+        weights = {name: _tensors_stated(size, made.result()) for name, (size, made) in self.weights.items()}
+        return dict(sorted({**self.files, **weights}.items()))
+
+
+def _hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
+    for part in parts:
+        digest.update(part)
+        yield part
+
+
+def _ranges(shard: _Shard, checkpoint: Checkpoint) -> dict[str, Range]:
+    """Where the header and each tensor of a weight file lie in it."""
+    if shard.copied:
+        return tensor_ranges(checkpoint.tensors.values(), shard.copied.file)
+    ranges, position = {HEADER_KEY: (0, len(shard.header))}, len(shard.header)
+    for step in shard.steps:
+        ranges[step.name] = (position, position + step.nbytes)
+        position += step.nbytes
+    return ranges
+
+
+def _tensors_stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
+    tensors = {name: digest for name, digest in sorted(digests.items()) if name != HEADER_KEY}
+    return {"size": size, "header": digests[HEADER_KEY], "tensors": tensors}
+
+
+def _unread(size: int) -> Mapping[str, Any]:
+    return {"size": size, "sha256": None}
+
+
+def _source_files(
+    plan: ConversionPlan,
+    checkpoint: Checkpoint,
+    original: PinnedSource,
+    originals: Sequence[str],
+    output: _Output,
+) -> dict[str, Mapping[str, Any]]:
+    """What eaglectl.json states of each weight file of the source.
+
+    A tensor that was moved as a whole is not read again: its digest is the output's.
+    """
+    moved = {step.stored[0]: step.name for step in plan.steps if step.action in ("kept", "renamed")}
+    pickles = {name for name in originals if name not in checkpoint.weight_files}
+    made = {}
+    for name in originals:
+        ranges = {HEADER_KEY: (0, original.size(name))}  # a pickle as a whole
+        if name not in pickles:
+            ranges = tensor_ranges(checkpoint.tensors.values(), name)
+        unmoved = {key: range for key, range in ranges.items() if key not in moved}
+        made[name] = ranges, output.digests.of_ranges(name, original.pinned(name).descriptor, unmoved)
+    tensors = output.tensors()
+    files: dict[str, Mapping[str, Any]] = {}
+    for name, (ranges, digests) in made.items():
+        size, known = original.size(name), digests.result()
+        if name in pickles:
+            files[name] = {"size": size, "sha256": known[HEADER_KEY]}
+        else:
+            known |= {key: tensors[moved[key]] for key in ranges if key in moved}
+            files[name] = _tensors_stated(size, known)
+    return files
 
 
 def _file_pieces(source: Source, name: str) -> Iterator[bytes]:
@@ -134,7 +229,8 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
 def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:
     """eaglectl.json: the origin of the output, and `previous`, the source's own record.
 
-    A sha256 of null means that the file was linked and not read.
+    Weight files have a digest of their header and one of each tensor, pickles one of the file; a sha256 of
+    null means that the file was linked and not read.
     """
     drafter, name = plan.drafter, plan.drafter.target.name
     return {

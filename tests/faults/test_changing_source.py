@@ -131,8 +131,18 @@ def test_a_source_at_rest_is_converted_again_and_again(tmp_path: Path, is_linked
     assert contents(source) == before
     record = json.loads((tmp_path / "second/eaglectl.json").read_bytes())
     for name, file in record["source"]["files"].items():
-        digest = hashlib.sha256((source / name).read_bytes()).hexdigest()
-        assert file == {"size": (source / name).stat().st_size, "sha256": None if is_linked else digest}
+        data = (source / name).read_bytes()
+        start = 8 + int.from_bytes(data[:8], "little")
+        offsets = {
+            key: value["data_offsets"] for key, value in json.loads(data[8:start]).items() if key[0] != "_"
+        }
+        tensors = {key: sha256(data[start + first : start + stop]) for key, (first, stop) in offsets.items()}
+        stated = {"sha256": None} if is_linked else {"header": sha256(data[:start]), "tensors": tensors}
+        assert file == {"size": len(data), **stated}
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def test_every_file_is_closed(tmp_path: Path) -> None:
