@@ -18,8 +18,9 @@ from eaglectl.api.release import (
 )
 from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.hub import is_offline
+from eaglectl.checkpoint.hub import HubSource, is_offline, open_hub
 from eaglectl.checkpoint.layout import RECORD
+from eaglectl.checkpoint.opening import hub_name
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
@@ -36,7 +37,7 @@ from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.signature import Signer
 from eaglectl.publishing.signing import SigningKey
 from eaglectl.publishing.upload import Upload, carry_out
-from eaglectl.publishing.verification import Expected, Verification, verify_folder
+from eaglectl.publishing.verification import Expected, Verification, verify_folder, verify_repository
 from eaglectl.validation.policy import Policy, VerifyPolicy
 from eaglectl.validation.policy_file import read_policy
 
@@ -66,7 +67,8 @@ class UploadOptions:
 class VerifyOptions:
     """Options of `verify`: who must have signed, what must be there, or that model.sig is ignored.
 
-    `policy` is a policy or its file; None: nothing is required but what the options say.
+    `policy` is a policy or its file; None: nothing is required but what the options say. `against` is the
+    repository (org/name[@revision]) whose listing a folder must agree with.
     """
 
     signer: Signer | None = None
@@ -74,6 +76,7 @@ class VerifyOptions:
     needs_signature: bool = False
     needs_record: bool = False
     policy: Policy | str | None = None
+    against: str | None = None
 
 
 def upload(
@@ -137,15 +140,35 @@ def upload(
 def verify(
     folder: str, options: VerifyOptions | None = None, *, on_progress: OnProgress | None = None
 ) -> Verification:
-    """Compare a downloaded folder with its SHA256SUMS, eaglectl.json and model.sig.
+    """Compare a folder, or a repository on the Hub, with its SHA256SUMS, eaglectl.json and model.sig.
 
-    A signature that could not be checked is on the result. Every file below the folder that is
-    not listed is a difference. Raises UnreadableError where there is nothing to compare with, UsageError for
-    a signer that contradicts itself.
+    Of a repository (org/name[@revision]) nothing is downloaded that the Hub lists the SHA-256 of. A signature
+    that could not be checked is on the result. Every file that is not listed is a difference. Raises
+    UnreadableError where there is nothing to compare with, UsageError for options that contradict each other.
     """
-    expected = _expected(options or VerifyOptions())
+    options = options or VerifyOptions()
+    expected = _expected(options)
+    is_repository = hub_name(folder) is not None and not Path(folder).exists()
+    if is_repository and options.against:
+        raise UsageError(
+            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
+        )
+    if is_repository:
+        return verify_repository(_listing(folder), folder, expected, is_offline=is_offline())
     source = _folder(folder)
+    if options.against is not None:
+        expected = replace(expected, against=_listing(options.against))
     return verify_folder(source, folder, expected, is_offline=is_offline(), on_progress=on_progress)
+
+
+def _listing(text: str) -> HubSource:
+    """The listing of a repository. Raises UnreadableError, and UsageError for no name of one."""
+    if hub_name(text) is None:
+        raise UsageError(f"--against {text}: a repository was expected, like org/name or org/name@revision")
+    source = open_hub(text)
+    if not isinstance(source, HubSource):
+        raise UnreadableError(f"{text}: the listing comes from the network, and this call is offline")
+    return source
 
 
 def _expected(options: VerifyOptions) -> Expected:

@@ -29,11 +29,11 @@ def tensor_ranges(tensors: Iterable[StoredTensor], file: str) -> dict[str, Range
 class Digests:
     """Threads that hash ranges of files: a context manager, which stops them at its end.
 
-    `on_bytes` is called with the size of each block, from the thread that hashed it.
+    `on_bytes` is called with the size of each block, by one thread at a time.
     """
 
     def __init__(self, on_bytes: Callable[[int], None] | None = None) -> None:
-        self.on_bytes = on_bytes
+        self.on_bytes, self.counting = on_bytes, threading.Lock()
         self.is_stopped = False
         self.descriptors: list[int] = []
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "sha256")
@@ -51,6 +51,12 @@ class Digests:
         """A copy of a descriptor, which is closed once all threads are done."""
         self.descriptors.append(os.dup(descriptor))
         return self.descriptors[-1]
+
+    def count(self, nbytes: int) -> None:
+        """Report a block that was hashed."""
+        if self.on_bytes:
+            with self.counting:
+                self.on_bytes(nbytes)
 
     def of_ranges(self, name: str, descriptor: int, ranges: Mapping[str, Range]) -> "RangeDigests":
         """Start on ranges of an open file; `name` is for messages, the descriptor is copied."""
@@ -107,8 +113,7 @@ class RangeDigests:
                 raise UnreadableError(f"{self.name} became shorter while it was read; run the command again")
             digest.update(buffer[:size])
             start += size
-            if self.digests.on_bytes:
-                self.digests.on_bytes(size)
+            self.digests.count(size)
         return digest.hexdigest()
 
     def _wait(self, start: int, stop: int) -> int:

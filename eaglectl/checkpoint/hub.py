@@ -44,7 +44,8 @@ MAX_LIST = 64 << 20
 class HubSource:
     """The files of a repository at `commit`.
 
-    `sizes` and `listed` (digests) are the Hub's; `kept` are ranges read before.
+    `sizes`, `listed` (digests) and `below` (sizes of files in subfolders) are the Hub's; `kept` are ranges
+    that were read.
     """
 
     request: HubRequest
@@ -54,6 +55,12 @@ class HubSource:
     kept: dict[tuple[str, int, int], bytes] = field(default_factory=dict, repr=False)
     listed: ListedDigests = field(default_factory=lambda: ListedDigests({}, {}), repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    below: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def git_ids(self) -> Mapping[str, str]:
+        """Git's names of the files outside of LFS."""
+        return self.listed.git_ids
 
     @property
     def digests(self) -> Mapping[str, str]:
@@ -221,7 +228,9 @@ def _list(client: Any, request: HubRequest) -> HubSource:
         f"{request.endpoint}/api/models/{request.repo}/revision/{quote(request.revision, safe='')}?blobs=true"
     )
     listing = read_listing(request, read_whole(client, request, url, headers, MAX_LIST).body)
-    return HubSource(request, listing.commit, listing.sizes, headers, listed=listing.digests)
+    return HubSource(
+        request, listing.commit, listing.sizes, headers, listed=listing.digests, below=listing.below
+    )
 
 
 def open_cached(text: str) -> FolderSource:

@@ -23,11 +23,15 @@ MAX_BESIDE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RepositoryListing:
-    """The files of a repository at one commit: their sizes and digests."""
+    """The files of a repository at one commit: their sizes and digests.
+
+    `below`: sizes of files in subfolders, which are no part of a checkpoint.
+    """
 
     commit: str
     sizes: Mapping[str, int]
     digests: ListedDigests
+    below: Mapping[str, int]
 
 
 def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
@@ -49,7 +53,8 @@ def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
         for name, size in sizes.items()
         if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
     }
-    return RepositoryListing(commit, wanted, ListedDigests(digests, git_ids))
+    below = {name: size for name, size in sizes.items() if name not in wanted}
+    return RepositoryListing(commit, wanted, ListedDigests(digests, git_ids), below)
 
 
 def _commit_and_files(request: HubRequest, body: bytes) -> tuple[str, list[Any]]:

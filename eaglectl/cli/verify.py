@@ -12,7 +12,20 @@ from eaglectl.terminal import OutputSettings, ProgressBar
 
 def verify_command(
     context: typer.Context,
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A downloaded checkpoint.")],
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A checkpoint that was downloaded or converted, or a Hub repository (org/name[@revision]),"
+            " whose weights are not downloaded.",
+        ),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="REPO", help="Compare DIR with what the Hub lists: org/name[@revision]."
+        ),
+    ] = None,
     public_key: Annotated[
         str | None,
         typer.Option("--public-key", metavar="FILE", help="Who must have signed: the holder of this key."),
@@ -43,7 +56,10 @@ def verify_command(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Compare a downloaded drafter with its eaglectl.json, SHA256SUMS and model.sig, file by file."""
+    """Compare a drafter with its eaglectl.json, SHA256SUMS and model.sig, file by file.
+
+    What `convert` wrote is compared tensor by tensor.
+    """
     from eaglectl import api
     from eaglectl.reports.json.verify import verify_document
     from eaglectl.reports.terminal.verify import print_verification
@@ -54,6 +70,7 @@ def verify_command(
         needs_signature=require_signature,
         needs_record=require_record,
         policy=api.read_policy(policy, _outside(Path(folder))),
+        against=against,
     )
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not settings.quiet) as bar:

@@ -22,7 +22,7 @@ from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, 
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UsageError
-from eaglectl.progress import ByteCounter, OnProgress, Progress
+from eaglectl.progress import OnProgress, Progress
 from eaglectl.text import listed
 
 CAST_BLOCK = 8 << 20  # bytes
@@ -121,9 +121,10 @@ class _Output:
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         """Write a small file, with one digest of its bytes."""
-        digest, counter = hashlib.sha256(), ByteCounter(None, "writing", 1 << 62)
-        self.folder.write(name, _hashed(parts, digest), counter.add)
-        self.files[name] = {"size": counter.done, "sha256": digest.hexdigest()}
+        digest = hashlib.sha256()
+        sizes: list[int] = []
+        self.folder.write(name, _hashed(parts, digest), sizes.append)
+        self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
 
     def write_weights(self, shard: _Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""

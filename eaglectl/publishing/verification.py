@@ -1,37 +1,45 @@
-"""A folder compared with what was published of it: the digests in SHA256SUMS, eaglectl.json and model.sig.
+"""A folder or a repository compared with what was published of it: the digests in SHA256SUMS, eaglectl.json,
+model.sig, and in the listing of a repository.
 
 As strict as `model_signing verify`: every file below the folder is listed, or is a difference.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.digests import Digests
+from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.publishing.attestation import claims_of
-from eaglectl.publishing.contents import FolderContents, is_bookkeeping, read_contents
+from eaglectl.publishing.contents import is_bookkeeping
+from eaglectl.publishing.digested import FolderFiles, HubFiles, VerifiedFiles
 from eaglectl.publishing.signature import Signature, Signer, read_signature, read_statement
-from eaglectl.text import listed
-from eaglectl.validation.rules.release import read_sums
+from eaglectl.publishing.stated import Digest, ListedFile, Lists, Tensors, can_list, hub_list, read_lists
+from eaglectl.text import listed as names_listed
 
 Verdict = Literal["equal", "differs", "could-not-look"]
-Judgement = Literal["same", "differs", "missing", "unlisted"]
-BLOCK = 8 << 20
+Judgement = Literal["same", "differs", "missing", "unlisted", "not-looked"]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file, whether it is as `lists` state it, and how it differs."""
+    """A file, whether it is as `lists` state it, how it differs, and what it was compared by.
+
+    `tensors` are those that differ, where the file was compared by tensors; `compared` is how many were.
+    """
 
     name: str
     judgement: Judgement
     lists: tuple[str, ...]
     how: str = ""
+    by: tuple[Digest, ...] = ()
+    tensors: tuple[str, ...] = ()
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +59,12 @@ class Verification:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether all is as published; "could-not-look": only the signature could not be checked."""
+        """Whether all is as published; "could-not-look": nothing differs, and not all could be compared."""
         judgements = {signed.judgement for signed in (self.signature, self.provenance) if signed}
-        if judgements & {"failed", "missing"} or any(file.judgement != "same" for file in self.files):
+        of_files = {file.judgement for file in self.files}
+        if judgements & {"failed", "missing"} or of_files - {"same", "not-looked"}:
             return "differs"
-        return "could-not-look" if "not-looked" in judgements else "equal"
-
-
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file as a list states it; `size` None where the list has none.
-
-    `others`: further digests that the list states for the same name.
-    """
-
-    size: int | None
-    sha256: str
-    others: tuple[str, ...] = ()
-
-
-Lists = Mapping[str, Mapping[str, ListedFile]]
+        return "could-not-look" if "not-looked" in judgements | of_files else "equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,34 +72,13 @@ class Expected:
     """What the caller requires of a folder.
 
     `signer` None: model.sig is ignored. `needs_record`: eaglectl.json must be there and list the files.
+    `against`: a repository whose listing the files must have.
     """
 
     signer: Signer | None
     needs_signature: bool = False
     needs_record: bool = False
-
-
-class _FileHasher:
-    """SHA-256 of files of the folder, each computed once."""
-
-    def __init__(self, source: FolderSource, counter: ByteCounter) -> None:
-        self.source = source
-        self.counter = counter
-        self._digests: dict[str, str] = {}
-
-    def sha256(self, name: str) -> str:
-        """The digest of a file. Raises UnreadableError for a file that cannot be read."""
-        if name not in self._digests:
-            self._digests[name] = self._hash(name)
-        return self._digests[name]
-
-    def _hash(self, name: str) -> str:
-        digest, size = hashlib.sha256(), self.source.size(name)
-        for start in range(0, size, BLOCK):
-            block = self.source.read(name, start, min(start + BLOCK, size))
-            digest.update(block)
-            self.counter.add(len(block))
-        return digest.hexdigest()
+    against: HubSource | None = None
 
 
 def verify_folder(
@@ -120,29 +93,60 @@ def verify_folder(
 
     Raises UnreadableError where there is no list and none was required, or a list or file cannot be read.
     """
-    contents = read_contents(source)
-    lists = _read_lists(source, contents)
-    signature = _read_signature(source, contents, expected, is_offline=is_offline)
+    counter = ByteCounter(on_progress, "hashing", 0)
+    with Digests(counter.add) as digests:
+        files = FolderFiles(source, digests)
+        counter.total = sum(files.size(name) for name in files.names)
+        return _verify(files, shown, expected, is_offline=is_offline)
+
+
+def verify_repository(source: HubSource, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
+    """Compare the listing of a repository with the lists and the signature in it.
+
+    Files in LFS are not downloaded: the Hub lists their SHA-256. Raises UnreadableError.
+    """
+    return _verify(HubFiles(source), shown, expected, is_offline=is_offline)
+
+
+def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
+    lists = _lists(files, expected)
+    signature = _read_signature(files, expected, is_offline=is_offline)
     signed = (signature.files if signature else None) or {}
     faults = _missing_record(lists, expected)
-    is_refused = signature is not None and signature.judgement in ("failed", "missing")
-    if not lists and not signed and not is_refused and not faults:
-        raise _nothing_to_compare(shown, signature)
-    listed = dict.fromkeys(name for files in lists.values() for name in files)
-    hasher = _FileHasher(source, _counter(source, contents, [*listed, *signed], on_progress))
-    checked = [_check_file(hasher, contents, name, lists) for name in listed if name != RECORD or not faults]
-    checked += faults + _unlisted(contents, lists)
+    if not (lists or signed or faults):
+        _check_comparable(shown, signature)
+    if isinstance(files, FolderFiles):
+        files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)))
+    listed = dict.fromkeys(name for stated in lists.values() for name in stated)
+    checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
     if signature is not None and signature.files is not None:
-        signature = _check_signed_files(signature, signature.files, contents, hasher)
-    provenance = _read_provenance(source, contents, expected, hasher, is_offline=is_offline)
-    return Verification(shown, tuple(lists), tuple(checked), contents.bookkeeping, signature, provenance)
+        signature = _check_signed_files(signature, signature.files, files)
+    provenance = _read_provenance(files, expected, is_offline=is_offline)
+    every = (*checked, *faults, *_unlisted(files, lists))
+    return Verification(shown, tuple(lists), every, files.bookkeeping, signature, provenance)
 
 
-def _nothing_to_compare(shown: str, signature: Signature | None) -> UnreadableError:
+def _lists(files: VerifiedFiles, expected: Expected) -> Lists:
+    """The lists among the files, and the listing of the repository that they must agree with."""
+    lists = read_lists(files.names, files.read)
+    return lists if expected.against is None else {**lists, **dict([hub_list(expected.against)])}
+
+
+def _hashed_whole(lists: Lists) -> set[str]:
+    """The files that a list states the SHA-256 of."""
+    entries = [entry for stated in lists.values() for entry in stated.items()]
+    return {name for name, file in entries if file.sha256 is not None}
+
+
+def _check_comparable(shown: str, signature: Signature | None) -> None:
+    """Raise UnreadableError unless the signature alone shows a difference: there are no digests."""
+    if signature is not None and signature.judgement in ("failed", "missing"):
+        return
     about = f" Its {SIGNATURE} could not be used: {signature.how}" if signature else ""
-    return UnreadableError(
+    raise UnreadableError(
         f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
-        f" Files of the Hub are compared by `hf cache verify REPO --local-dir DIR`.{about}"
+        " `eaglectl verify DIR --against org/name@revision` compares a folder with what the Hub lists."
+        f"{about}"
     )
 
 
@@ -153,46 +157,33 @@ def _missing_record(lists: Lists, expected: Expected) -> list[CheckedFile]:
     return [CheckedFile(RECORD, "missing", (), how)]
 
 
-def _unlisted(contents: FolderContents, lists: Lists) -> list[CheckedFile]:
-    """What is in the folder and not in every list that can name it."""
+def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
+    """What is there and not in every list that can name it."""
     faults = []
-    for name in sorted(contents.files):
-        silent = [list_name for list_name, files in lists.items() if not _is_listed(name, list_name, files)]
+    for name in sorted(files.names):
+        silent = [list_name for list_name, stated in lists.items() if _is_silent(list_name, stated, name)]
         if silent:
-            stated = tuple(list_name for list_name, files in lists.items() if name in files)
+            stating = tuple(list_name for list_name, stated in lists.items() if name in stated)
             how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
-            faults.append(CheckedFile(name, "unlisted", stated, how))
-    listed = {name for files in lists.values() for name in files}
-    irregular = {name: how for name, how in contents.irregular.items() if name not in listed}
+            faults.append(CheckedFile(name, "unlisted", stating, how))
+    listed = {name for stated in lists.values() for name in stated}
+    irregular = {name: how for name, how in files.irregular.items() if name not in listed}
     return faults + [CheckedFile(name, "unlisted", (), how) for name, how in irregular.items()]
 
 
-def _is_listed(name: str, list_name: str, files: Mapping[str, ListedFile]) -> bool:
-    """Whether a list names a file, or cannot: a list is written before itself and before what signs it."""
-    later = {SUMS, PROVENANCE, SIGNATURE} | ({RECORD} if list_name == RECORD else set())
-    return name in files or name in later
+def _is_silent(list_name: str, stated: Mapping[str, ListedFile], name: str) -> bool:
+    return name not in stated and can_list(list_name, name)
 
 
-def _read_lists(source: FolderSource, contents: FolderContents) -> Lists:
-    lists = {SUMS: _read_sums(source, contents), RECORD: _read_record(source, contents)}
-    return {name: files for name, files in lists.items() if files is not None}
-
-
-def _counter(
-    source: FolderSource, contents: FolderContents, names: Iterable[str], on_progress: OnProgress | None
-) -> ByteCounter:
-    present = set(names) & contents.files
-    return ByteCounter(on_progress, "hashing", sum(source.size(name) for name in present))
-
-
-def _read_signature(
-    source: FolderSource, contents: FolderContents, expected: Expected, *, is_offline: bool
-) -> Signature | None:
+def _read_signature(files: VerifiedFiles, expected: Expected, *, is_offline: bool) -> Signature | None:
     signer = expected.signer
     if signer is None:
         return None
-    if SIGNATURE in contents.files:
-        return read_signature(source.path(SIGNATURE), signer, is_offline=is_offline)
+    if SIGNATURE in files.names:
+        with scratch_folder() as folder:
+            path = folder / SIGNATURE
+            path.write_bytes(files.read(SIGNATURE))
+            return read_signature(path, signer, is_offline=is_offline)
     if signer.name:
         return Signature("missing", f"there is no {SIGNATURE}, and {signer.name} was to have signed")
     if expected.needs_signature:
@@ -200,38 +191,31 @@ def _read_signature(
     return None
 
 
-def _read_provenance(
-    source: FolderSource,
-    contents: FolderContents,
-    expected: Expected,
-    hasher: _FileHasher,
-    *,
-    is_offline: bool,
-) -> Signature | None:
+def _read_provenance(files: VerifiedFiles, expected: Expected, *, is_offline: bool) -> Signature | None:
     """The judgement on the provenance: signed by the same signer, and about these files."""
-    if expected.signer is None or PROVENANCE not in contents.files:
+    if expected.signer is None or PROVENANCE not in files.names:
         return None
-    path = source.path(PROVENANCE)
-    signature, statement = read_statement(path, expected.signer, is_offline=is_offline)
+    with scratch_folder() as folder:
+        path = folder / PROVENANCE
+        path.write_bytes(files.read(PROVENANCE))
+        signature, statement = read_statement(path, expected.signer, is_offline=is_offline)
     if statement is None:
         return signature
     claims = claims_of(statement)
     if claims is None:
         return Signature("not-looked", "it is signed, and is no SLSA provenance as eaglectl writes it")
-    faults = [_signed_fault(name, digest, contents, hasher) for name, digest in claims.files.items()]
+    faults = [_signed_fault(name, digest, files) for name, digest in claims.files.items()]
     if different := [fault for fault in faults if fault]:
-        how = f"it is {signature.how}, and about other files: {listed(different, most=3)}"
+        how = f"it is {signature.how}, and about other files: {names_listed(different, most=3)}"
         return Signature("failed", how)
     return replace(signature, how=f"{signature.how}: {claims.words}", files=claims.files)
 
 
-def _check_signed_files(
-    signature: Signature, signed: Mapping[str, str], contents: FolderContents, hasher: _FileHasher
-) -> Signature:
+def _check_signed_files(signature: Signature, signed: Mapping[str, str], files: VerifiedFiles) -> Signature:
     """The signature, failed where a signed file differs or a file was not signed."""
-    faults = [_signed_fault(name, digest, contents, hasher) for name, digest in signed.items()]
-    unsigned = sorted(contents.files - set(signed) - {SIGNATURE})
-    faults += [f"{name} was not signed" for name in (*unsigned, *contents.irregular)]
+    faults = [_signed_fault(name, digest, files) for name, digest in signed.items()]
+    unsigned = sorted(files.names - set(signed) - {SIGNATURE})
+    faults += [f"{name} was not signed" for name in (*unsigned, *files.irregular)]
     if faults := [fault for fault in faults if fault]:
         more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
         return Signature(
@@ -240,57 +224,86 @@ def _check_signed_files(
     return replace(signature, how=f"{signature.how}, over {len(signed)} files")
 
 
-def _signed_fault(name: str, digest: str, contents: FolderContents, hasher: _FileHasher) -> str:
+def _signed_fault(name: str, digest: str, files: VerifiedFiles) -> str:
     """How a signed file differs; empty where it does not."""
     if is_bookkeeping(name):  # signed from a download; each client writes its own
         return ""
-    if name not in contents.files:
+    if name not in files.names:
         return f"{name} is not there"
-    return "" if hasher.sha256(name) == digest else f"{name} is another file"
+    return "" if files.sha256(name) == digest else f"{name} is another file"
 
 
-def _check_file(hasher: _FileHasher, contents: FolderContents, name: str, lists: Lists) -> CheckedFile:
-    stated = {list_name: files[name] for list_name, files in lists.items() if name in files}
-    if name in contents.irregular:
-        return CheckedFile(name, "differs", tuple(stated), contents.irregular[name])
-    if name not in contents.files:
-        return CheckedFile(name, "missing", tuple(stated), "is listed and is not there")
-    size, digest = hasher.source.size(name), hasher.sha256(name)
-    for list_name, file in stated.items():
-        if file.others:
-            how = f"has {1 + len(file.others)} digests in {list_name}, and a file has one"
-            return CheckedFile(name, "differs", tuple(stated), how)
-        if file.size is not None and file.size != size:
-            how = f"has {size} bytes and {list_name} says {file.size}"
-            return CheckedFile(name, "differs", tuple(stated), how)
-        if file.sha256 != digest:
-            how = f"has SHA-256 {digest[:12]}... and {list_name} says {file.sha256[:12]}..."
-            return CheckedFile(name, "differs", tuple(stated), how)
-    return CheckedFile(name, "same", tuple(stated))
+def _check_file(files: VerifiedFiles, name: str, lists: Lists) -> CheckedFile:
+    stated = {list_name: entries[name] for list_name, entries in lists.items() if name in entries}
+    checked = CheckedFile(name, "same", tuple(stated))
+    if name in files.irregular:
+        return replace(checked, judgement="differs", how=files.irregular[name])
+    if name not in files.names:
+        return replace(checked, judgement="missing", how="is listed and is not there")
+    results = [_compare(files, name, list_name, file, checked) for list_name, file in stated.items()]
+    by = tuple(dict.fromkeys(digest for result in results for digest in result.by))
+    worst = min(results, key=lambda result: ("differs", "not-looked", "same").index(result.judgement))
+    if worst.judgement == "not-looked" and (equal := [result for result in results if result.by]):
+        worst = equal[0]  # another list settles it
+    return replace(worst, by=by)
 
 
-def _read_sums(source: FolderSource, contents: FolderContents) -> Mapping[str, ListedFile] | None:
-    if SUMS not in contents.files:
-        return None
-    sums = read_sums(source.read(SUMS).decode("utf-8", "replace"))
-    if sums.broken or not sums.digests:
-        where = f"line {sums.broken[0]} is no digest and name" if sums.broken else "it is empty"
-        raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
-    return {name: ListedFile(None, first, tuple(others)) for name, (first, *others) in sums.digests.items()}
+def _compare(
+    files: VerifiedFiles, name: str, list_name: str, stated: ListedFile, checked: CheckedFile
+) -> CheckedFile:
+    """A file compared with what one list states of it."""
+    if stated.others:
+        how = f"has {1 + len(stated.others)} digests in {list_name}, and a file has one"
+        return replace(checked, judgement="differs", how=how)
+    if stated.size is not None and stated.size != (size := files.size(name)):
+        return replace(
+            checked, judgement="differs", how=f"has {size} bytes and {list_name} says {stated.size}"
+        )
+    if stated.tensors is not None:
+        return _compare_tensors(files, name, list_name, stated.tensors, checked)
+    if stated.sha256 is not None:
+        digest = files.sha256(name)
+        is_hubs = stated.is_lfs or files.is_listed_digest(name)
+        checked = replace(checked, by=("lfs-sha256" if is_hubs else "sha256",))
+        if digest == stated.sha256:
+            return checked
+        how = f"has SHA-256 {digest[:12]}... and {list_name} says {stated.sha256[:12]}..."
+        return replace(checked, judgement="differs", how=how)
+    if stated.git_id is not None:
+        checked = replace(checked, by=("git-id",))
+        if files.has_git_id(name, stated.git_id):
+            return checked
+        how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
+        return replace(checked, judgement="differs", how=how)
+    how = f"has its size, and {list_name} has no digest of it"
+    if list_name == RECORD:
+        how += ": it was linked by `convert --link`, which reads no data; convert without --link"
+    return replace(checked, judgement="not-looked", how=how)
 
 
-def _read_record(source: FolderSource, contents: FolderContents) -> Mapping[str, ListedFile] | None:
-    if RECORD not in contents.files:
-        return None
+def _compare_tensors(
+    files: VerifiedFiles, name: str, list_name: str, stated: Tensors, checked: CheckedFile
+) -> CheckedFile:
+    """A weight file compared with digests of its header and of each tensor."""
     try:
-        record: Any = parse_json(RECORD, source.read(RECORD))
-        files = record.get("published", {}).get("files")
-        if files is None:
-            return None
-        if not files:
-            raise ValueError("a list of no files")
-        return {str(name): ListedFile(int(file["size"]), str(file["sha256"])) for name, file in files.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        raise UnreadableError(
-            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
-        ) from None
+        found = files.tensors(name)
+    except UnreadableError as error:
+        return replace(checked, judgement="differs", how=f"has no header that can be read: {error}")
+    if found is None:
+        how = (
+            f"was not downloaded, and {list_name} has digests of its tensors alone: download it, and run"
+            " `eaglectl verify DIR`"
+        )
+        return replace(checked, judgement="not-looked", how=how)
+    checked = replace(checked, by=("tensors",), compared=len(stated.tensors))
+    names = sorted(set(stated.tensors) | set(found.tensors))
+    tensors = tuple(name for name in names if stated.tensors.get(name) != found.tensors.get(name))
+    if tensors:
+        how = f"has other bytes than {list_name} says in {names_listed(tensors)}"
+        return replace(checked, judgement="differs", how=how, tensors=tensors)
+    if found.header != stated.header:
+        how = (
+            f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
+        )
+        return replace(checked, judgement="differs", how=how)
+    return checked

@@ -18,7 +18,14 @@ def verify_document(verification: "Verification") -> dict[str, Any]:
         "verdict": verification.verdict,
         "lists": list(verification.lists),
         "files": [
-            {"name": file.name, "judgement": file.judgement, "lists": list(file.lists), "how": file.how}
+            {
+                "name": file.name,
+                "judgement": file.judgement,
+                "lists": list(file.lists),
+                "how": file.how,
+                "by": list(file.by),
+                "tensors": list(file.tensors),
+            }
             for file in verification.files
         ],
         "others": list(verification.others),

@@ -1,14 +1,23 @@
 """The result of `verify` on the terminal."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from eaglectl.publishing.evidence import evidence_of
 from eaglectl.reports.terminal.console import Console, Text
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification
 
 MAX_FILES = 20
+# what files were compared by
+BY = {
+    "sha256": "by SHA-256",
+    "lfs-sha256": "by the SHA-256 that the Hub lists",
+    "git-id": "by the git id that the Hub lists",
+    "tensors": "by the SHA-256 of the header and of each tensor",
+}
 VERDICTS = {
     "equal": ("equal", "green"),
     "differs": ("differs", "bold red"),
@@ -30,12 +39,13 @@ def print_verification(console: Console, verification: "Verification") -> None:
     if verification.lists:
         lists = f": {good} files as {' and '.join(verification.lists)} say"
     console.print(Text.assemble((word, style), f"  {verification.folder}{lists}"), soft_wrap=True)
+    for line in _settled(verification):
+        console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
     different = [file for file in verification.files if file.judgement != "same"]
     for file in different[:MAX_FILES]:
-        console.print(
-            Text.assemble("  ", (file.judgement, "red"), f"  {file.name} {file.how}"),
-            soft_wrap=True,
-        )
+        is_open = file.judgement == "not-looked"
+        judgement = ("could not look", "yellow") if is_open else (file.judgement, "red")
+        console.print(Text.assemble("  ", judgement, f"  {file.name} {file.how}"), soft_wrap=True)
     if len(different) > MAX_FILES:
         console.print(f"  and {len(different) - MAX_FILES:,} more; --json lists all", soft_wrap=True)
     if verification.signature:
@@ -50,3 +60,13 @@ def print_verification(console: Console, verification: "Verification") -> None:
     if verification.others:
         about = f"  beside them, {len(verification.others)} files that the Hub or its client writes"
         console.print(Text(about, style="dim"), soft_wrap=True)
+
+
+def _settled(verification: "Verification") -> Iterator[str]:
+    """What the equal files were compared by."""
+    for digest, text in BY.items():
+        files = [file for file in verification.files if file.judgement == "same" and digest in file.by]
+        if files:
+            tensors = sum(file.compared for file in files)
+            of = f" ({tensors} tensors)" if digest == "tensors" else ""
+            yield f"{text}{of}: {listed(file.name for file in files)}"
