@@ -19,6 +19,7 @@ from eaglectl.cli.explain import explain_command
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand
 from eaglectl.cli.init import init_command
 from eaglectl.cli.inspect import inspect_command
+from eaglectl.cli.plain_values import hand_on_plain_values
 from eaglectl.cli.rules import rules_command
 from eaglectl.cli.smoke import smoke_command
 from eaglectl.cli.upload import upload_command
@@ -100,6 +101,7 @@ def _set_offline(context: typer.Context) -> None:
     os.environ.update(dict.fromkeys(OFFLINE_VARIABLES, "1"))
 
 
+hand_on_plain_values()
 for command, summary in COMMANDS.items():
     app.command(
         command.__name__.removesuffix("_command"), cls=GroupedCommand, short_help=summary, epilog=COMMON

@@ -1,0 +1,65 @@
+"""Values that have their type already, handed on without pydantic.
+
+typer 0.2x loads pydantic to convert the first value of a command, which takes longer than typer itself. A str
+stays a str, and a default what it is: only what has to be converted or checked goes through it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typer import core
+
+
+class _PlainParam:
+    """Stands for a parameter's conversion, and makes it where a value needs it."""
+
+    def __init__(self, convert: Callable[[], Any]) -> None:
+        self.convert = convert
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value as a command takes it."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        annotation, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        if getattr(info, "parser", None) is None and getattr(info, "click_type", None) is None:
+            if annotation == list[str] and all(type(item) is str for item in value):
+                return list(value)
+            if annotation in (str, int, float) and type(value) is annotation and not _is_given(param, ctx):
+                return value
+            if annotation is str and type(value) is str:
+                return value
+            if annotation is Path and type(value) is str and _is_free(value, info):
+                return Path(value)
+        return self.convert().coerce(value, param=param, ctx=ctx)
+
+
+def _is_given(param: Any, ctx: Any) -> bool:
+    """Whether the user gave the value, so that its bounds are checked."""
+    source = ctx.get_parameter_source(param.name)
+    return source is None or source.name != "DEFAULT"
+
+
+def _is_free(value: str, info: Any) -> bool:
+    """Whether nothing has the path's name, and nothing must: there is nothing to check."""
+    try:
+        Path(value).lstat()
+    except FileNotFoundError:
+        return not info.exists and not info.resolve_path
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def hand_on_plain_values() -> None:
+    """Have typer convert only what needs it; a typer that is built in another way is left as it is."""
+    parameter = getattr(core, "_TyperParameter", None)
+    convert = getattr(parameter, "get_runtime_param", None)
+    if parameter is None or convert is None:
+        return
+
+    def get_runtime_param(self: Any) -> Any:
+        is_known = hasattr(getattr(self, "type_descriptor", None), "annotation")
+        return _PlainParam(lambda: convert(self)) if is_known else convert(self)
+
+    parameter.get_runtime_param = get_runtime_param
