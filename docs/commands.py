@@ -5,7 +5,7 @@ from typing import Any
 
 import typer.main
 
-from eaglectl.cli.app import app
+from eaglectl.cli.app import make_app
 from eaglectl.cli.help import GroupedCommand, examples
 
 PAGE = Path(__file__).with_name("commands.md")
@@ -30,7 +30,7 @@ stdout; progress, warnings and errors go to stderr.
 
 def page() -> str:
     """The whole page."""
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(make_app(None))
     root.name = "eaglectl"
     parts = [HEAD]
     with root.make_context("eaglectl", [], resilient_parsing=True) as context:

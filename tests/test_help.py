@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from eaglectl.cli.app import app
+from eaglectl.cli.app import make_app
 from eaglectl.cli.help import EXAMPLES, GROUPS, SHARED, VALUES, GroupedCommand
 from tests.builders import call
 from tests.conftest import FIXTURES
@@ -23,7 +23,7 @@ EXAMPLES_THAT_RUN = ("inspect", "validate", "diff", "explain", "rules", "engines
 
 
 def all_commands() -> dict[str, Any]:
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(make_app(None))
     named = dict(root.commands)
     return named | dict(getattr(named["engines"], "commands", {}))
 

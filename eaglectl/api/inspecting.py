@@ -12,6 +12,7 @@ from eaglectl.engines.catalogue import (
     EngineRequest,
     as_served,
     aux_readings,
+    every_release,
     launch_commands,
     parse_engine,
     verdicts,
@@ -54,7 +55,7 @@ def inspect(
         return tuple(_with(errors, verdict) for verdict in found)
 
     every = (
-        *judge(parse_engine("vllm>=0")),
+        *judge(every_release("vllm")),
         *judge(parse_engine("sglang")),
         *judge(parse_engine("llama.cpp")),
     )

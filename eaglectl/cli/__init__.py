@@ -3,13 +3,14 @@
 import contextlib
 import errno
 import io
+import os
 import signal
 import sys
 import traceback
 from itertools import pairwise
 
 from eaglectl.checkpoint.signals import Terminated, run_removals
-from eaglectl.cli.app import app
+from eaglectl.cli.app import make_app
 from eaglectl.cli.options import print_json
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
@@ -30,6 +31,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
     try:
+        app = make_app(_command(arguments))
         code = int(app(_common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
         _print_error(error, arguments)
@@ -45,6 +47,13 @@ def run(arguments: list[str]) -> int:
     if code == INTERRUPTED:
         _print_end("interrupted")
     return code
+
+
+def _command(arguments: list[str]) -> str | None:
+    """The command that is asked for, empty for none; None: a shell asks how a line goes on."""
+    if "_EAGLECTL_COMPLETE" in os.environ:
+        return None
+    return next((text for text in arguments if not text.startswith("-")), "")
 
 
 def _print_end(what: str) -> None:

@@ -2,57 +2,66 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import eaglectl
-from eaglectl.cli.calibrate import calibrate_command
-from eaglectl.cli.convert import convert_command
 from eaglectl.cli.defaults import command_defaults
-from eaglectl.cli.demo import demo_command
-from eaglectl.cli.diagnose import diagnose_command
-from eaglectl.cli.diff import diff_command
-from eaglectl.cli.engines import engines_app
-from eaglectl.cli.explain import explain_command
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand
-from eaglectl.cli.init import init_command
-from eaglectl.cli.inspect import inspect_command
 from eaglectl.cli.plain_values import hand_on_plain_values
-from eaglectl.cli.rules import rules_command
-from eaglectl.cli.smoke import smoke_command
-from eaglectl.cli.upload import upload_command
-from eaglectl.cli.validate import validate_command
-from eaglectl.cli.verify import verify_command
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
 
 # what the Hub's client, transformers and child processes read
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-COMMANDS: Mapping[Callable[..., None], str] = {
-    inspect_command: "Show what a drafter is, and which engines run it as trained.",
-    convert_command: "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
-    calibrate_command: "Collect statistics of the target for `convert --to 3.1`.",
-    validate_command: "Check drafters by rules and by engine release.",
-    smoke_command: "Run a drafter with its target and measure acceptance.",
-    diagnose_command: "Find why a drafter's acceptance is low.",
-    diff_command: "Compare two drafters, whatever their layouts.",
-    upload_command: "Check, publish in one commit, and verify the commit.",
-    verify_command: "Compare a downloaded folder with its record.",
-    explain_command: "Explain a rule.",
-    rules_command: "List the rules of `validate`.",
-    init_command: "Write an eaglectl.toml with answers and defaults.",
-    demo_command: "Run the main commands on the fixtures of a checkout.",
+# the commands, each of the module eaglectl.cli.NAME, in the order of --help
+COMMANDS: Mapping[str, str] = {
+    "inspect": "Show what a drafter is, and which engines run it as trained.",
+    "convert": "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
+    "calibrate": "Collect statistics of the target for `convert --to 3.1`.",
+    "validate": "Check drafters by rules and by engine release.",
+    "smoke": "Run a drafter with its target and measure acceptance.",
+    "diagnose": "Find why a drafter's acceptance is low.",
+    "diff": "Compare two drafters, whatever their layouts.",
+    "upload": "Check, publish in one commit, and verify the commit.",
+    "verify": "Compare a downloaded folder with its record.",
+    "explain": "Explain a rule.",
+    "rules": "List the rules of `validate`.",
+    "init": "Write an eaglectl.toml with answers and defaults.",
+    "demo": "Run the main commands on the fixtures of a checkout.",
+    "engines": "Show which engine release serves which drafter.",
 }
 
-app = typer.Typer(
-    name="eaglectl",
-    no_args_is_help=True,
-    context_settings=HELP_OPTIONS,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+
+def make_app(name: str | None) -> typer.Typer:
+    """The application with the command `name`; of the others, names and summaries alone. None: with all.
+
+    A command's module and its options are loaded for that command only.
+    """
+    hand_on_plain_values()
+    app = typer.Typer(
+        name="eaglectl",
+        no_args_is_help=True,
+        context_settings=HELP_OPTIONS,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(common)
+    for command, summary in COMMANDS.items():
+        module = import_module(f"eaglectl.cli.{command}") if name in (command, None) else None
+        if module and hasattr(module, f"{command}_app"):
+            app.add_typer(getattr(module, f"{command}_app"), name=command, short_help=summary, epilog=COMMON)
+        else:
+            function = getattr(module, f"{command}_command", _not_loaded)
+            app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(function)
+    return app
+
+
+def _not_loaded() -> None:
+    raise AssertionError("only the command that is run is loaded")
 
 
 def _print_version(is_asked: bool) -> None:
@@ -61,7 +70,6 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def common(
     context: typer.Context,
     quiet: Annotated[
@@ -99,13 +107,3 @@ def _set_offline(context: typer.Context) -> None:
 
     context.call_on_close(restore)
     os.environ.update(dict.fromkeys(OFFLINE_VARIABLES, "1"))
-
-
-hand_on_plain_values()
-for command, summary in COMMANDS.items():
-    app.command(
-        command.__name__.removesuffix("_command"), cls=GroupedCommand, short_help=summary, epilog=COMMON
-    )(command)
-app.add_typer(
-    engines_app, name="engines", short_help="Show which engine release serves which drafter.", epilog=COMMON
-)

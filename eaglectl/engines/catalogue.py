@@ -44,6 +44,8 @@ def parse_engine(text: str) -> EngineRequest:
 
     Raises UsageError with the nearest ones.
     """
+    if text in ENGINES:  # packaging takes as long to load as all of eaglectl
+        return EngineRequest(text, ENGINES[text].releases[-1:])
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -67,6 +69,11 @@ def parse_engine(text: str) -> EngineRequest:
         versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
         raise UsageError(f"--engine {text}: no known release fits; {_nearest(name, versions)}")
     return EngineRequest(name, matching)
+
+
+def every_release(engine: str) -> EngineRequest:
+    """An engine with all its known releases."""
+    return EngineRequest(engine, ENGINES[engine].releases)
 
 
 def _nearest(name: str, versions: Sequence["Version"]) -> str:

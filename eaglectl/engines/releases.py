@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
+RELEASE = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:\.post([0-9]+))?")
+BOUND = re.compile(r"\s*(>=|<=|==|>|<)\s*([0-9.]+(?:\.post[0-9]+)?)\s*")
 # the numbers of a release, and of its post-release; -1 for none
 Order = tuple[tuple[int, ...], int]
 COMPARISONS: Mapping[str, Callable[[Order, Order], bool]] = {
@@ -19,21 +21,27 @@ COMPARISONS: Mapping[str, Callable[[Order, Order], bool]] = {
 @cache
 def is_within(specifier: str, release: str) -> bool:
     """Whether a release is in a PEP 508 range; an empty range holds all."""
-    order = release_order(release)
-    bounds = [
-        re.fullmatch(r"\s*(>=|<=|==|>|<)\s*([0-9.]+(?:\.post[0-9]+)?)\s*", bound)
-        for bound in specifier.split(",")
-    ]
     if not specifier:
         return True
+    order, bounds = release_order(release), _bounds(specifier)
     # packaging takes as long to load as everything else that validate needs
-    if order and all(bound and _is_plain(bound[1], order) for bound in bounds):
-        return all(
-            COMPARISONS[bound[1]](order, release_order(bound[2]) or ((), -1)) for bound in bounds if bound
-        )
+    if order and bounds and all(_is_plain(comparison, order) for comparison, _ in bounds):
+        return all(COMPARISONS[comparison](order, bound) for comparison, bound in bounds)
     from packaging.specifiers import SpecifierSet
 
     return release in SpecifierSet(specifier)
+
+
+@cache
+def _bounds(specifier: str) -> tuple[tuple[str, Order], ...]:
+    """The comparisons of a range and what they compare with; empty where one is of another kind."""
+    bounds = []
+    for text in specifier.split(","):
+        match = BOUND.fullmatch(text)
+        if not match:
+            return ()
+        bounds.append((match[1], release_order(match[2]) or ((), -1)))
+    return tuple(bounds)
 
 
 def _is_plain(comparison: str, order: Order) -> bool:
@@ -41,9 +49,10 @@ def _is_plain(comparison: str, order: Order) -> bool:
     return comparison != ">" or order[1] < 0
 
 
+@cache
 def release_order(release: str) -> Order | None:
     """What releases are compared by, zeros at the end left out; None for one with letters but .post1."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)*)(?:\.post([0-9]+))?", release)
+    match = RELEASE.fullmatch(release)
     if not match:
         return None
     numbers = tuple(map(int, re.sub(r"(\.0+)+$", "", match[1]).split(".")))
