@@ -30,7 +30,7 @@ class ValidateOptions:
     `engines` are requirements such as "vllm>=0.22"; where there are none, the policy's count. `select` and
     `ignore` name rules by id, name or prefix. `fail_on` is the lowest severity that fails; None takes the
     policy's, or "error". `policy` is a policy or the path of one; with None there is none, as only the
-    command line searches for a file. With `headers_only` no tensor data is read.
+    command line searches for a file. With `headers_only` no tensor data is read; `jobs` threads read it.
     """
 
     target: str | None = None
@@ -41,6 +41,7 @@ class ValidateOptions:
     policy: Policy | str | None = None
     headers_only: bool = False
     answers: Answers = field(default_factory=Answers)
+    jobs: int = 1
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""
@@ -75,6 +76,7 @@ def validate(
             options.headers_only,
             on_progress,
             copied,
+            jobs=options.jobs,
         )
         report = judge(subject, rules, policy, options.least_severity(policy), source)
     return replace(report, is_of_copy=isinstance(copied, FolderSource))
@@ -91,7 +93,7 @@ def check_options(options: ValidateOptions) -> None:
 def _chosen_target(source: Source, options: ValidateOptions) -> TargetChoice:
     """The target that was given, or that the checkpoint names and that fits it."""
     choice = choose_target(source, options.target)
-    if options.target is None:
+    if options.target is None and choice.place is not None:
         with suppress(EaglectlError):  # what cannot be read is for the rules to report
             choice = fitting_target(choice, read_checkpoint(source), options.answers)
     return choice

@@ -82,6 +82,10 @@ class FolderSource:
                 name,
             )
         path = self.root / name
+        if len(pure.parts) == 1 and _is_plain(
+            path
+        ):  # nothing to follow, which takes many calls of the system
+            return path
         resolved, root = self._resolved(name), self.root.resolve()
         if not resolved.is_relative_to(root) and not _in_hub_cache(root, resolved):
             about = f"{name} is a symbolic link that leaves {self.label}; put the file itself there"
@@ -130,6 +134,14 @@ class FolderSource:
         """Bytes [start, stop) of a file."""
         with self.open_file(name) as file:
             return read_open(self.label, name, file.fileno(), start, stop)
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether the path itself is a regular file, and no link."""
+    try:
+        return S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def check_whole(label: str, name: str, size: int) -> None:

@@ -21,17 +21,24 @@ class _PlainParam:
         """The value as a command takes it."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
-        annotation, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        info = param.type_descriptor.parameter_info
         if getattr(info, "parser", None) is None and getattr(info, "click_type", None) is None:
-            if annotation == list[str] and all(type(item) is str for item in value):
-                return list(value)
-            if annotation in (str, int, float) and type(value) is annotation and not _is_given(param, ctx):
-                return value
-            if annotation is str and type(value) is str:
-                return value
-            if annotation is Path and type(value) is str and _is_free(value, info):
-                return Path(value)
+            plain = _plain(value, param, ctx)
+            if plain is not None:
+                return plain
         return self.convert().coerce(value, param=param, ctx=ctx)
+
+
+def _plain(value: Any, param: Any, ctx: Any) -> Any:
+    """The value as a command takes it; None where it has to be converted or checked."""
+    annotation = param.type_descriptor.annotation
+    if annotation == list[str]:
+        return list(value) if all(type(item) is str for item in value) else None
+    if annotation is Path:
+        is_new = type(value) is str and _is_free(value, param.type_descriptor.parameter_info)
+        return Path(value) if is_new else None
+    is_typed = annotation in (str, int, float) and type(value) is annotation
+    return value if is_typed and (annotation is str or not _is_given(param, ctx)) else None
 
 
 def _is_given(param: Any, ctx: Any) -> bool:

@@ -1,6 +1,7 @@
 """`eaglectl validate`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,7 +57,15 @@ Output = Annotated[
         "--output", metavar="FORMAT=FILE", help="Write a report to a file too. May be given several times."
     ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Checkpoints judged at the same time.")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        min=1,
+        max=64,
+        help="Checkpoints judged at the same time; of one, threads that read weights.",
+    ),
+]
 # files that stand for their folder, as pre-commit hooks are given file names
 FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
 CRASH = 70
@@ -98,6 +107,8 @@ def validate_command(
     )
     api.check_options(options)
     fix_request, folders = FixRequest(fix, out, force), _folders(sources)
+    if len(folders) == 1:
+        options = replace(options, jobs=jobs)
     fix_request.check(folders, report_format)
     is_quiet, has_crashed = context.obj.quiet, False
     if fix:

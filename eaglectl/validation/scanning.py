@@ -5,10 +5,12 @@ their words do, so the largest word of a block shows whether a number is NaN or 
 integers cost less than one `isnan`.
 """
 
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from io import FileIO
 from itertools import groupby
 from typing import Any
 
@@ -17,13 +19,15 @@ import numpy.typing as npt
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
-from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import OnProgress, Progress
+from eaglectl.progress import ByteCounter, OnProgress
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[Any]
 BLOCK_SIZE = 4 << 20
+# bytes of a tensor that one thread reads, as the largest tensor may be half of a file
+PIECE_SIZE = 64 << 20
 # bytes of one request to another machine
 FETCH_SIZE = 16 << 20
 # how many numbers of a tensor its spread is computed from, and how many runs they are read in
@@ -83,27 +87,53 @@ class Spread:
 
 
 def scan(
-    source: Source, tensors: Sequence[StoredTensor], on_progress: OnProgress | None = None
+    source: Source, tensors: Sequence[StoredTensor], on_progress: OnProgress | None = None, *, jobs: int = 1
 ) -> Mapping[str, Summary]:
-    """A summary of every floating-point tensor, in one pass over each file. Raises UnreadableError."""
+    """A summary of every floating-point tensor, in one pass over each file, by `jobs` threads.
+
+    Raises UnreadableError.
+    """
     floats = sorted(
         (tensor for tensor in tensors if tensor.dtype in FLOAT_FORMATS),
         key=lambda tensor: (tensor.file, tensor.start),
     )
-    total, done = sum(tensor.nbytes for tensor in floats), 0
-    buffer = memoryview(bytearray(min(BLOCK_SIZE, max((tensor.nbytes for tensor in floats), default=0))))
+    counter = ByteCounter(on_progress, "reading", sum(tensor.nbytes for tensor in floats))
+    counting, buffers = threading.Lock(), threading.local()
+
+    def summarize(piece: _Piece) -> _Summarizer:
+        summarizer = _Summarizer(piece.tensor.dtype)
+        for block in _blocks(piece, buffers) if piece.descriptor is not None else _fetch(source, piece):
+            summarizer.add(block)
+            with counting:
+                counter.add(block.nbytes)
+        return summarizer
+
     summaries: dict[str, Summary] = {}
-    for file, group in groupby(floats, key=lambda tensor: tensor.file):
-        with _open(source, file) as stream:
-            for tensor in group:
-                summarizer = _Summarizer(tensor.dtype)
-                for block in _blocks(stream, tensor, buffer) if stream else _fetch(source, tensor):
-                    summarizer.add(block)
-                    done += block.nbytes
-                    if on_progress:
-                        on_progress(Progress("reading", done, total, "bytes"))
-                summaries[tensor.name] = summarizer.summary()
+    with _OpenFiles() as opened, ThreadPoolExecutor(jobs) as pool:
+        pieces = [piece for tensor in floats for piece in _pieces(source, tensor, opened)]
+        parts = map(summarize, pieces) if jobs == 1 else pool.map(summarize, pieces)
+        for tensor, group in groupby(zip(pieces, parts, strict=True), key=lambda pair: pair[0].tensor):
+            whole = _Summarizer(tensor.dtype)
+            for _, part in group:
+                whole.append(part)
+            summaries[tensor.name] = whole.summary()
     return summaries
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes [start, stop) of a file, of one tensor; `descriptor` is the open file, where it is here."""
+
+    tensor: StoredTensor
+    start: int
+    stop: int
+    descriptor: int | None
+
+
+def _pieces(source: Source, tensor: StoredTensor, opened: "_OpenFiles") -> Iterator[_Piece]:
+    descriptor = opened.descriptor(source, tensor.file)
+    for start in range(tensor.start, max(tensor.stop, tensor.start + 1), PIECE_SIZE):
+        yield _Piece(tensor, start, min(start + PIECE_SIZE, tensor.stop), descriptor)
 
 
 def spread(checkpoint: Checkpoint, name: str) -> Spread:
@@ -167,40 +197,55 @@ def similarity(left: Floats, right: Floats) -> float:
     return float(cosines.mean())
 
 
-@contextmanager
-def _open(source: Source, file: str) -> Iterator[FileIO | None]:
-    """The open file, or None where it is not on this machine."""
-    path = source.path(file)
-    if path is None:
-        yield None
-        return
-    try:
-        with path.open("rb", buffering=0) as stream:
-            yield stream
-    except OSError as error:
-        raise UnreadableError(f"{file} in {source.label}: {error.strerror}") from None
+class _OpenFiles(ExitStack):
+    """The files that are read, each opened once and closed at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.descriptors: dict[str, int | None] = {}
+
+    def descriptor(self, source: Source, file: str) -> int | None:
+        """The descriptor of a file, or None where it is not on this machine."""
+        if file not in self.descriptors:
+            self.descriptors[file] = self._open(source, file)
+        return self.descriptors[file]
+
+    def _open(self, source: Source, file: str) -> int | None:
+        path = source.path(file)
+        if path is None:
+            return None
+        try:
+            stream = source.open_file(file) if isinstance(source, FolderSource) else path.open("rb")
+        except OSError as error:
+            raise UnreadableError(f"{file} in {source.label}: {error.strerror}") from None
+        return self.enter_context(stream).fileno()
 
 
-def _blocks(stream: FileIO, tensor: StoredTensor, buffer: memoryview) -> Iterator[memoryview]:
-    stream.seek(tensor.start)
-    left = tensor.nbytes
-    while left:
-        block = buffer[: min(left, len(buffer))]
-        if stream.readinto(block) != len(block):
+def _blocks(piece: _Piece, buffers: threading.local) -> Iterator[memoryview]:
+    """The bytes in blocks, in the buffer of the thread."""
+    assert piece.descriptor is not None
+    if not hasattr(buffers, "buffer"):
+        buffers.buffer = memoryview(bytearray(BLOCK_SIZE))
+    for start in range(piece.start, piece.stop, BLOCK_SIZE):
+        block = buffers.buffer[: min(BLOCK_SIZE, piece.stop - start)]
+        try:
+            size = os.preadv(piece.descriptor, [block], start)
+        except OSError as error:
+            raise UnreadableError(f"{piece.tensor.file}: {error.strerror}") from None
+        if size != len(block):
             raise UnreadableError(
-                f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
+                f"{piece.tensor.file} ends within {piece.tensor.name}: it is truncated or being written"
             )
-        left -= len(block)
         yield block
 
 
-def _fetch(source: Source, tensor: StoredTensor) -> Iterator[memoryview]:
-    for start in range(tensor.start, tensor.stop, FETCH_SIZE):
-        yield memoryview(source.read(tensor.file, start, min(start + FETCH_SIZE, tensor.stop)))
+def _fetch(source: Source, piece: _Piece) -> Iterator[memoryview]:
+    for start in range(piece.start, piece.stop, FETCH_SIZE):
+        yield memoryview(source.read(piece.tensor.file, start, min(start + FETCH_SIZE, piece.stop)))
 
 
 class _Summarizer:
-    """The summary of one tensor, block by block."""
+    """The summary of one tensor, or of a piece of it, block by block."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype, self.format = dtype, FLOAT_FORMATS[dtype]
@@ -221,6 +266,18 @@ class _Summarizer:
         if self.is_constant:  # a few words decide it for nearly every tensor
             self.is_constant = bool((words[:64] == self.head_word).all() and (words == self.head_word).all())
         self.count += len(words)
+
+    def append(self, part: "_Summarizer") -> None:
+        """Add what is known of the piece that follows."""
+        if not part.count:
+            return
+        if not self.count:
+            self.head_word = part.head_word
+        if self.first < 0 <= part.first:
+            self.first = self.count + part.first
+        self.is_constant = self.is_constant and part.is_constant and self.head_word == part.head_word
+        self.peak, self.bad = max(self.peak, part.peak), self.bad + part.bad
+        self.count += part.count
 
     def _count_bad(self, words: Words) -> None:
         bad = (words & self.format.magnitude) >= self.format.limit

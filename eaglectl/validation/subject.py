@@ -67,6 +67,7 @@ class Subject:
 
     `requests` are the engine releases to validate for. With `headers_only` no tensor data is read.
     `unpickled` is a copy of weights that are pickles, or why there is none. `read` is what was read already.
+    `jobs` threads read tensor data.
     """
 
     source: "FolderSource | HubSource"
@@ -78,6 +79,7 @@ class Subject:
     on_progress: OnProgress | None = None
     unpickled: "FolderSource | EaglectlError | None" = None
     read: tuple[Checkpoint, Drafter] | None = None
+    jobs: int = 1
 
     @cached_property
     def _reading(self) -> _Reading:
@@ -162,7 +164,8 @@ class Subject:
 
         copied = self.unpickled if isinstance(self.unpickled, FolderSource) else None
         try:
-            return scan(copied or self.on_disk, tuple(weights.tensors.values()), self.on_progress)
+            tensors = tuple(weights.tensors.values())
+            return scan(copied or self.on_disk, tensors, self.on_progress, jobs=self.jobs)
         except EaglectlError as error:
             raise CannotLook(str(error)) from None
 

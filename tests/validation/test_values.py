@@ -422,6 +422,29 @@ def test_rows_are_read_alike_near_each_other_and_far_apart(
     assert found.tolist() == [rows[4], rows[1], rows[5]]
 
 
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_tensor_that_several_threads_read_is_judged_as_a_whole(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nan, one = b"\xc0\x7f", b"\x80\x3f"
+    tensors = {
+        "bad": ("BF16", (40,), 17 * one + nan + 20 * one + 2 * nan),
+        "constant": ("BF16", (40,), 40 * one),
+        "steps": ("BF16", (40,), 8 * one + 32 * b"\x00\x40"),
+        "zeros": ("BF16", (40,), bytes(80)),
+        "last": ("F32", (9,), struct.pack("<9f", *range(8), -9.0)),
+    }
+    whole = scanned(tmp_path, **tensors)
+    assert whole["bad"] == scanning.Summary(float("inf"), 3, 17, None)
+    assert [whole[name].constant for name in ("constant", "steps", "zeros")] == [1.0, None, 0.0]
+    assert whole["last"].largest == 9.0
+    monkeypatch.setattr(scanning, "PIECE_SIZE", 16)
+    monkeypatch.setattr(scanning, "BLOCK_SIZE", 8)
+    source = FolderSource(tmp_path)
+    table = tuple(read_checkpoint(source).tensors.values())
+    assert scanning.scan(source, table, jobs=jobs) == whole
+
+
 def test_no_numbers_are_no_fault(tmp_path: Path) -> None:
     found = scanned(tmp_path, none=("BF16", (0, 4), b""), one=("BF16", (), b"\x80\x3f"))
     assert found["none"] == scanning.Summary(0.0, 0, -1, None)

@@ -1,0 +1,95 @@
+"""What a command loads before it works: a list of modules, as times differ from machine to machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders import drafter_folder
+from tests.conftest import FIXTURES
+
+ROOT = FIXTURES.parent
+# what takes as long to load as all of eaglectl, or longer
+SLOW = {
+    "huggingface_hub",
+    "jsonschema",
+    "numpy",
+    "packaging",
+    "pydantic",
+    "safetensors",
+    "torch",
+    "transformers",
+    "yaml",
+}
+RUN = """import sys; from eaglectl.cli import run; code = run(sys.argv[1:])
+print("\\n".join(sorted(sys.modules)), file=sys.stderr); sys.exit(code)"""
+
+
+def modules(*arguments: str | Path) -> set[str]:
+    """The modules that a run of the command line has loaded at its end."""
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def packages(*arguments: str | Path) -> set[str]:
+    return {name.partition(".")[0] for name in modules(*arguments)}
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drafter_folder(tmp_path_factory.mktemp("startup"))
+
+
+def test_help_loads_the_names_of_the_commands_alone() -> None:
+    loaded = modules("--help")
+    assert {name for name in loaded if name.startswith("eaglectl.")} == {
+        "eaglectl.checkpoint",
+        "eaglectl.checkpoint.signals",
+        "eaglectl.cli",
+        "eaglectl.cli.app",
+        "eaglectl.cli.options",
+        "eaglectl.cli.plain_values",
+        "eaglectl.errors",
+        "eaglectl.progress",
+        "eaglectl.terminal",
+        "eaglectl.text",
+    }
+    assert not SLOW & {name.partition(".")[0] for name in loaded}
+
+
+def test_a_command_loads_no_other_command(drafter: Path) -> None:
+    loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.cli.")}
+    assert loaded == {f"eaglectl.cli.{name}" for name in ("app", "inspect", "options", "plain_values")}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect",),
+        ("inspect", "--json"),
+        ("inspect", "--jobs", "1"),
+        ("validate", "--headers-only", "--fail-on", "never"),
+        ("convert", "--dry-run"),
+    ],
+)
+def test_headers_are_read_without_what_is_slow_to_load(drafter: Path, arguments: tuple[str, ...]) -> None:
+    loaded = SLOW & packages(*arguments[:1], drafter, *arguments[1:])
+    # a number that is given is checked by typer with pydantic
+    assert loaded <= ({"pydantic"} if "--jobs" in arguments else set())
+
+
+def test_convert_writes_without_what_is_slow_to_load(drafter: Path, tmp_path: Path) -> None:
+    assert not SLOW & packages("convert", drafter, "-o", tmp_path / "out")
+    assert (tmp_path / "out/config.json").is_file()
+
+
+def test_a_value_that_has_to_be_checked_is(drafter: Path, tmp_path: Path) -> None:
+    from tests.builders import call
+
+    assert call("inspect", drafter, "--jobs", "0").code == 2
+    assert call("inspect", drafter, "--jobs", "many").code == 2
+    assert call("inspect").code == 2
+    (tmp_path / "out").mkdir()
+    assert call("convert", drafter, "-o", tmp_path / "out").code == 2
