@@ -71,7 +71,6 @@ def test_a_command_loads_no_other_command(drafter: Path) -> None:
         ("inspect", "--json"),
         ("inspect", "--jobs", "1"),
         ("validate", "--headers-only", "--fail-on", "never"),
-        ("convert", "--dry-run"),
     ],
 )
 def test_headers_are_read_without_what_is_slow_to_load(drafter: Path, arguments: tuple[str, ...]) -> None:
@@ -81,7 +80,8 @@ def test_headers_are_read_without_what_is_slow_to_load(drafter: Path, arguments:
 
 
 def test_convert_writes_without_what_is_slow_to_load(drafter: Path, tmp_path: Path) -> None:
-    assert not SLOW & packages("convert", drafter, "-o", tmp_path / "out")
+    """numpy reads the vocabulary's map."""
+    assert SLOW & packages("convert", drafter, "-o", tmp_path / "out") == {"numpy"}
     assert (tmp_path / "out/config.json").is_file()
 
 
