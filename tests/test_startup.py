@@ -49,6 +49,8 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
         "eaglectl.checkpoint.signals",
         "eaglectl.cli",
         "eaglectl.cli.app",
+        "eaglectl.cli.defaults",
+        "eaglectl.cli.help",
         "eaglectl.cli.options",
         "eaglectl.cli.plain_values",
         "eaglectl.errors",
@@ -61,7 +63,9 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
 
 def test_a_command_loads_no_other_command(drafter: Path) -> None:
     loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.cli.")}
-    assert loaded == {f"eaglectl.cli.{name}" for name in ("app", "inspect", "options", "plain_values")}
+    assert loaded == {
+        f"eaglectl.cli.{name}" for name in ("app", "defaults", "help", "inspect", "options", "plain_values")
+    }
 
 
 @pytest.mark.parametrize(
