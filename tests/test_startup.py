@@ -97,3 +97,14 @@ def test_a_value_that_has_to_be_checked_is(drafter: Path, tmp_path: Path) -> Non
     assert call("inspect").code == 2
     (tmp_path / "out").mkdir()
     assert call("convert", drafter, "-o", tmp_path / "out").code == 2
+
+
+def test_hundreds_of_runs_of_one_process_change_nothing(drafter: Path) -> None:
+    from typer import core
+
+    from eaglectl.cli import run
+
+    before = core._TyperParameter.get_runtime_param
+    for _ in range(3):
+        assert run(["explain", "EGL101"]) == 0
+    assert core._TyperParameter.get_runtime_param is before

@@ -41,7 +41,6 @@ def make_app(name: str | None) -> typer.Typer:
 
     A command's module and its options are loaded for that command only.
     """
-    hand_on_plain_values()
     app = typer.Typer(
         name="eaglectl",
         no_args_is_help=True,
@@ -107,3 +106,6 @@ def _set_offline(context: typer.Context) -> None:
 
     context.call_on_close(restore)
     os.environ.update(dict.fromkeys(OFFLINE_VARIABLES, "1"))
+
+
+hand_on_plain_values()  # once: it wraps what typer has
