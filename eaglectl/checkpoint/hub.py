@@ -45,7 +45,7 @@ class HubSource:
     """The files of a repository at `commit`.
 
     `sizes`, `listed` (digests) and `below` (sizes of files in subfolders) are the Hub's; `kept` are ranges
-    that were read.
+    read before.
     """
 
     request: HubRequest
