@@ -137,6 +137,11 @@ class ProgressBar:
         self.stage_shown = progress.stage
         self.bar.start()
 
+    def pause(self) -> None:
+        """Take the bar away, for a question."""
+        with self.lock:
+            self._stop()
+
     def _stop(self) -> None:
         if self.bar is not None:
             self.bar.stop()
@@ -202,6 +207,12 @@ def secret_prompt() -> Callable[[str], str] | None:
     from getpass import getpass
 
     return lambda prompt: getpass(printable(prompt))
+
+
+def confirm(question: str) -> bool:
+    """Ask a question on stderr, and whether the answer on stdin is yes."""
+    print(f"{inert(printable(question))} [y/N] ", end="", flush=True, file=_unguarded(sys.stderr))
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def report_fault(trace: str) -> None:

@@ -377,6 +377,37 @@ def short_waits(monkeypatch: pytest.MonkeyPatch, *, attempts: int = 4) -> list[f
     return client_waits
 
 
+# the token of a member of "org", who may write
+PUBLISHER = "hf_" + "plantedSecret" * 3
+
+
+@contextmanager
+def publishing_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator["LoopbackHub"]:
+    """A loopback Hub for `upload` in this process, with PUBLISHER's token; pauses are short."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    from eaglectl.publishing import upload
+
+    with LoopbackHub() as running:
+        running.users[PUBLISHER] = User("alice", ("org",))
+        for name, value in {
+            "ENDPOINT": running.endpoint,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_XET": True,
+            "HF_TOKEN_PATH": str(tmp_path / "no-token"),
+            "HF_HUB_OFFLINE": False,
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", PUBLISHER)
+        client_waits = short_waits(monkeypatch)
+        monkeypatch.setattr(upload, "PAUSE", 0.01)
+        monkeypatch.chdir(tmp_path)
+        yield running
+        close_session()
+    assert client_waits == []
+
+
 # --- what the Hub does
 
 

@@ -4,22 +4,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from eaglectl.publishing import upload
-from tests.builders import STATED, Outcome, call, contents, drafter_folder, write_safetensors
+from tests.builders import STATED, Outcome, call, contents, drafter_folder, floats, write_safetensors
 from tests.builders import drafter_tensors as tensors
 from tests.conftest import FIXTURES
-from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, User, once, short_waits
+from tests.hub import PUBLISHER as TOKEN
+from tests.hub import Fault, LoopbackHub, Reply, Repo, Request, User, once, publishing_hub
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
-TOKEN = "hf_" + "plantedSecret" * 3
 NAME = "org/drafter"
 SCHEMA = jsonschema.Draft202012Validator(
     json.loads((FIXTURES.parent / "schemas/upload.schema.json").read_text())
@@ -28,22 +26,8 @@ SCHEMA = jsonschema.Draft202012Validator(
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub]:
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    with LoopbackHub() as found:
-        found.users[TOKEN] = User("alice", ("org",))
-        monkeypatch.setattr(constants, "ENDPOINT", found.endpoint)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        client_waits = short_waits(monkeypatch)
-        monkeypatch.setattr(upload, "PAUSE", 0.01)
-        monkeypatch.chdir(tmp_path)
-        yield found
-        close_session()
-    assert client_waits == []
+    with publishing_hub(monkeypatch, tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
@@ -215,19 +199,124 @@ def test_a_tag_is_never_moved(hub: LoopbackHub, folder: Path) -> None:
     assert (repo.head(), repo.tags) == (before, {"v1": before})
 
 
-def test_a_tag_that_appears_in_between_is_not_moved(hub: LoopbackHub, folder: Path) -> None:
-    repo = hub.add_repo(NAME, {})
-    before = repo.head()
-    hub.faults.append(
-        once(
-            lambda request, proceed: (
-                repo.tags.update(v1=before) or proceed() if "/tag/" in request.path else None
-            )
-        )
+# --- the plan, its question and its message
+
+
+def changed_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_the_plan_shows_what_changes_in_the_drafter_before_its_files(hub: LoopbackHub, folder: Path) -> None:
+    hub.add_repo(NAME, {})
+    assert call("upload", folder, NAME, "--direct").code == 0
+    head, count = hub.repos[NAME].head(), len(hub.requests)
+    wider = {
+        f"layers.0.mlp.{name}.weight": floats(name, *shape)
+        for name, shape in {"down_proj": (16, 32), "gate_proj": (32, 16), "up_proj": (32, 16)}.items()
+    }
+    write_safetensors(folder / "model.safetensors", tensors(**wider))
+    changed_config(
+        folder,
+        intermediate_size=32,
+        eagle_aux_hidden_state_layer_ids=[2, 4, 6],
+        eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True},
     )
-    message = refused(call("upload", folder, NAME, "--direct", "--tag", "v1"), 1)
-    assert "never moved" in message and "is there and holds what was sent" in message
-    assert repo.tags == {"v1": before}
+    done = call("upload", folder, NAME, "--dry-run")
+    assert done.code == 0, done
+    text = " ".join(done.out.split())
+    assert "drafter changes boundaries, intermediate and 3 tensors with another shape or dtype" in text
+    assert "boundaries 2, 4, 5 2, 4, 6" in text and "intermediate 24 32" in text
+    assert "layers.0.mlp.down_proj.weight BF16 [16, 24] BF16 [16, 32]" in text
+    assert text.index("boundaries") < text.index("config.json")
+    assert f"model.safetensors has other bytes; their values: eaglectl diff {NAME}@{head} {folder}" in text
+    assert not [one for one in hub.requests[count:] if one.is_elsewhere and one.range is None]
+    changes = checked(call("upload", folder, NAME, "--dry-run", "--json"))["changes"]
+    assert (changes["verdict"], sorted(changes["tensors"])) == ("differs", sorted(wider))
+    assert changes["facts"][0] == {"name": "boundaries", "there": "2, 4, 5", "here": "2, 4, 6"}
+    assert changes["weights"] == ["model.safetensors"]
+
+
+def test_a_change_of_the_licence_changes_no_drafter(hub: LoopbackHub, folder: Path) -> None:
+    hub.add_repo(NAME, {})
+    assert call("upload", folder, NAME, "--direct").code == 0
+    (folder / "LICENSE").write_text("mine")
+    document = checked(call("upload", folder, NAME, "--dry-run", "--json"))
+    assert document["changes"]["summary"] == "config and weights are the same bytes"
+
+
+def test_what_cannot_be_compared_is_told_in_the_plan(hub: LoopbackHub, folder: Path) -> None:
+    hub.add_repo(NAME, {"config.json": b"{}", "model.safetensors": b"no header"})
+    document = checked(call("upload", folder, NAME, "--direct", "--json"))
+    assert document["changes"]["verdict"] is None
+    assert document["changes"]["summary"].startswith("could not be compared: A (hf://org/drafter@")
+    assert document["outcome"] == "published"
+
+
+def test_a_message_is_the_title_and_comes_before_what_was_checked(hub: LoopbackHub, folder: Path) -> None:
+    repo = hub.add_repo(NAME, {})
+    assert call("upload", folder, NAME, "--direct", "--message", "Retrained\n\non more code").code == 0
+    commit = repo.log()[0]
+    assert commit.title == "Retrained"
+    assert commit.description.startswith("on more code\n\nSHA256SUMS: sha256 ")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "says"),
+    [
+        ("", 2, "--message"),
+        (" \n", 2, "--message"),
+        ("a\x1b[2J", 2, "--message"),
+        (TOKEN, 1, "--message holds the token"),
+    ],
+)
+def test_a_message_that_is_none_or_holds_a_secret_is_refused(
+    hub: LoopbackHub, folder: Path, message: str, code: int, says: str
+) -> None:
+    repo = hub.add_repo(NAME, {})
+    told = refused(call("upload", folder, NAME, "--direct", "--message", message), code)
+    assert says in told and TOKEN not in told and len(repo.commits) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "code", "is_asked"),
+    [("y\n", (), 0, True), ("", (), 1, True), ("n\n", (), 1, True), ("n\n", ("--yes",), 0, False)],
+)
+def test_a_question_is_asked_on_a_terminal_alone(
+    hub: LoopbackHub, folder: Path, answer: str, options: tuple[str, ...], code: int, is_asked: bool
+) -> None:
+    repo = hub.add_repo(NAME, {})
+    asked = on_terminal(hub, ["upload", str(folder), NAME, "--direct", *options], answer)
+    assert (asked.code, len(repo.commits)) == (code, 2 - code), asked
+    assert (f"publish this to {NAME}? [y/N]" in asked.out) == is_asked
+    if code:
+        assert "the plan was not confirmed; --yes asks no question" in asked.out
+
+
+def on_terminal(hub: LoopbackHub, arguments: list[str], answer: str) -> Outcome:
+    """Run the command line in a process of its own, on a terminal that answers; an end of input for ""."""
+    import os
+    import pty
+
+    main, other = pty.openpty()
+    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": TOKEN}
+    code = (
+        f"import sys; sys.path.insert(0, {str(FIXTURES.parent)!r}); from eaglectl.cli import run;"
+        f" sys.exit(run({arguments!r}))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=other, stdout=other, stderr=other, env=environment
+    ) as done:
+        os.close(other)
+        os.write(main, answer.encode() or b"\x04")
+        shown = b""
+        try:
+            while data := os.read(main, 1 << 16):
+                shown += data
+        except OSError:  # the other end was closed
+            pass
+    os.close(main)
+    return Outcome(done.returncode, shown.decode(), "")
 
 
 # --- what must not be sent
@@ -349,65 +438,6 @@ def after(status: int) -> Fault:
 WHERE = pytest.mark.parametrize("where", ["--direct", "--pr"])
 
 
-@WHERE
-@pytest.mark.parametrize("status", [500, 502, 504, None])
-def test_an_answer_that_was_lost_is_looked_for(
-    hub: LoopbackHub, folder: Path, where: str, status: int | None
-) -> None:
-    repo = hub.add_repo(NAME, {})
-    hub.faults.append(after(status) if status else on_commit(lambda proceed: replace(proceed(), cut=3)))
-    document = checked(call("upload", folder, NAME, "--json", where))
-    assert (document["outcome"], document["is_recovered"]) == ("published", True)
-    assert len(repo.commits) == 2 and count(hub, "is_commit") == 1
-    assert_holds(repo, folder, "main" if where == "--direct" else "refs/pr/1")
-
-
-@WHERE
-@pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_commit_that_did_not_take_effect_is_not_asked_for_again(
-    hub: LoopbackHub, folder: Path, where: str, status: int
-) -> None:
-    repo = hub.add_repo(NAME, {})
-    hub.faults.append(on_commit(lambda proceed: Reply(status, {"Retry-After": "7"})))
-    message = refused(call("upload", folder, NAME, where), 3)
-    assert ("did not take effect" in message) == (status != 429) and ("7 seconds" in message) == (
-        status == 429
-    )
-    assert (len(repo.commits), count(hub, "is_commit")) == (1, 1)
-    assert call("upload", folder, NAME, where).code == 0
-    assert len(repo.commits) == 2
-
-
-def test_a_lost_commit_is_found_under_somebody_elses(hub: LoopbackHub, folder: Path) -> None:
-    repo = hub.add_repo(NAME, {})
-
-    def answer(proceed: Callable[[], Reply]) -> Reply:
-        proceed()
-        repo.commit({"NOTES.md": b"mine"})
-        return Reply(500)
-
-    hub.faults.append(on_commit(answer))
-    document = checked(call("upload", folder, NAME, "--direct", "--json"))
-    assert (document["is_recovered"], document["commit"]["oid"]) == (True, repo.log()[1].oid)
-
-
-def test_a_head_that_moved_before_the_commit_stops_it(hub: LoopbackHub, folder: Path) -> None:
-    repo = hub.add_repo(NAME, {})
-    hub.faults.append(
-        once(lambda request, proceed: repo.commit({"x": b"1"}) and proceed() if request.is_blob else None)
-    )
-    assert "moved" in refused(call("upload", folder, NAME, "--direct"), 1)
-    assert (count(hub, "is_commit"), len(repo.log())) == (0, 2)
-
-
-@WHERE
-def test_a_head_that_moved_under_the_commit_stops_it(hub: LoopbackHub, folder: Path, where: str) -> None:
-    repo = hub.add_repo(NAME, {})
-    hub.faults.append(on_commit(lambda proceed: (repo.commit({"x": b"1"}), proceed())[1]))
-    assert "moved" in refused(call("upload", folder, NAME, where), 1)
-    assert (count(hub, "is_commit"), len(repo.log()), repo.pulls) == (1, 2, {})
-
-
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_blobs_and_reads_are_tried_again(hub: LoopbackHub, folder: Path, status: int) -> None:
     repo = hub.add_repo(NAME, {})
@@ -434,67 +464,6 @@ def test_a_blob_that_is_cut_short_is_not_committed(hub: LoopbackHub, folder: Pat
     hub.faults.append(shorter)
     assert "nothing was committed" in refused(call("upload", folder, NAME, "--direct"), 3)
     assert len(repo.log()) == 1
-
-
-@WHERE
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [(b"short", "5 bytes there"), (None, "SHA-256"), (b"", "is not there")],
-    ids=["truncated", "other bytes", "lost"],
-)
-def test_what_landed_otherwise_is_told_and_not_tagged(
-    hub: LoopbackHub, folder: Path, where: str, data: bytes | None, says: str
-) -> None:
-    repo = hub.add_repo(NAME, {})
-    right = (folder / "model.safetensors").read_bytes()
-
-    def spoil(proceed: Callable[[], Reply]) -> Reply:
-        answer = proceed()
-        oid = json.loads(answer.body)["commitOid"] if isinstance(answer.body, bytes) else ""
-        files = dict(repo.commits[oid].files)
-        files["model.safetensors"] = Blob("model.safetensors", bytes(len(right)) if data is None else data)
-        if data == b"":
-            del files["model.safetensors"]
-        repo.commits[oid] = replace(repo.commits[oid], files=files)
-        return answer
-
-    hub.faults.append(on_commit(spoil))
-    done = call("upload", folder, NAME, where, "--json", *(["--tag", "v1"] if where == "--direct" else []))
-    assert done.code == 1
-    document = checked(done, 1)
-    assert (document["outcome"], repo.tags) == ("mismatch", {})
-    assert [one["name"] for one in document["mismatches"]] == ["model.safetensors"] and says in document[
-        "mismatches"
-    ][0]["how"]
-
-
-def test_a_file_that_changes_on_the_way_is_not_committed(
-    hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from eaglectl.publishing import files
-
-    monkeypatch.setattr(files, "MAX_KEPT", 1000)
-    repo = hub.add_repo(NAME, {})
-    weights = folder / "model.safetensors"
-
-    def change(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-        if request.is_blob:
-            weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-        return None
-
-    hub.faults.append(change)
-    assert "changed" in refused(call("upload", folder, NAME, "--direct"), 1)
-    assert len(repo.log()) == 1
-
-
-def test_a_card_that_the_hub_does_not_accept_is_told(hub: LoopbackHub, folder: Path) -> None:
-    repo = hub.add_repo(NAME, {})
-    answer = json.dumps({"errors": [{"message": "bad license"}], "warnings": []}).encode()
-    hub.faults.append(
-        lambda request, proceed: Reply(400, {}, answer) if request.path == "/api/validate-yaml" else None
-    )
-    assert "front matter of README.md" in refused(call("upload", folder, NAME, "--direct"), 1)
-    assert (len(repo.log()), count(hub, "is_commit")) == (1, 0)
 
 
 def test_a_token_that_may_not_write_is_told(hub: LoopbackHub, folder: Path) -> None:

@@ -64,16 +64,10 @@ def _compare(
     answers = options.answers or Answers()
     check_answers(answers)
     written_a, written_b = open_side("A", text_a, target, answers), open_side("B", text_b, target, answers)
-    a, b, order_notes = in_one_order(written_a, written_b)
-    notes = (
-        *questions(written_a, written_b, NOTED_QUESTIONS),
-        *unneeded_answers(written_a, written_b, answers, target),
-        *order_notes,
-    )
     if options.headers_only:
-        facts = (*compare_facts(a, b), _vocabulary_size(a, b))
-        pairs = tuple(header.pair for header in pair_headers(a, b))
-        return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
+        return compare_headers(written_a, written_b, target, answers)
+    a, b, order_notes = in_one_order(written_a, written_b)
+    notes = _notes(written_a, written_b, target, answers, order_notes)
     spelled = partial(compare_spelling, written_a, written_b)
     with _readable(a) as data_a, _readable(b) as data_b:
         notes = (*notes, *_copied_notes((a, data_a), (b, data_b)))
@@ -83,6 +77,22 @@ def _compare(
         headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
         pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
     return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
+
+
+def compare_headers(written_a: Side, written_b: Side, target: Target, answers: Answers) -> Comparison:
+    """Compare two opened drafters by config and headers."""
+    a, b, order_notes = in_one_order(written_a, written_b)
+    facts = (*compare_facts(a, b), _vocabulary_size(a, b))
+    pairs = tuple(header.pair for header in pair_headers(a, b))
+    notes = _notes(written_a, written_b, target, answers, order_notes)
+    return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
+
+
+def _notes(
+    a: Side, b: Side, target: Target, answers: Answers, order_notes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The notes on two sides as they are written."""
+    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers, target), *order_notes)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ from typing import Any
 
 from eaglectl.api.inputs import open_target
 from eaglectl.api.release import (
+    Content,
     card_facts,
+    check_published,
     check_report,
     make_plan,
     other_pins,
@@ -16,7 +18,9 @@ from eaglectl.api.release import (
     with_signature,
     with_written_files,
 )
-from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.api.release_changes import changes_of
+from eaglectl.api.release_target import ReleaseTarget, release_target
+from eaglectl.api.validating import ValidateOptions, judge_source
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.hub import HubSource, is_offline, open_hub
 from eaglectl.checkpoint.layout import RECORD
@@ -28,8 +32,9 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.card import CardAnswers
 from eaglectl.publishing.card_block import CardFacts, few_prompts
-from eaglectl.publishing.files import UploadFile, read_files
-from eaglectl.publishing.leaks import check_leaks
+from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.frozen import FrozenSource, freeze
+from eaglectl.publishing.leaks import check_leaks, check_message
 from eaglectl.publishing.model_index import nothing_measured
 from eaglectl.publishing.plan import Destination, UploadPlan, check_plan
 from eaglectl.publishing.provenance import check_measured, kept_smoke, read_smoke
@@ -38,6 +43,7 @@ from eaglectl.publishing.signature import Signer
 from eaglectl.publishing.signing import SigningKey
 from eaglectl.publishing.upload import Upload, carry_out
 from eaglectl.publishing.verification import Expected, Verification, verify_folder, verify_repository
+from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy, VerifyPolicy
 from eaglectl.validation.policy_file import read_policy
 
@@ -49,6 +55,7 @@ class UploadOptions:
     `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
     eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, "sigstore" or
     a PKCS#11 URI. `has_bom` adds a CycloneDX ML-BOM. `card`: what only the user knows of the card.
+    `message` is the commit's: its first line is the title, what follows comes before what eaglectl writes.
     """
 
     policy: Policy | str | None = None
@@ -58,6 +65,7 @@ class UploadOptions:
     has_results: bool = False
     signer: SigningKey | str | None = None
     has_bom: bool = False
+    message: str | None = None
     dry_run: bool = False
     answers: Answers | None = None
     card: CardAnswers = field(default_factory=CardAnswers)
@@ -89,10 +97,11 @@ def upload(
 ) -> Upload:
     """Validate a folder, publish it in one commit and verify the commit; the folder is never written to.
 
-    `on_plan` is called before anything is sent. `on_progress` is called with each step (without a unit),
-    and with the bytes that are hashed. Raises RefusedError for what must not be published or was changed in
-    the meantime, UnreadableError where the Hub cannot be reached or fails, UsageError for options that
-    contradict each other.
+    Its files are hashed first: those bytes are judged, and those bytes are published. `on_plan` is called
+    before anything is sent, and stops the upload by an error. `on_progress` is called with each step (without
+    a unit), and with the bytes that are hashed. Raises RefusedError for what must not be published or was
+    changed in the meantime, UnreadableError where the Hub cannot be reached or fails, UsageError for options
+    that contradict each other.
     """
     options = options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
@@ -100,28 +109,30 @@ def upload(
     options.card.check()
     source = _folder(folder)
     smoke = _checked_smoke(source, to, options)
-    report_step(on_progress, f"validating {folder}")
     policy, answers = _policy(options), options.answers or Answers()
-    validate_options = ValidateOptions(options.target, options.engines, policy=policy, answers=answers)
-    report = validate(folder, validate_options)
-    check_report(report, folder)
-    files, left_out = read_files(source, policy.allowed.get("files", ()), on_progress)
+    rules = ValidateOptions(options.target, options.engines, policy=policy, answers=answers)
+    frozen, files, left_out = freeze(source, policy.allowed.get("files", ()), on_progress)
+    rules, target, report = _judge(frozen, folder, rules, on_progress)
     if smoke is not None:
         check_measured(smoke, files)
-    checkpoint = read_checkpoint(source)
-    drafter = read_drafter(checkpoint, answers, open_target(options.target))
+    checkpoint = read_checkpoint(frozen)
+    drafter = read_drafter(checkpoint, answers, open_target(target.place))
     facts = replace(
         card_facts(to.repo, checkpoint, drafter, files, options.card),
-        served=served_releases(folder, validate_options),
+        served=served_releases(frozen, folder, rules),
         has_results=options.has_results,
         has_bom=options.has_bom,
+        target_gap=target.gap,
     )
     facts = _with_measurement(facts, smoke, files, on_progress)
     found = files
     files = with_written_files(found, checkpoint, replace(facts, revision=to.tag), report)
+    check_published(frozen, files, folder, rules)
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
-    check_leaks(files, checkpoint.metadata, remote.token if remote else None)
-    plan = make_plan(to, remote, files, left_out, report)
+    token = remote.token if remote else None
+    check_leaks(files, checkpoint.metadata, token)
+    check_message(options.message, token)
+    plan = make_plan(to, remote, Content(files, left_out, report, target, options.message))
     for revision in other_pins(plan):
         files = with_written_files(found, checkpoint, replace(facts, revision=revision), report)
         if not (published := replace(plan, files=files)).changed:
@@ -129,12 +140,29 @@ def upload(
             break
     if (key := _signing_key(options)) is not None:
         plan = with_signature(plan, key, is_dry=options.dry_run)
+    plan = replace(plan, changes=changes_of(plan, frozen, folder, target.place, answers))
     check_plan(plan)
     if on_plan:
         on_plan(plan)
     if options.dry_run or remote is None:
         return Upload(plan, "planned", remote.page if remote else "")
-    return carry_out(plan, remote, on_progress)
+    return carry_out(plan, remote, frozen.check_unchanged, on_progress)
+
+
+def _judge(
+    frozen: FrozenSource, folder: str, rules: ValidateOptions, on_progress: OnProgress | None
+) -> tuple[ValidateOptions, ReleaseTarget, Report]:
+    """The verdict on the files that were hashed, with the target that they name.
+
+    Raises RefusedError where they must not be published, or changed meanwhile.
+    """
+    report_step(on_progress, f"validating {folder}")
+    target = release_target(frozen, folder, rules)
+    rules = replace(rules, target=target.place)
+    report = judge_source(frozen, folder, rules)
+    frozen.check_unchanged()
+    check_report(report, folder)
+    return rules, target, report
 
 
 def verify(

@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import eaglectl
-from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.api.release_target import ReleaseTarget
+from eaglectl.api.validating import ValidateOptions, judge_source
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import BOM, CARD, PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
@@ -22,6 +23,7 @@ from eaglectl.publishing.bom import make_bom
 from eaglectl.publishing.card import CardAnswers, make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
 from eaglectl.publishing.files import LeftOut, UploadFile, written_file
+from eaglectl.publishing.frozen import FrozenSource
 from eaglectl.publishing.plan import Destination, RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
@@ -32,7 +34,20 @@ from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
-FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL905", "EGL906")
+FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
+# rules on what eaglectl writes into the folder, but for the digests, which it has just computed
+OF_RELEASES = ("EGL901", "EGL902", "EGL903", "EGL905", "EGL906", "EGL907", "EGL908")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is published: files, those left out, the verdict and its target, and the user's message."""
+
+    files: tuple[UploadFile, ...]
+    left_out: tuple[LeftOut, ...]
+    report: Report
+    target: ReleaseTarget
+    message: str | None = None
 
 
 def release_policy(policy: Policy) -> Policy:
@@ -65,11 +80,22 @@ def _not_judged(report: Report, folder: str) -> UnreadableError:
     )
 
 
-def served_releases(folder: str, options: ValidateOptions) -> dict[str, str]:
+def check_published(
+    frozen: FrozenSource, files: Sequence[UploadFile], folder: str, options: ValidateOptions
+) -> None:
+    """Raise RefusedError where the card or the record among the files to publish breaks a rule."""
+    policy = replace(options.read_policy(), required=frozenset(), engines=())
+    options = replace(options, policy=policy, engines=(), select=OF_RELEASES, headers_only=True)
+    report = judge_source(frozen.published(files), folder, options)
+    frozen.check_unchanged()
+    check_report(report, folder)
+
+
+def served_releases(source: FrozenSource, folder: str, options: ValidateOptions) -> dict[str, str]:
     """Engine -> its releases that serve the drafter as it was trained; engines without any are left out."""
     engines, rules = [f"{name}>=0" for name in ENGINES], ["EGL10", "EGL11", "EGL12"]
     options = replace(options, engines=engines, select=rules, headers_only=True, fail_on="never")
-    report = validate(folder, options)
+    report = judge_source(source, folder, options)
     passed: dict[str, list[str]] = {}
     for verdict in report.releases:
         if verdict.outcome == "pass":
@@ -123,32 +149,31 @@ def with_written_files(
     return tuple(sorted(by_name.values(), key=lambda file: file.name))
 
 
-def make_plan(
-    to: Destination,
-    remote: Remote | None,
-    files: tuple[UploadFile, ...],
-    left_out: tuple[LeftOut, ...],
-    report: Report,
-) -> UploadPlan:
-    """The plan for `files`; `remote` None: the repository is not read.
+def make_plan(to: Destination, remote: Remote | None, content: Content) -> UploadPlan:
+    """The plan for the content; `remote` None: the repository is not read.
 
     Raises UsageError and UnreadableError for a destination that does not fit the repository.
     """
     state = remote.state() if remote else None
     is_seen = remote is not None and (state is not None or remote.token is not None)
     _check_destination(to, state, is_seen=is_seen)
+    title, _, more = (
+        (content.message or f"Upload with eaglectl {eaglectl.__version__}").strip().partition("\n")
+    )
     plan = UploadPlan(
         to.repo,
         to.revision,
-        files,
-        left_out,
+        content.files,
+        content.left_out,
         state,
         is_seen,
         is_pull=state is not None if to.is_pull is None else to.is_pull,
         is_private=state.is_private if state else to.is_private is not False,
         tag=to.tag,
-        title=f"Upload with eaglectl {eaglectl.__version__}",
-        description=_description(files, report),
+        title=title.strip(),
+        description="\n\n".join(filter(None, (more.strip(), _description(content.files, content.report)))),
+        target=content.target.how,
+        is_target_seen=not content.target.gap,
     )
     if remote and state and plan.is_pull and plan.changed:
         return replace(plan, proposed=find_proposal(remote, state, plan.files))

@@ -14,7 +14,7 @@ from eaglectl.checkpoint.files import MIB
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.hub import is_offline, open_cached, open_hub
 from eaglectl.checkpoint.hub_listing import has_weights
-from eaglectl.checkpoint.hub_names import is_repo_name
+from eaglectl.checkpoint.hub_names import SCHEME, is_repo_name
 from eaglectl.checkpoint.layout import CARD, CONFIG, RECORD
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -30,6 +30,7 @@ KEYS = ("speculators_config.verifier.name_or_path", "target_model_name_or_path")
 OF_DRAFTERS = ("draft_vocab_size", "speculators_model_type", "eagle_config")
 ASKS = re.compile(r"\b(pass|or) --target(?![\w-])")
 MAX_CARD = 4 * MIB
+NONE_NAMED = f"none is named: looked at {', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,31 @@ def choose_target(
     if given is not None:
         return TargetChoice(given, given)
     missing = []
+    for choice in named_choices(source, needs_weights=needs_weights, may_fetch=may_fetch):
+        if choice.place is not None:
+            return choice
+        missing.append(choice.missing)
+    return TargetChoice(missing="; ".join(missing) or NONE_NAMED)
+
+
+def named_choices(
+    source: Source, *, needs_weights: bool = False, may_fetch: bool = False
+) -> Iterator[TargetChoice]:
+    """Each target that the checkpoint names, looked for as in `choose_target`; no place if it is not here."""
     for text, where in named_targets(source):
         place = _local(text, needs_weights=needs_weights) or _cached(text, needs_weights=needs_weights)
         if isinstance(place, str):
             at = "" if place == text else f" ({place})"
-            return TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
-        if may_fetch and not needs_weights and is_repo_name(text) and _is_fetched(text):
-            return TargetChoice(text, text, f"{text} on the Hub, which {where} names; --target takes another")
-        missing.append(f"{where} names {text}, and {_why(text, needs_weights=needs_weights)}")
-    looked = f"{', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
-    return TargetChoice(missing="; ".join(missing) or f"none is named: looked at {looked}")
+            yield TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
+            continue
+        why = _why(text, needs_weights=needs_weights)
+        if may_fetch and not needs_weights and is_repo_name(text):
+            if (error := _fetch_error(text)) is None:
+                how = f"{text} on the Hub, which {where} names; --target takes another"
+                yield TargetChoice(text, text, how)
+                continue
+            why = f"{why}, nor can its config.json be read from the Hub: {error}"
+        yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
 
 
 def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answers) -> TargetChoice:
@@ -117,9 +133,14 @@ def _stated(source: Source) -> Iterator[tuple[Any, str]]:
         if (value := keys.at(key)) is not MISSING:
             yield value, f"{key} in {CONFIG}"
     yield _record(source).get("target"), RECORD
-    bases = _front_matter(source).get("base_model", [])
+    bases = base_models(source)
     if len(bases) == 1:
         yield bases[0], f"base_model in {CARD}"
+
+
+def base_models(source: Source) -> list[str]:
+    """What base_model in the card's front matter names."""
+    return _front_matter(source).get("base_model", [])
 
 
 def _record(source: Source) -> Mapping[str, Any]:
@@ -174,14 +195,16 @@ def _has_weights(source: FolderSource) -> bool:
         return False
 
 
-def _is_fetched(text: str) -> bool:
+def _fetch_error(text: str) -> str | None:
+    """Why the config.json of a repository cannot be read from the Hub; None where it can."""
     if is_offline():
-        return False
+        return "this call is offline"
     try:
-        read_config(open_hub(text, is_config_enough=True))
-    except EaglectlError:
-        return False
-    return True
+        source = open_hub(f"{SCHEME}{text}", is_config_enough=True)
+        known_target(text, source, read_config(source, is_target=True))
+    except EaglectlError as error:
+        return str(error)
+    return None
 
 
 def _why(text: str, *, needs_weights: bool) -> str:

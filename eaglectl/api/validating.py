@@ -9,6 +9,7 @@ from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target, target_source
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
+from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.catalogue import parse_engine
@@ -62,10 +63,18 @@ def validate(
     and UsageError for unknown rules and engines. Weights that are pickles are copied to a temporary folder,
     but with `headers_only`. `on_progress` is called with the bytes read of the weights.
     """
-    options = options or ValidateOptions()
+    return judge_source(open_source(source), source, options or ValidateOptions(), on_progress)
+
+
+def judge_source(
+    opened: FolderSource | HubSource,
+    path: str,
+    options: ValidateOptions,
+    on_progress: OnProgress | None = None,
+) -> Report:
+    """What `validate` does, for files that are open already; `path` is how commands name them."""
     policy = options.read_policy()
     rules = select_rules(policy, options.select, options.ignore)
-    opened = open_source(source)
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
@@ -78,7 +87,7 @@ def validate(
             copied,
             jobs=options.jobs,
         )
-        report = judge(subject, rules, policy, options.least_severity(policy), source)
+        report = judge(subject, rules, policy, options.least_severity(policy), path)
     return replace(report, is_of_copy=isinstance(copied, FolderSource))
 
 

@@ -5,9 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Semantics, Target, print_json
+from eaglectl.cli.options import (
+    EXIT_CODES,
+    AuxConvention,
+    AuxLayers,
+    Engines,
+    Json,
+    Semantics,
+    Target,
+    print_json,
+)
+from eaglectl.errors import RefusedError
 from eaglectl.progress import Progress
-from eaglectl.terminal import OutputSettings, ProgressBar, say, secret_prompt
+from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say, secret_prompt
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
@@ -47,6 +57,16 @@ def upload_command(
     ] = False,
     target: Target = None,
     engine: Engines = None,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message", "-m", metavar="TEXT", help="The commit's message; its first line is the title."
+        ),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Publish without a question, which is only asked on a terminal."),
+    ] = False,
     smoke: Annotated[
         str | None,
         typer.Option("--smoke", metavar="FILE", help="What `eaglectl smoke --json` measured, for the card."),
@@ -94,9 +114,9 @@ def upload_command(
     source_semantics: Semantics = None,
     json_: Json = False,
 ) -> None:
-    """Publish a drafter: validate it, show the plan, make one commit, verify what landed.
+    """Publish a drafter: hash its files, judge those bytes, show the plan, commit them, verify what landed.
 
-    The token is the Hub client's own.
+    The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
     """
     from eaglectl import api
     from eaglectl.reports.json.upload import upload_document
@@ -107,6 +127,10 @@ def upload_command(
     def show_plan(plan: "UploadPlan") -> None:
         if not json_ and not (settings.quiet and not dry_run):
             settings.show(lambda console: print_plan(console, plan))
+        if not (dry_run or yes or json_) and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty():
+            bar.pause()
+            if not confirm(f"publish this to {plan.repo}?"):
+                raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
 
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
 
@@ -127,6 +151,7 @@ def upload_command(
                 has_results=eval_results,
                 signer=None if sign is None else api.SigningKey.read(sign, secret_prompt()),
                 has_bom=ml_bom,
+                message=message,
                 dry_run=dry_run,
                 answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
                 card=api.CardAnswers(licence, base_model, training),
@@ -139,4 +164,4 @@ def upload_command(
     else:
         settings.show(lambda console: print_upload(console, done))
     if done.outcome == "mismatch":
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_CODES["fail"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.opening import open_source
+from eaglectl.checkpoint.source import Source
 from eaglectl.comparison.comparison import Side
 from eaglectl.comparison.pairing import KnownDigests
 from eaglectl.drafter.drafter import Drafter, Target
@@ -46,13 +47,13 @@ NOT_NEEDED = {
 }
 
 
-def open_side(name: str, text: str, target: Target, answers: Answers) -> Side:
-    """Open A or B, headers only.
+def open_side(name: str, text: str, target: Target, answers: Answers, source: Source | None = None) -> Side:
+    """Open A or B, headers only; `source` are its files where they are open already.
 
     Raises UsageError, and UnreadableError for all other errors: exit code 1 is for a difference.
     """
     try:
-        checkpoint = read_checkpoint(open_source(text))
+        checkpoint = read_checkpoint(source or open_source(text))
         side = _side(text, checkpoint, read_drafter(checkpoint, Answers(), target))
         needed = needed_answers(side, answers)
         if needed != Answers():

@@ -29,7 +29,8 @@ class HubCallError(Exception):
     @property
     def is_temporary(self) -> bool:
         """Whether the same call may succeed a moment later."""
-        return self.status in (0, 408, 429) or self.status >= 500
+        # 501: the Hub has no such call
+        return self.status in (0, 408, 429) or (self.status >= 500 and self.status != 501)
 
 
 def call(function: Callable[[], Value], *, is_repeatable: bool = False) -> Value:

@@ -32,7 +32,8 @@ class CardFacts:
     `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
     eaglectl.json, `smoke` a document of `eaglectl smoke --json`; `has_results`: it goes into the front
     matter. `licence` and `training` are what the caller states, `revision` is a tag that commands pin.
-    `has_bom`: an ML-BOM is published.
+    `has_bom`: an ML-BOM is published. `target_gap` states what was not compared with a target; empty where
+    nothing was left open.
     """
 
     repo: str
@@ -47,6 +48,7 @@ class CardFacts:
     training: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
     has_bom: bool = False
+    target_gap: str = ""
 
     @property
     def base_model(self) -> str | None:
@@ -73,6 +75,7 @@ def card_block(facts: CardFacts) -> list[str]:
         " proposes tokens and the target verifies them, so the output is the target's own. It does not run"
         " alone, nor with another target.",
         "",
+        *([facts.target_gap, ""] if facts.target_gap else []),
         *table(("", ""), _facts(facts)),
         "",
         *upgrade_lines(facts.record),

@@ -24,8 +24,7 @@ class UploadFile:
     """A file with its size and digests at the time it was hashed.
 
     `git_sha1` is git's name of the file, empty where it is too large to be kept outside of LFS. `stamp` is
-    of a file on disk. `is_written`: eaglectl wrote it, and the folder has
-    another or none.
+    of the file on disk. `is_written`: eaglectl wrote it, and the folder has another or none.
     """
 
     name: str
@@ -62,16 +61,6 @@ def written_file(name: str, data: bytes) -> UploadFile:
     return UploadFile(
         name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data, is_written=True
     )
-
-
-def check_unchanged(files: Sequence[UploadFile]) -> None:
-    """Raise RefusedError where a file on disk changed after it was hashed."""
-    for file in files:
-        if isinstance(file.content, Path) and _stamp(file.content) != file.stamp:
-            raise RefusedError(
-                f"{file.name} changed after it was hashed; nothing was committed. Run the command again when"
-                " nothing writes to the folder"
-            )
 
 
 def _select(source: FolderSource, allowed: Sequence[str]) -> tuple[list[str], tuple[LeftOut, ...]]:
@@ -112,7 +101,7 @@ def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None])
         if stamp.size <= MAX_KEPT:
             data = read_open(source.label, name, file.fileno(), 0, stamp.size)
             on_bytes(len(data))
-            return UploadFile(name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data)
+            return UploadFile(name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data, stamp)
         digest, size = hashlib.sha256(), 0
         try:
             while block := file.read(BLOCK):
@@ -121,14 +110,15 @@ def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None])
                 on_bytes(len(block))
         except OSError as error:
             raise UnreadableError(f"{name} in {source.label}: {error.strerror}") from None
-    if _stamp(path) != stamp or size != stamp.size:
+    if stamp_of(path) != stamp or size != stamp.size:
         raise RefusedError(
             f"{name} changed while it was hashed; run the command again when nothing writes to the folder"
         )
     return UploadFile(name, size, digest.hexdigest(), "", path, stamp)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def stamp_of(path: Path) -> Stamp | None:
+    """The stamp of the file that has this name now; None where there is none."""
     try:
         return Stamp.of(path.stat())
     except OSError:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.publishing.files import UploadFile
 from eaglectl.validation.rules.leaks import PATH
 from eaglectl.validation.rules.release import first_home
@@ -25,6 +25,18 @@ def check_leaks(files: Sequence[UploadFile], metadata: Mapping[str, str], token:
             " anybody"
             " is to be withdrawn"
         )
+
+
+def check_message(message: str | None, token: str | None) -> None:
+    """Raise RefusedError where a commit's message holds a secret, UsageError where it is no message."""
+    if message is None:
+        return
+    if not message.strip() or any(not line.isprintable() for line in message.splitlines()):
+        raise UsageError(
+            "--message: a text of printable characters was expected, its first line as the title"
+        )
+    for leak in scan_text(message, token):
+        raise RefusedError(f"--message holds {leak.kind}; leave it out, and withdraw a key that was shown")
 
 
 def _metadata_leaks(metadata: Mapping[str, str], token: str | None) -> Iterator[str]:

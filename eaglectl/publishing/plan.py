@@ -7,6 +7,7 @@ from typing import Literal
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import SIGNATURE
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.publishing.changes import Changes
 from eaglectl.publishing.files import LeftOut, UploadFile
 
 Change = Literal["new", "changed", "unchanged", "unknown"]
@@ -79,7 +80,8 @@ class UploadPlan:
     """What `upload` will do.
 
     `state` None: the repository does not exist, or (`is_seen` False) could not be read. `proposed` is an open
-    pull request that holds all files already.
+    pull request that holds all files already. `target` states which target the drafter was judged with, or
+    why with none; `changes` how the drafter differs from that of the repository, where it has files.
     """
 
     repo: str
@@ -93,7 +95,10 @@ class UploadPlan:
     tag: str | None
     title: str
     description: str
+    target: str = ""
+    is_target_seen: bool = True
     proposed: str | None = None
+    changes: Changes | None = None
 
     def change(self, file: UploadFile) -> Change:
         """How the commit changes a file in the repository."""
@@ -108,6 +113,13 @@ class UploadPlan:
     def changed(self) -> tuple[UploadFile, ...]:
         """The files that the commit holds."""
         return tuple(file for file in self.files if self.change(file) != "unchanged")
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the repository lacks any of it: a file, or the tag."""
+        is_there = self.proposed is not None or not self.changed
+        is_tagged = self.tag is None or (self.state is not None and self.tag in self.state.tags)
+        return not (is_there and is_tagged)
 
     @property
     def extra(self) -> tuple[str, ...]:

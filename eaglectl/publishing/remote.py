@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
 from typing import Any, TypeVar
 
 import eaglectl
@@ -15,7 +14,9 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.progress import notify
 from eaglectl.publishing.calls import CARD_CODE, HubCallError, call
 from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.frozen import changed
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, moved_tag
+from eaglectl.text import listed
 
 Value = TypeVar("Value")
 # digits of a commit id that the client takes as the parent of a commit
@@ -36,6 +37,11 @@ class Commit:
     url: str
     pull: str | None = None
     pull_url: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The commit with its page, and its pull request's."""
+        return f"{self.oid} ({self.url}{f', in {self.pull_url}' if self.pull_url else ''})"
 
 
 class Remote:
@@ -153,7 +159,10 @@ class Remote:
             raise self.cannot_write(error, "make the repository") from None
 
     def send_blobs(self, files: Sequence[UploadFile], *, is_pull: bool) -> list[Any]:
-        """Send large files that the Hub does not have yet. Returns the operations of the commit."""
+        """Send large files that the Hub does not have yet. Returns the operations of the commit.
+
+        Raises HubCallError, and RefusedError for a file that changed, or that the repository ignores.
+        """
         from huggingface_hub import CommitOperationAdd
 
         operations = [
@@ -163,21 +172,25 @@ class Remote:
             )
             for file in files
         ]
-        try:
-            self._read(
-                lambda: self.api.preupload_lfs_files(
-                    self.request.repo,
-                    additions=operations,
-                    revision=self.revision,
-                    create_pr=is_pull,
-                    free_memory=False,
-                )
-            )
-        except HubCallError as error:
-            raise self.cannot_write(error, "take the files; nothing was committed") from None
         for operation, file in zip(operations, files, strict=True):
-            if isinstance(file.content, Path) and operation.upload_info.sha256.hex() != file.sha256:
-                raise RefusedError(f"{file.name} changed while it was sent; nothing was committed")
+            if operation.upload_info.sha256.hex() != file.sha256:
+                raise changed(file.name)
+        self._read(
+            lambda: self.api.preupload_lfs_files(
+                self.request.repo,
+                additions=operations,
+                revision=self.revision,
+                create_pr=is_pull,
+                free_memory=False,
+            )
+        )
+        # the client would leave them out of the commit without a word
+        if ignored := [one.path_in_repo for one in operations if getattr(one, "_should_ignore", False)]:
+            raise RefusedError(
+                f"{self.request.repo} ignores {listed(ignored)}: a commit would lack what was judged, and"
+                f" nothing was committed. Take those lines out of the repository's .gitignore"
+                f" ({self.page}/tree/{self.revision})"
+            )
         return operations
 
     def commit(
@@ -273,7 +286,7 @@ class Remote:
             case 400 if error.code == CARD_CODE:
                 return RefusedError(
                     f"{repo}: the Hub does not accept the front matter of README.md; check that it is"
-                    " valid YAML; nothing was committed",
+                    " valid YAML",
                     where="README.md",
                 )
             case 400 | 413 | 422:

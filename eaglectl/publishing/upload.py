@@ -5,19 +5,23 @@ A commit is asked for once. Where the response is lost, the repository is read: 
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
 
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.calls import HubCallError
-from eaglectl.publishing.files import UploadFile, check_unchanged
+from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, UploadPlan
 from eaglectl.publishing.remote import Commit, Remote
 
 # how often the repository is read after a lost response, and the pause between, which grows
 TRIES, PAUSE = 3, 2.0
+# commits newer than the plan that are searched for the plan's
+MAX_COMMITS = 20
 Outcome = Literal["planned", "nothing-to-do", "published", "mismatch"]
 
 
@@ -60,11 +64,19 @@ def find_proposal(remote: Remote, state: RepositoryState, files: Sequence[Upload
     return None
 
 
-def carry_out(plan: UploadPlan, remote: Remote, on_progress: OnProgress | None = None) -> Upload:
+def carry_out(
+    plan: UploadPlan,
+    remote: Remote,
+    check_unchanged: Callable[[], None],
+    on_progress: OnProgress | None = None,
+) -> Upload:
     """Do what the plan states; `on_progress` is called with each step.
 
-    Raises RefusedError where the repository changed in the meantime, UnreadableError where the Hub fails.
+    `check_unchanged` raises RefusedError where the folder is not as it was when it was judged. Raises
+    RefusedError where the repository changed in the meantime, UnreadableError where the Hub fails; each error
+    after a commit names it.
     """
+    check_unchanged()
     if plan.state is None:
         kind = "private" if plan.is_private else "public"
         report_step(on_progress, f"making {plan.repo} ({kind})")
@@ -75,25 +87,49 @@ def carry_out(plan: UploadPlan, remote: Remote, on_progress: OnProgress | None =
         return Upload(plan, "nothing-to-do", remote.page, state.pulls[plan.proposed])
     if not plan.changed:
         return _with_tag(Upload(plan, "nothing-to-do", remote.page, state.head), remote)
-    return _publish(plan, state, remote, on_progress)
+    return _publish(plan, state, remote, check_unchanged, on_progress)
 
 
 def _publish(
-    plan: UploadPlan, state: RepositoryState, remote: Remote, on_progress: OnProgress | None
+    plan: UploadPlan,
+    state: RepositoryState,
+    remote: Remote,
+    check_unchanged: Callable[[], None],
+    on_progress: OnProgress | None,
 ) -> Upload:
     if not plan.is_pull or plan.tag:
         remote.check_write()
     report_step(on_progress, f"sending {len(plan.changed)} files")
-    operations = remote.send_blobs(plan.changed, is_pull=plan.is_pull)
-    check_unchanged(plan.files)
+    try:
+        operations = remote.send_blobs(plan.changed, is_pull=plan.is_pull)
+    except HubCallError as error:
+        raise _not_made(plan, remote, error, "take the files") from None
+    check_unchanged()
     if (head := remote.head()) != state.head:
         raise _moved(plan, state, head)
-    sent, is_recovered = _commit(plan, state, remote, operations)
-    report_step(on_progress, f"verifying {sent.oid[:12]}")
-    mismatches = _mismatches(remote, sent.oid, plan.files)
+    sent, is_recovered = _commit(plan, state, remote, operations, on_progress)
+    report_step(on_progress, f"verifying {sent.shown}")
+    with _naming(sent, "is not verified; run the command again, which compares it", on_progress):
+        mismatches = _mismatches(remote, sent.oid, plan.files)
     outcome: Outcome = "mismatch" if mismatches else "published"
     done = Upload(plan, outcome, remote.page, sent.oid, sent, None, is_recovered, mismatches)
-    return done if mismatches else _with_tag(done, remote)
+    if mismatches:
+        return done
+    with _naming(sent, "is there and holds what was sent", on_progress):
+        return _with_tag(done, remote)
+
+
+@contextmanager
+def _naming(sent: Commit, state: str, on_progress: OnProgress | None) -> Iterator[None]:
+    """Errors after a commit name it, with its state."""
+    about = f"the commit {sent.shown} was made before and {state}"
+    try:
+        yield
+    except EaglectlError as error:
+        raise type(error)(f"{error}; {about}", error.topic, error.where) from None
+    except KeyboardInterrupt:
+        report_step(on_progress, f"interrupted; {about}")
+        raise
 
 
 def _create(plan: UploadPlan, remote: Remote) -> RepositoryState:
@@ -120,51 +156,80 @@ def _create(plan: UploadPlan, remote: Remote) -> RepositoryState:
 
 
 def _commit(
-    plan: UploadPlan, state: RepositoryState, remote: Remote, operations: Sequence[object]
+    plan: UploadPlan,
+    state: RepositoryState,
+    remote: Remote,
+    operations: Sequence[object],
+    on_progress: OnProgress | None,
 ) -> tuple[Commit, bool]:
     """The commit, and whether its response was lost."""
     try:
         commit = remote.commit(operations, plan.title, plan.description, state.head, is_pull=plan.is_pull)
-        return commit, False
     except HubCallError as error:
-        if error.status == 412:
-            raise _moved(plan, state, remote.head()) from None
-        if error.is_temporary and error.status != 429:
-            return _recover(plan, state, remote, error), True
-        raise remote.cannot_write(error, "make the commit; nothing was committed") from None
+        return _recover(plan, state, remote, error), True
+    except KeyboardInterrupt:
+        unknown = "whether the commit took effect is not known"
+        report_step(on_progress, f"interrupted; {unknown}, look at {remote.page}")
+        raise
+    if commit.oid == state.head:
+        raise RefusedError(
+            f"{plan.repo}: the Hub says that its files are these already, and made no commit; what it listed"
+            f" before differs. Look at {commit.url}, then run the command again"
+        )
+    return commit, False
 
 
 def _recover(plan: UploadPlan, state: RepositoryState, remote: Remote, call_error: HubCallError) -> Commit:
-    """The commit whose response was lost, if it took effect."""
-    how = f"gave no answer ({call_error.kind})"
-    if call_error.status:
-        how = f"answered {call_error.status}"
+    """The commit that an error answered, if it took effect all the same; raises what is so if it did not.
+
+    A refusal counts as one once the repository shows it: a proxy may refuse the answer to a commit that was
+    made, and a client that asked twice is told that the head moved, by its own commit.
+    """
     find = _find_pull if plan.is_pull else _find_commit
-    for number in range(TRIES):
+    is_open = call_error.is_temporary and call_error.status != 429
+    for number in range(TRIES if is_open else 1):
         time.sleep(PAUSE * number)
         try:
             commit = find(plan, state, remote)
         except EaglectlError as error:
             raise UnreadableError(
-                f"the Hub {how} to the commit, and whether it took effect is not known, as {error}; look at"
-                f" {remote.page}"
+                f"the Hub {_answer(call_error)} to the commit, and whether it took effect is not known, as"
+                f" {error}; look at {remote.page}"
             ) from None
         if commit:
             return commit
-    raise UnreadableError(
-        f"the Hub {how} to the commit, and it did not take effect; nothing was committed to {plan.repo}, run"
-        " the command again"
-    )
+    if call_error.status == 412:
+        raise _moved(plan, state, remote.head())
+    if is_open:
+        raise UnreadableError(
+            f"the Hub {_answer(call_error)} to the commit, and it did not take effect; nothing was committed"
+            f" to {plan.repo}, run the command again"
+        )
+    raise _not_made(plan, remote, call_error, "make the commit")
+
+
+def _answer(error: HubCallError) -> str:
+    return f"answered {error.status}" if error.status else f"gave no answer ({error.kind})"
+
+
+def _not_made(plan: UploadPlan, remote: Remote, call_error: HubCallError, what: str) -> EaglectlError:
+    """The error for a call before the commit, or the commit, that the Hub refused."""
+    if call_error.status == 501 and plan.is_pull:
+        return UsageError(
+            f"{plan.repo}: the Hub at {remote.request.host} has no pull requests (501); nothing was"
+            " committed, give --direct for a commit on the branch"
+        )
+    error = remote.cannot_write(call_error, what)
+    return type(error)(f"{error}; nothing was committed", error.topic, error.where)
 
 
 def _find_commit(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Commit | None:
-    """The commit of the plan on its revision, newer than the plan's head."""
+    """The commit of the plan on its revision: the first after the plan's head that holds its files."""
     if remote.head() == state.head:
         return None
-    for oid, title in remote.titles(plan.revision).items():
-        if oid == state.head:
-            return None
-        if title == plan.title and not _mismatches(remote, oid, plan.files):
+    newer = list(takewhile(lambda oid: oid != state.head, remote.titles(plan.revision)))[:MAX_COMMITS]
+    for oid in reversed(newer):
+        if not _mismatches(remote, oid, plan.files):
             return Commit(oid, remote.commit_url(oid))
     return None
 
@@ -172,9 +237,7 @@ def _find_commit(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Co
 def _find_pull(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Commit | None:
     """The commit of the plan at the head of a pull request that is newer than the plan."""
     for ref, oid in remote.refs()[1].items():
-        if ref in state.pulls or next(iter(remote.titles(oid).values()), "") != plan.title:
-            continue
-        if not _mismatches(remote, oid, plan.files):
+        if ref not in state.pulls and not _mismatches(remote, oid, plan.files):
             return Commit(oid, remote.commit_url(oid), ref, remote.pull_url(ref))
     return None
 
@@ -197,11 +260,7 @@ def _with_tag(done: Upload, remote: Remote) -> Upload:
     tag = done.plan.tag
     if tag is None or done.oid is None:
         return done
-    try:
-        remote.tag(tag, done.oid)
-    except EaglectlError as error:
-        about = f"; the commit {done.oid[:12]} is there and holds what was sent" if done.sent else ""
-        raise type(error)(f"{error}{about}") from None
+    remote.tag(tag, done.oid)
     return replace(done, tag=tag)
 
 

@@ -10,6 +10,7 @@ from eaglectl.reports.wording import plural, shortened, size
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison, Fact, FactState, Side, TensorPair
+    from eaglectl.publishing.changes import Changes
 
 TENSOR_HEAD = ("", "difference", "numbers that differ", "max |A - B|", "relative RMS")
 SPELLING = "no reason by itself to call it another drafter"
@@ -39,6 +40,19 @@ def _differences(facts: int, tensors: int) -> str:
     parts = [plural(count, word) for count, word in counts if count]
     verb = "differs" if facts + tensors == 1 else "differ"
     return f"two drafters: {' and '.join(parts)} {verb}"
+
+
+def change_sentence(changes: "Changes") -> str:
+    """What a commit changes in a repository's drafter, in words."""
+    compared = changes.comparison
+    if compared is None:
+        return changes.reason
+    facts = [fact.name for fact in compared.facts if fact.state == "differs"]
+    tensors = sum(pair.differs for pair in compared.tensors)
+    parts = [f"changes {', '.join(facts)}"] if facts else []
+    if tensors:
+        parts.append(f"{plural(tensors, 'tensor')} with another shape or dtype, or on one side only")
+    return " and ".join(parts) or "config and headers mean the same"
 
 
 FACT_WORDS: "Mapping[FactState, str]" = {

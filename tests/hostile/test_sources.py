@@ -14,6 +14,7 @@ from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.publishing import files
+from eaglectl.publishing.frozen import freeze
 from tests.builders import STATED, call, contents, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub
@@ -236,16 +237,18 @@ def test_a_file_that_was_rewritten_with_its_size_and_time_has_changed(
 ) -> None:
     monkeypatch.setattr(files, "MAX_KEPT", 1000)
     folder = drafter_folder(tmp_path)
-    hashed, _ = files.read_files(FolderSource(folder))
-    files.check_unchanged(hashed)
+    frozen, _, _ = freeze(FolderSource(folder))
+    frozen.check_unchanged()
     path = folder / "model.safetensors"
     status = path.stat()
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x55")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(RefusedError, match="changed after it was hashed"):
-        files.check_unchanged(hashed)
+    with pytest.raises(RefusedError, match=r"model.safetensors changed after the files were hashed"):
+        frozen.check_unchanged()
+    with pytest.raises(RefusedError, match=r"model.safetensors changed after the files were hashed"):
+        frozen.read("model.safetensors", 0, 8)
 
 
 def test_a_revision_is_noted_in_the_cache_by_a_rename(

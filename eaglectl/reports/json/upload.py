@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from eaglectl.reports.differences import change_sentence, fact_values
 from eaglectl.reports.json.document import head
 
 if TYPE_CHECKING:
+    from eaglectl.publishing.changes import Changes
     from eaglectl.publishing.remote import Commit
     from eaglectl.publishing.upload import Upload
 
@@ -22,6 +24,10 @@ def upload_document(done: "Upload") -> dict[str, Any]:
         "is_new": plan.state is None and plan.is_seen,
         "is_private": plan.is_private,
         "is_pull_request": plan.is_pull,
+        "message": plan.title,
+        "target": plan.target,
+        "is_target_seen": plan.is_target_seen,
+        "changes": plan.changes and _changes(plan.changes),
         "files": [
             {
                 "name": file.name,
@@ -41,6 +47,23 @@ def upload_document(done: "Upload") -> dict[str, Any]:
         "tag": done.tag,
         "mismatches": [{"name": mismatch.name, "how": mismatch.how} for mismatch in done.mismatches],
         "download": done.download if done.oid else None,
+    }
+
+
+def _changes(changes: "Changes") -> dict[str, Any]:
+    compared = changes.comparison
+    return {
+        "verdict": compared.verdict if compared else None,
+        "summary": change_sentence(changes),
+        "facts": [
+            {"name": fact.name, "there": there, "here": here}
+            for fact in (compared.facts if compared else ())
+            if fact.state == "differs"
+            for there, here in [fact_values(fact)]
+        ],
+        "tensors": [pair.name for pair in (compared.tensors if compared else ()) if pair.differs],
+        "weights": list(changes.weights),
+        "diff": changes.command,
     }
 
 

@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from eaglectl.reports.differences import change_sentence, fact_values, fact_why, shown_facts
 from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
 from eaglectl.reports.terminal.layout import print_rest, table
 from eaglectl.reports.wording import size
 from eaglectl.text import listed
 
 if TYPE_CHECKING:
+    from eaglectl.publishing.changes import Changes
     from eaglectl.publishing.plan import UploadPlan
     from eaglectl.publishing.upload import Upload
 
@@ -16,8 +18,12 @@ STYLES = {"new": "green", "changed": "yellow", "unchanged": "dim", "unknown": "d
 
 
 def print_plan(console: Console, plan: "UploadPlan") -> None:
-    """Print the destination, and every file with its size and change."""
+    """Print the destination, what changes in the drafter, and every file with its size and change."""
     console.print(Text.assemble((plan.repo, "bold"), f"  {_where(plan)}"), soft_wrap=True)
+    style, words = ("dim", plan.target) if plan.is_target_seen else ("yellow", f"not compared: {plan.target}")
+    console.print(Text.assemble("  ", ("target    ", style), words), soft_wrap=True)
+    if plan.changes:
+        _print_changes(console, plan.changes)
     rows = table("file", "bytes", "size", "there", "sha256")
     for file in plan.files[:MOST_ROWS]:
         word = plan.change(file)
@@ -46,6 +52,33 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
         )
     what = f"{len(plan.changed)} of {len(plan.files)} files, {size(plan.nbytes)}"
     console.print(Text(f"  {what}; tag {plan.tag}" if plan.tag else f"  {what}", style="dim"), soft_wrap=True)
+
+
+def _print_changes(console: Console, changes: "Changes") -> None:
+    """Print the facts and tensors that differ from the repository's drafter, by config and headers."""
+    compared = changes.comparison
+    if compared is None:
+        console.print(Text.assemble("  ", ("drafter   ", "dim"), changes.reason), soft_wrap=True)
+        return
+    console.print(Text.assemble("  ", ("drafter   ", "dim"), change_sentence(changes)), soft_wrap=True)
+    rows = table("", "there", "here", "")
+    # without its data, a draft vocabulary of one size is never compared
+    for fact in (fact for fact in shown_facts(compared) if fact.state != "not-compared"):
+        style = {"differs": "yellow"}.get(fact.state, "dim")
+        rows.add_row(
+            Text(fact.name, style=style), *map(Text, fact_values(fact)), Text(fact_why(fact), style="dim")
+        )
+    for pair in [pair for pair in compared.tensors if pair.differs][:MOST_ROWS]:
+        sides = (f"{side.dtype} {list(side.shape)}" if side else "-" for side in (pair.a, pair.b))
+        rows.add_row(Text(pair.name, style="yellow"), *map(Text, sides), "")
+    if rows.row_count:
+        console.print(indented(rows))
+    if changes.weights:
+        console.print(
+            f"  {listed(changes.weights)} {'has' if len(changes.weights) == 1 else 'have'} other bytes; their"
+            f" values: {changes.command}",
+            soft_wrap=True,
+        )
 
 
 def _where(plan: "UploadPlan") -> str:
@@ -99,8 +132,8 @@ def _print_published(console: Console, done: "Upload") -> None:
 
 
 def _print_mismatch(console: Console, done: "Upload") -> None:
-    url = done.sent.url if done.sent else ""
-    text = f": {url} does not hold what was sent; do not merge or serve it"
+    commit = done.sent.shown if done.sent else ""
+    text = f": the commit {commit} does not hold what was sent; do not merge or serve it"
     console.print(Text.assemble(("mismatch", "bold red"), text), soft_wrap=True)
     for mismatch in done.mismatches[:MOST_ROWS]:
         console.print(f"  {mismatch.name}: {mismatch.how}", soft_wrap=True)
