@@ -125,9 +125,11 @@ def upload_command(
     settings: OutputSettings = context.obj
 
     def show_plan(plan: "UploadPlan") -> None:
-        if not json_ and not (settings.quiet and not dry_run):
+        is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        is_asked = is_terminal and plan.is_needed and not (dry_run or yes or json_)
+        if not json_ and (is_asked or dry_run or not settings.quiet):
             settings.show(lambda console: print_plan(console, plan))
-        if not (dry_run or yes or json_) and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty():
+        if is_asked:
             bar.pause()
             if not confirm(f"publish this to {plan.repo}?"):
                 raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
