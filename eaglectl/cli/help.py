@@ -22,7 +22,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
 # by command, then by group, in the order of --help
 GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "convert": {
-        WRITING: ("--dry-run", "--force", "--link", "--max-shard-size", "--dtype", "--target-name"),
+        WRITING: ("--dry-run", "--force", "--gguf", "--link", "--max-shard-size", "--dtype", "--target-name"),
         UPGRADE: (
             "--prompts",
             "--calibration",
@@ -92,9 +92,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "upload": {
-        "The repository": ("--pr", "--revision", "--tag", "--private"),
-        "The card": ("--smoke", "--eval-results"),
-        "Signature": ("--sign",),
+        "The commit": ("--pr", "--revision", "--message", "--tag", "--private", "--yes"),
+        "The card": ("--license", "--base-model", "--training", "--smoke", "--eval-results"),
+        "Evidence": ("--sign", "--ml-bom"),
     },
     "verify": {
         "Signature": ("--public-key", "--identity", "--identity-provider", "--no-signature"),
@@ -132,6 +132,7 @@ VALUES: Mapping[str, str] = {
     "--against": "DRAFTER",
     "--revision": "BRANCH",
     "--tag": "TAG",
+    "--gguf": "FILE",
 }
 # how typer writes the types of parameters without a name for their value
 KINDS = {" <str>": "", " <list[str]>": "", " <path>": "", "<int>": "N", "<float>": "X", "<int range>": "N"}
@@ -159,7 +160,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "my-drafter --target my-target --engine vllm==0.32.0",
     ),
     "diff": ("my-drafter old-drafter", "my-drafter old-drafter --headers-only --json"),
-    "upload": ("my-drafter my-org/my-drafter --dry-run", "my-drafter my-org/my-drafter --pr --tag v1"),
+    "upload": ("my-drafter my-org/my-drafter --dry-run", "my-drafter my-org/my-drafter --direct --tag v1"),
     "verify": ("my-drafter", "my-drafter --public-key key.pub --require-signature"),
     "init": ("my-drafter", "my-drafter --target my-target --engine 'vllm>=0.22'"),
     "explain": ("EGL201", "missing-tensor --json"),

@@ -18,6 +18,8 @@ from eaglectl.validation.rules.serving import edits, spelled
 from eaglectl.validation.subject import Subject
 
 UNKNOWN = "unknown"
+# of a layout for which no plan was made yet
+UNTRIED = ("untried",)
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
@@ -47,25 +49,25 @@ class Conversion:
         """The names of the engines requested."""
         return tuple(dict.fromkeys(request.engine for request in self.subject.requests))
 
-    def engines_lost(self, layout: str) -> tuple[str, ...] | None:
+    def engines_lost(self, candidate: str) -> tuple[str, ...] | None:
         """The requested engines that have no release which runs the output in a layout as trained.
 
         None where no plan can be made before a question is answered.
         """
-        if layout not in self._lost:
-            self._lost[layout] = self._without(layout)
-        return self._lost[layout]
+        if (lost := self._lost.get(candidate, UNTRIED)) == UNTRIED:
+            lost = self._lost[candidate] = self._without(candidate)
+        return lost
 
     @cached_property
     def _lost(self) -> dict[str, tuple[str, ...] | None]:
         return {}
 
-    def _without(self, layout: str) -> tuple[str, ...] | None:
+    def _without(self, candidate: str) -> tuple[str, ...] | None:
         from eaglectl.conversion.planning import make_plan
         from eaglectl.conversion.request import ConversionRequest
         from eaglectl.conversion.serving import output_verdicts
 
-        request = ConversionRequest(layout=layout)
+        request = ConversionRequest(candidate)
         try:
             plan = make_plan(self.subject.checkpoint, self.subject.drafter, request, self.subject.answers)
         except (EaglectlError, CannotLook):

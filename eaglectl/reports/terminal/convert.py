@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from eaglectl.acceptance.gate import Gate
@@ -61,14 +62,19 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
         console.print(f"target: {drafter.target.origin}", soft_wrap=True)
     if not has_plan and not is_quiet:
         print_notes(console, [note for note in plan.notes if note.level == "warning"])
-    if conversion.commands and not is_quiet:
-        print_heading(console, "Serve")
-        for engine, command in conversion.commands.items():
-            console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
     if conversion.gguf is not None:
         console.print(Text.assemble(("wrote ", "green"), (str(conversion.gguf), "bold")), soft_wrap=True)
     if not is_quiet:
+        _print_serving(console, conversion.commands)
         _print_next(console, plan.layout, str(conversion.out), conversion.gguf)
+
+
+def _print_serving(console: Console, commands: Mapping[str, str]) -> None:
+    """Print the command that serves the output, for each engine that needs nothing else."""
+    if commands:
+        print_heading(console, "Serve")
+    for engine, command in commands.items():
+        console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
 
 
 def _print_next(console: Console, layout_name: str, out: str, gguf: Path | None) -> None:
