@@ -230,7 +230,7 @@ def test_measurements_come_with_what_they_mean(folder: Path) -> None:
     )
     assert "| norm_output | on: the norm's weights went into lm_head |" in text
     assert "| calibrated on | 123,456 tokens of prompts and the target's own answers |" in text
-    assert "not compared" not in text and "Not trained" not in text
+    assert "| acceptance | not compared" not in text and "Not trained" not in text
 
 
 def test_an_upgrade_without_a_gate_says_so(folder: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eaglectl.checkpoint import hub_session
 from eaglectl.checkpoint.hub_session import RetryPolicy
 from eaglectl.publishing import upload
-from tests.builders import call, drafter_folder, floats
+from tests.builders import STATED, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once
 
 BIG = {"embed_tokens.weight": floats("big", 40_960, 16)}  # 1.3 MB
@@ -28,7 +28,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
         config = {"vocab_size": 40_960}
         running.add_repo("org/drafter", drafter_folder(tmp_path, "made", tensors=BIG, config=config))
         running.users = {TOKEN: User("alice", ("org",))}
-        drafter_folder(tmp_path, "mine")
+        drafter_folder(tmp_path, "mine", card=STATED)
         monkeypatch.setattr(upload, "PAUSE", 0.0)
         yield running
 

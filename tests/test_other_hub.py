@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl.publishing import upload
-from tests.builders import call, drafter_folder, floats, is_one_line
+from tests.builders import STATED, call, drafter_folder, floats, is_one_line
 from tests.hub import TOKEN, short_waits
 from tests.other_hub import OtherHub, other_hub
 
@@ -35,7 +35,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherHub]:
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr(upload, "PAUSE", 0.0)
         client_waits = short_waits(monkeypatch)
-        folder = drafter_folder(tmp_path, "made", tensors=BIG, config={"vocab_size": 10_240})
+        folder = drafter_folder(tmp_path, "made", tensors=BIG, config={"vocab_size": 10_240}, card=STATED)
         running.commit("org/drafter", {path.name: path.read_bytes() for path in folder.iterdir()})
         yield running
         close_session()
@@ -47,7 +47,7 @@ def test_its_drafter_is_inspected_as_the_folder_is(hub: OtherHub, tmp_path: Path
     there = call("inspect", "org/drafter", "--json").document
     assert there["tensors"] == here["tensors"] and there["drafter"] == here["drafter"]
     # it lists no git id of the config
-    assert there["weights"]["unchecked"] == ["config.json", "model.safetensors"]
+    assert there["weights"]["unchecked"] == ["README.md", "config.json", "model.safetensors"]
 
 
 def test_a_commit_of_64_digits_is_a_revision(hub: OtherHub) -> None:
@@ -116,7 +116,7 @@ def test_a_head_that_moved_is_not_committed_on(
 def test_a_hub_without_pull_requests_takes_no_proposal(hub: OtherHub, tmp_path: Path) -> None:
     hub.commit("org/old", {})
     done = call("upload", tmp_path / "made", "org/old", "--pr")
-    assert done.code == 3 and "501" in done.err, done
+    assert done.code == 2 and "501" in done.err and "--direct" in done.err, done
     assert len(hub.repos["org/old"]) == 1
     assert len([path for _, path in hub.asked if "/commit/" in path]) <= 1
 

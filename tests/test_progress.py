@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from eaglectl import api, terminal
+from eaglectl.checkpoint import digests
 from eaglectl.progress import Progress, TimedWork
-from eaglectl.publishing import files, verification
+from eaglectl.publishing import files
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder
 
@@ -185,7 +186,7 @@ def test_a_large_file_is_told_in_pieces(
     reports: list[Progress] = []
     monkeypatch.setattr(files, "MAX_KEPT", 1000)
     monkeypatch.setattr(files, "BLOCK", 1000)
-    monkeypatch.setattr(verification, "BLOCK", 1000)
+    monkeypatch.setattr(digests, "BLOCK", 1000)
     dry = api.UploadOptions(dry_run=True)
     for call_command in (
         lambda: api.upload(str(folder), "org/drafter", dry, on_progress=reports.append),

@@ -84,7 +84,8 @@ def test_an_error_is_one_sentence_and_one_document(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     exit_code, out, err = printed(capsys, *given, "--json")
-    assert exit_code == code and err.startswith("eaglectl: ") and err.count("\n") == 1
+    said = [line for line in err.splitlines() if not line.startswith("eaglectl: waiting ")]
+    assert exit_code == code and err.startswith("eaglectl: ") and len(said) == 1
     document = json.loads(out)
     schema("error").validate(document)
     assert document["exit_code"] == code and document["message"] in err

@@ -432,6 +432,17 @@ def statement_of(folder: Path) -> dict[str, Any]:
     return found
 
 
+def of_tensors(folder: Path) -> str:
+    """SHA-256 of the lines of `sha256sum` over the header and each tensor's bytes."""
+    from safetensors import deserialize
+
+    data = (folder / "model.safetensors").read_bytes()
+    header = data[: 8 + int.from_bytes(data[:8], "little")]
+    parts = [("", header), *((name, bytes(tensor["data"])) for name, tensor in sorted(deserialize(data)))]
+    lines = [f"{hashlib.sha256(part).hexdigest()}  {name}\n" for name, part in parts]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 @pytest.mark.parametrize(
     ("environment", "says"), [(GITHUB, GITHUB_SAYS), (GITLAB, GITLAB_SAYS)], ids=["github", "gitlab"]
 )
@@ -459,8 +470,7 @@ def test_provenance_says_who_built_from_what(
     }
     definition = statement["predicate"]["buildDefinition"]
     assert definition["externalParameters"] == {"repository": "https://huggingface.co/org/drafter"}
-    weights = hashlib.sha256((plain / "model.safetensors").read_bytes()).hexdigest()
-    source = {"name": "drafter/model.safetensors", "digest": {"sha256": weights}}
+    source = {"name": "drafter/model.safetensors", "digest": {"sha256TensorDigests": of_tensors(plain)}}
     assert definition["resolvedDependencies"][0] == source
     assert definition["resolvedDependencies"][-1] == commit
     details = statement["predicate"]["runDetails"]

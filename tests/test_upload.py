@@ -24,6 +24,10 @@ SCHEMA = jsonschema.Draft202012Validator(
 )
 
 
+# the target that STATED names is looked up before anything of the repository
+TARGET_LISTING = "/api/models/example/target-8b/revision/main"
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub]:
     with publishing_hub(monkeypatch, tmp_path) as running:
@@ -228,7 +232,7 @@ def test_the_plan_shows_what_changes_in_the_drafter_before_its_files(hub: Loopba
     assert "drafter changes boundaries, intermediate and 3 tensors with another shape or dtype" in text
     assert "boundaries 2, 4, 5 2, 4, 6" in text and "intermediate 24 32" in text
     assert "layers.0.mlp.down_proj.weight BF16 [16, 24] BF16 [16, 32]" in text
-    assert text.index("boundaries") < text.index("config.json")
+    assert text.index("boundaries") < text.index("model.safetensors")
     assert f"model.safetensors has other bytes; their values: eaglectl diff {NAME}@{head} {folder}" in text
     changes = checked(call("upload", folder, NAME, "--dry-run", "--json"))["changes"]
     assert (changes["verdict"], sorted(changes["tensors"])) == ("differs", sorted(wider))
@@ -376,7 +380,7 @@ def test_folders_and_hidden_files_of_the_hub_are_left_out(hub: LoopbackHub, fold
 def test_a_drafter_that_is_broken_is_not_published(hub: LoopbackHub, folder: Path) -> None:
     write_safetensors(folder / "model.safetensors", tensors(**{"fc.weight": None}))
     assert "must not be published" in refused(call("upload", folder, NAME), 1)
-    assert not hub.requests
+    assert {request.path for request in hub.requests} == {TARGET_LISTING}
 
 
 def test_a_policy_may_let_a_file_pass_and_ask_for_more(hub: LoopbackHub, folder: Path) -> None:
@@ -496,12 +500,12 @@ def test_a_token_that_nobody_knows_is_told(hub: LoopbackHub, folder: Path) -> No
     assert "token" in refused(call("upload", folder, NAME), 3)
 
 
-def test_no_token_is_told_before_anything_is_asked(
+def test_no_token_is_told_before_anything_of_the_repository_is_asked(
     hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     assert "hf auth login" in refused(call("upload", folder, NAME), 3)
-    assert not hub.requests
+    assert {request.path for request in hub.requests} == {TARGET_LISTING}
 
 
 def test_offline_nothing_is_published(hub: LoopbackHub, folder: Path) -> None:

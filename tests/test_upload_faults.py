@@ -11,7 +11,7 @@ import pytest
 
 from eaglectl.api import publishing
 from eaglectl.publishing import files
-from tests.builders import Outcome, call, drafter_folder
+from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.hub import PUBLISHER as TOKEN
 from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, error, once, publishing_hub
 from tests.test_upload import assert_holds
@@ -181,7 +181,7 @@ def named(config: bytes | None) -> Arrange:
     """The card names org/target, whose config.json this is; None: there is no such repository."""
 
     def arrange(scene: Scene) -> None:
-        (scene.folder / "README.md").write_text("---\nbase_model: org/target\n---\n")
+        (scene.folder / "README.md").write_text("---\nlicense: mit\nbase_model: org/target\n---\n")
         if config is not None:
             scene.hub.add_repo("org/target", {"config.json": config})
 
@@ -487,7 +487,7 @@ CASES = {**FOLDER, **NAMED, **BEFORE, **COMMIT, **AFTER}
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scene]:
     with publishing_hub(monkeypatch, tmp_path) as hub:
-        yield Scene(hub, hub.add_repo(NAME, {}), drafter_folder(tmp_path), monkeypatch)
+        yield Scene(hub, hub.add_repo(NAME, {}), drafter_folder(tmp_path, card=STATED), monkeypatch)
 
 
 def test_the_table_is_long_enough() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import eaglectl
 from eaglectl import api
-from tests.builders import call, drafter_folder
+from tests.builders import STATED, call, drafter_folder
 from tests.hub import LoopbackHub, Reply, Request, client_hub
 from tests.test_verify import SCHEMA
 
@@ -18,7 +18,9 @@ WEIGHTS = "model.safetensors"
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a download of a published drafter holds."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = api.upload(str(drafter_folder(tmp_path)), "org/drafter", api.UploadOptions(dry_run=True))
+    done = api.upload(
+        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", api.UploadOptions(dry_run=True)
+    )
     folder = tmp_path / "download"
     folder.mkdir()
     for file in done.plan.files:
@@ -127,7 +129,7 @@ def test_a_folder_is_verified_against_the_listing(hub: LoopbackHub, published: P
 
 def test_each_difference_from_the_listing_is_named(hub: LoopbackHub, tmp_path: Path) -> None:
     """A folder without lists of its own: the Hub's alone says what must be there."""
-    folder = drafter_folder(tmp_path / "other")
+    folder = drafter_folder(tmp_path / "other", card=STATED)
     hub.add_repo("org/plain", folder)
     assert call("verify", folder, "--against", "org/plain").code == 0
     assert call("verify", folder).code == 3

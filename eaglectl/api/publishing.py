@@ -112,7 +112,7 @@ def upload(
     policy, answers = _policy(options), options.answers or Answers()
     rules = ValidateOptions(options.target, options.engines, policy=policy, answers=answers)
     frozen, files, left_out = freeze(source, policy.allowed.get("files", ()), on_progress)
-    rules, target, report = _judge(frozen, folder, rules, on_progress)
+    rules, target, report = _judge(frozen, folder, rules, options.card.base_model, on_progress)
     if smoke is not None:
         check_measured(smoke, files)
     checkpoint = read_checkpoint(frozen)
@@ -150,14 +150,18 @@ def upload(
 
 
 def _judge(
-    frozen: FrozenSource, folder: str, rules: ValidateOptions, on_progress: OnProgress | None
+    frozen: FrozenSource,
+    folder: str,
+    rules: ValidateOptions,
+    base_model: str | None,
+    on_progress: OnProgress | None,
 ) -> tuple[ValidateOptions, ReleaseTarget, Report]:
     """The verdict on the files that were hashed, with the target that they name.
 
     Raises RefusedError where they must not be published, or changed meanwhile.
     """
     report_step(on_progress, f"validating {folder}")
-    target = release_target(frozen, folder, rules)
+    target = release_target(frozen, folder, rules, base_model)
     rules = replace(rules, target=target.place)
     report = judge_source(frozen, folder, rules)
     frozen.check_unchanged()

@@ -28,14 +28,19 @@ class ReleaseTarget:
     gap: str = ""
 
 
-def release_target(source: FrozenSource, folder: str, options: ValidateOptions) -> ReleaseTarget:
+def release_target(
+    source: FrozenSource, folder: str, options: ValidateOptions, base_model: str | None = None
+) -> ReleaseTarget:
     """The target that was given, or the first of those that the files name; only config.json files are read.
+
+    `base_model` is the one that the card will name.
 
     Raises RefusedError for a named target that does not fit the drafter.
     """
     if options.target is not None:
         return ReleaseTarget(f"{options.target}, given by --target", options.target)
-    choices = list(named_choices(source, may_fetch=True))
+    others = {base_model: "--base-model"} if base_model else None
+    choices = list(named_choices(source, may_fetch=True, others=others))
     seen = [choice for choice in choices if choice.place is not None]
     unseen = [choice for choice in choices if choice.place is None]
     for choice in seen:

@@ -78,10 +78,17 @@ def choose_target(
 
 
 def named_choices(
-    source: Source, *, needs_weights: bool = False, may_fetch: bool = False
+    source: Source,
+    *,
+    needs_weights: bool = False,
+    may_fetch: bool = False,
+    others: Mapping[str, str] | None = None,
 ) -> Iterator[TargetChoice]:
-    """Each target that the checkpoint names, looked for as in `choose_target`; no place if it is not here."""
-    for text, where in named_targets(source):
+    """Each target that the checkpoint names, looked for as in `choose_target`; no place if it is not here.
+
+    `others` are targets that are named elsewhere: name -> where.
+    """
+    for text, where in (dict(named_targets(source)) | dict(others or {})).items():
         place = _local(text, needs_weights=needs_weights) or _cached(text, needs_weights=needs_weights)
         if isinstance(place, str):
             at = "" if place == text else f" ({place})"

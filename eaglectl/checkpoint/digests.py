@@ -61,7 +61,7 @@ class Digests:
     def of_ranges(self, name: str, descriptor: int, ranges: Mapping[str, Range]) -> "RangeDigests":
         """Start on ranges of an open file; `name` is for messages, the descriptor is copied."""
         digests = RangeDigests(self, name, ranges)
-        digests.open(descriptor)
+        digests.attach(descriptor)
         digests.advance(max((stop for _, stop in ranges.values()), default=0))
         return digests
 
@@ -80,7 +80,7 @@ class RangeDigests:
         self.size, self.is_ended = 0, False
         self.is_grown = threading.Condition()
 
-    def open(self, descriptor: int) -> None:
+    def attach(self, descriptor: int) -> None:
         """Start the threads, which wait for the bytes."""
         copied = self.digests.keep_open(descriptor)
         for key, (start, stop) in self.ranges.items():

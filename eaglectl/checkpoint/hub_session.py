@@ -5,6 +5,7 @@ huggingface_hub repeats requests in several places, without a limit to the wait 
 TransferError, which the client does not repeat. Each wait is a notice.
 """
 
+import logging
 import os
 import random
 import re
@@ -34,6 +35,7 @@ XET_LIMITS = {
     "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
     "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
 }
+LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 MARK = "_is_under_policy_of_eaglectl"
 
 
@@ -106,16 +108,24 @@ class Retries:
 
 
 class _Scope:
-    """How many calls of eaglectl run now, and how many of those must not repeat a POST."""
+    """How many calls of eaglectl run now, and how many of those must not repeat a POST.
+
+    While one runs, the client and its transport log nothing: they log what a server sends back.
+    """
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.calls = self.single = 0
+        self.levels: Mapping[str, int] = {}
 
     def enter(self, count: int, *, is_single: bool) -> None:
         with self.lock:
+            if self.calls == 0:
+                self.levels = {name: logging.getLogger(name).level for name in LOGGERS}
             self.calls += count
             self.single += count * is_single
+            for name, level in self.levels.items():
+                logging.getLogger(name).setLevel(logging.CRITICAL if self.calls else level)
 
 
 SCOPE = _Scope()

@@ -184,7 +184,7 @@ class Folder:
                 early = opened.enter_context(_EarlySync(file.fileno()))
                 if digests:
                     opened.callback(digests.end)
-                    digests.open(file.fileno())
+                    digests.attach(file.fileno())
                 sources: dict[Path, int] = {}
                 for part in parts:
                     if isinstance(part, Copy) and part.path not in sources:

@@ -1,5 +1,6 @@
 """Provenance in SLSA's form (https://slsa.dev/provenance/v1): who made what was published, from what."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from eaglectl.text import listed
 
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:eaglectl:upload:1"
+# SHA-256 of lines "DIGEST  NAME": of the header (no name), then of each tensor by name
+TENSORS_DIGEST = "sha256TensorDigests"
 LOCAL = "urn:eaglectl:no-ci"
 # steps of the record that made other weights
 STEPS = ("upgrade", "downgrade", "pruning")
@@ -104,10 +107,21 @@ def _sources(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             case _:
                 continue
         for name, file in files.items():
-            digest = file.get("sha256") if isinstance(file, Mapping) else None
-            if isinstance(digest, str) and digest not in seen:
-                seen.add(digest)
-                yield {"name": f"{source}/{name}", "digest": {"sha256": digest}}
+            digest = _digest(file) if isinstance(file, Mapping) else {}
+            if digest and (key := tuple(digest.items())) not in seen:
+                seen.add(key)
+                yield {"name": f"{source}/{name}", "digest": digest}
+
+
+def _digest(file: Mapping[str, Any]) -> dict[str, str]:
+    """A source file's digest, as in-toto states it: of the file, or over those of its header and tensors."""
+    match file:
+        case {"sha256": str(digest)}:
+            return {"sha256": digest}
+        case {"header": str(header), "tensors": Mapping() as tensors}:
+            lines = [f"{header}  \n", *(f"{digest}  {name}\n" for name, digest in sorted(tensors.items()))]
+            return {TENSORS_DIGEST: hashlib.sha256("".join(lines).encode()).hexdigest()}
+    return {}
 
 
 def _commit(run: Run) -> list[dict[str, Any]]:

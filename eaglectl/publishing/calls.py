@@ -3,7 +3,6 @@
 No text of a server or an exception is repeated, as it may hold the token.
 """
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,8 +14,6 @@ from eaglectl.checkpoint.hub_session import XET_CODE, TransferError, error_code,
 Value = TypeVar("Value")
 # the code of a failed check of the card's front matter, which comes before the commit
 CARD_CODE = "card"
-# the client and its transport, which log what a server sends back
-LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 
 
 class HubCallError(Exception):
@@ -75,11 +72,7 @@ def _quiet() -> Iterator[None]:
     from huggingface_hub import utils
 
     bars: Any = utils
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [logger.level for logger in loggers]
     hides_bars = not bars.are_progress_bars_disabled() and not sys.stderr.isatty()
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
     if hides_bars:
         bars.disable_progress_bars()
     try:
@@ -87,7 +80,5 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
         if hides_bars:
             bars.enable_progress_bars()

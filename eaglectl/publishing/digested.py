@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -12,6 +12,7 @@ from eaglectl.checkpoint.header import header_length, parse_header
 from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
+from eaglectl.progress import ByteCounter
 from eaglectl.publishing.contents import is_bookkeeping, read_contents
 from eaglectl.publishing.stated import Tensors
 
@@ -53,16 +54,18 @@ class VerifiedFiles(Protocol):
 class FolderFiles:
     """The files below a folder; `digests` are threads that hash them."""
 
-    def __init__(self, source: FolderSource, digests: Digests) -> None:
+    def __init__(self, source: FolderSource, digests: Digests, counter: ByteCounter) -> None:
         contents = read_contents(source)
         self.names = contents.files
         self.irregular: Mapping[str, str] = contents.irregular
         self.bookkeeping = contents.bookkeeping
-        self.source, self.digests = source, digests
+        self.source, self.digests, self.counter = source, digests, counter
         self.started: dict[str, RangeDigests] = {}
 
-    def start(self, names: Iterable[str]) -> None:
-        """Have the threads begin with the SHA-256 of these files."""
+    def start(self, names: Iterable[str], every: Collection[str] = ()) -> None:
+        """Have the threads begin with the SHA-256 of these files; `every` is what will be hashed in all."""
+        if every:
+            self.counter.total = sum(self.size(name) for name in self.names & set(every))
         for name in names:
             if name in self.names and name not in self.started:
                 with self.source.open_file(name) as file:

@@ -95,9 +95,7 @@ def verify_folder(
     """
     counter = ByteCounter(on_progress, "hashing", 0)
     with Digests(counter.add) as digests:
-        files = FolderFiles(source, digests)
-        counter.total = sum(files.size(name) for name in files.names)
-        return _verify(files, shown, expected, is_offline=is_offline)
+        return _verify(FolderFiles(source, digests, counter), shown, expected, is_offline=is_offline)
 
 
 def verify_repository(source: HubSource, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
@@ -115,9 +113,9 @@ def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline:
     faults = _missing_record(lists, expected)
     if not (lists or signed or faults):
         _check_comparable(shown, signature)
-    if isinstance(files, FolderFiles):
-        files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)))
     listed = dict.fromkeys(name for stated in lists.values() for name in stated)
+    if isinstance(files, FolderFiles):
+        files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)), {*listed, *signed})
     checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
     if signature is not None and signature.files is not None:
         signature = _check_signed_files(signature, signature.files, files)
