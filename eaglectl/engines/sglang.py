@@ -87,6 +87,10 @@ def _replaced_head(view: View) -> bool:
     return view.value("draft_vocab_size") is None and is_null and has_head
 
 
+def _unfilled_head(view: View) -> bool:
+    return "lm_head.weight" not in view.drafter.tensors and view.value("draft_vocab_size") is not None
+
+
 def _unfilled_bias(view: View) -> bool:
     return bool(_bias_key(view)) and Feature.OUTPUT_BIAS not in view.features
 
@@ -156,6 +160,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "ids-twice": when(_repeated_ids),
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
     "head-replaced": when(_replaced_head),
+    "head-unfilled": when(_unfilled_head),
     "biases-unfilled": when(_unfilled_bias),
     "one-state": when(_unused_fc),
     "hidden-act": when(other_activation),

@@ -96,6 +96,7 @@ CHECKS: Mapping[str, Check] = {
     "fc-bias": lambda f: reads(f, "llama", "bias"),
     "mlp-bias": _borrowed_mlp,
     "head-replaced": _both("shares_head_without_size"),
+    "head-unfilled": _both("shares_head_without_size"),
     "one-state": shows("llama", "fuses_only_other_widths"),
     "hidden-act": _one_activation,
     "positions": lambda f: f["refuses_longer_targets"],

@@ -109,7 +109,8 @@ class Layout:
     for. `engines`: those that convert judges the output by. `rope`: the ropes that its own code runs; None:
     all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
     place for it. `training`: how its trainer takes a start, with the switches by name. `has_gguf`: its
-    engines load GGUF files. `is_default`: written where no layout is named.
+    engines load GGUF files. `has_null_size`: draft_vocab_size is null where the head is the target's.
+    `is_default`: written where no layout is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -132,6 +133,7 @@ class Layout:
     cautions: Mapping[Feature, str] = field(default_factory=dict)
     training: str = ""
     has_gguf: bool = False
+    has_null_size: bool = False
     is_default: bool = False
 
     @property

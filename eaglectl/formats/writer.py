@@ -43,7 +43,7 @@ def write_config(
         **carried.pop("eagle_config", {}),
         **_eagle_config(drafter, format, ids),
     }
-    rest = {**_vocabulary(drafter, dtypes), **_flags(drafter, layout), **_aux(drafter, layout, ids)}
+    rest = {**_vocabulary(drafter, layout, dtypes), **_flags(drafter, layout), **_aux(drafter, layout, ids)}
     arranged = layout.nest(drafter, decoder, rest, carried) if layout.nest else {**decoder, **rest}
     config = {"architectures": [layout.architectures[model_class]], **layout.extra, **arranged}
     config.pop("eagle_config", None)
@@ -68,9 +68,10 @@ def put(config: dict[str, Any], place: str, value: Any) -> None:
     config[key] = value
 
 
-def _vocabulary(drafter: Drafter, dtypes: Sequence[str]) -> dict[str, Any]:
+def _vocabulary(drafter: Drafter, layout: Layout, dtypes: Sequence[str]) -> dict[str, Any]:
+    is_null = layout.has_null_size and "lm_head.weight" not in drafter.tensors
     keys: dict[str, Any] = {
-        "draft_vocab_size": drafter.dims.draft_vocab,
+        "draft_vocab_size": None if is_null else drafter.dims.draft_vocab,
         "target_hidden_size": drafter.dims.target_hidden,
         "tie_word_embeddings": False,
     }

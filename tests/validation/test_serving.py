@@ -604,6 +604,13 @@ BAD = (
         target={"max_position_embeddings": 2048},
     ),
     Bad("sglang-ids-unsorted", "sglang", "ascending", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}),
+    Bad(
+        "sglang-head-unfilled",
+        "sglang",
+        f"draft_vocab_size {VOCAB}",
+        {"draft_vocab_size": VOCAB},
+        {"lm_head.weight": None, "d2t": None, "t2d": None},
+    ),
     Bad("sglang-head-replaced", "sglang", "is None", HEADED, HEADED_TENSORS),
     Bad("sglang-biases-unfilled", "sglang", "because bias says true", {"bias": True}),
     Bad("sglang-one-state", "sglang", config=ONE_STATE, tensors={"fc.weight": floats("fc", HIDDEN, HIDDEN)}),

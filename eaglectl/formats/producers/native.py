@@ -132,6 +132,7 @@ SGLANG = Format(
         has_aux_count=True,
         lacks={"mla": frozenset({Feature.MULTI_LAYER})},  # kimi_k25_eagle3.py builds one layer
         engines=("sglang",),
+        has_null_size=True,
     ),
 )
 
