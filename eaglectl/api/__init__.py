@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.diagnosis import Diagnosis as Diagnosis
+    from eaglectl.acceptance.job import LoadResult as LoadResult
+    from eaglectl.acceptance.report import SmokeReport as SmokeReport
     from eaglectl.api.calibrating import CalibrateOptions as CalibrateOptions
     from eaglectl.api.calibrating import calibrate as calibrate
     from eaglectl.api.comparing import DiffOptions as DiffOptions
@@ -35,10 +38,22 @@ if TYPE_CHECKING:
     from eaglectl.api.validating import check_options as check_options
     from eaglectl.api.validating import validate as validate
     from eaglectl.comparison.comparison import Comparison as Comparison
+    from eaglectl.conversion.calibration import Statistics as Statistics
+    from eaglectl.drafter.drafter import Target as Target
+    from eaglectl.engines.engine import Verdict as Verdict
+    from eaglectl.engines.scanner import Scan as Scan
+    from eaglectl.errors import EaglectlError as EaglectlError
+    from eaglectl.errors import RefusedError as RefusedError
+    from eaglectl.errors import UnreadableError as UnreadableError
+    from eaglectl.errors import UsageError as UsageError
+    from eaglectl.formats.format import Answers as Answers
     from eaglectl.publishing.card import CardAnswers as CardAnswers
     from eaglectl.publishing.plan import Destination as Destination
+    from eaglectl.publishing.plan import UploadPlan as UploadPlan
     from eaglectl.publishing.signature import Signer as Signer
     from eaglectl.publishing.signing import SigningKey as SigningKey
+    from eaglectl.publishing.upload import Upload as Upload
+    from eaglectl.publishing.verification import Verification as Verification
     from eaglectl.reports.pages.render import render_page as render_page
     from eaglectl.results import Conversion as Conversion
     from eaglectl.results import FailedSource as FailedSource
@@ -46,10 +61,14 @@ if TYPE_CHECKING:
     from eaglectl.results import Inspection as Inspection
     from eaglectl.results import RemainingFinding as RemainingFinding
     from eaglectl.results import Start as Start
+    from eaglectl.validation.finding import Finding as Finding
+    from eaglectl.validation.judge import Report as Report
+    from eaglectl.validation.policy import Policy as Policy
     from eaglectl.validation.policy_file import read_policy as read_policy
 
 # the module of each public name, below eaglectl
 MODULES: Mapping[str, str] = {
+    "Answers": "formats.format",
     "CalibrateOptions": "api.calibrating",
     "CardAnswers": "publishing.card",
     "Comparison": "comparison.comparison",
@@ -57,18 +76,35 @@ MODULES: Mapping[str, str] = {
     "ConvertOptions": "api.converting",
     "Destination": "publishing.plan",
     "DiagnoseOptions": "api.diagnosing",
+    "Diagnosis": "acceptance.diagnosis",
     "DiffOptions": "api.comparing",
+    "EaglectlError": "errors",
     "FailedSource": "results",
+    "Finding": "validation.finding",
     "FixResult": "results",
     "Inspection": "results",
+    "LoadResult": "acceptance.job",
+    "Policy": "validation.policy",
+    "RefusedError": "errors",
     "RemainingFinding": "results",
+    "Report": "validation.judge",
+    "Scan": "engines.scanner",
     "Signer": "publishing.signature",
     "SigningKey": "publishing.signing",
     "SmokeOptions": "api.smoking",
+    "SmokeReport": "acceptance.report",
     "Start": "results",
+    "Statistics": "conversion.calibration",
+    "Target": "drafter.drafter",
+    "UnreadableError": "errors",
     "UpgradeOptions": "api.upgrading",
+    "Upload": "publishing.upload",
     "UploadOptions": "api.publishing",
+    "UploadPlan": "publishing.plan",
+    "UsageError": "errors",
     "ValidateOptions": "api.validating",
+    "Verdict": "engines.engine",
+    "Verification": "publishing.verification",
     "VerifyOptions": "api.publishing",
     "calibrate": "api.calibrating",
     "check_options": "api.validating",
