@@ -1,4 +1,4 @@
-"""Write the generated pages, and into README.md what its commands print: `make docs`."""
+"""Write the generated pages, and into README.md and the others what their commands print: `make docs`."""
 
 import contextlib
 import io
@@ -18,18 +18,17 @@ from eaglectl.validation.rule import Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
 import agreement
+import api_page
+import blocks
 import commands
 import engine_release
+import picture
 import published
 import round_trips
 import troubleshooting
 from pains import PAINS
 
 PAGE = Path(__file__).with_name("rules.md")
-ROOT = PAGE.parent.parent
-README = ROOT / "README.md"
-LLAMACPP = PAGE.with_name("llama-cpp.md")
-BLOCK = re.compile(r"```\n\$ eaglectl (.*?)\n(.*?)```", re.DOTALL)
 HEAD = """# The rules of `eaglectl validate`
 
 Written by `make docs` from the rules themselves; `eaglectl explain RULE` shows the same text.
@@ -95,15 +94,15 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def readme(text: str) -> str:
+def with_output(text: str) -> str:
     """A page with what its commands print now; blocks of commands that run a model are kept."""
     with tempfile.TemporaryDirectory() as folder:
-        return BLOCK.sub(lambda block: _block(block, Path(folder)), text)
+        return blocks.OUTPUT.sub(lambda block: _block(block, Path(folder)), text)
 
 
 def _block(block: re.Match[str], folder: Path) -> str:
     words = shlex.split(block[1])
-    if {"smoke", "calibrate", "--to"} & set(words):
+    if blocks.RUNS_MODELS & set(words):
         return block[0]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -111,7 +110,7 @@ def _block(block: re.Match[str], folder: Path) -> str:
         run([str(folder / word) if word in ("OUT", "OUT.gguf") else word for word in words] + again)
     text = printed.getvalue().replace(f"{folder}/", "")
     shown = re.search(r" in \d+\.\d+ s", block[2])
-    text = re.sub(r" in \d+\.\d+ s", shown[0] if shown else "", text)
+    text = re.sub(r" in \d+\.\d+ s", shown[0], text) if shown else text
     return f"```\n$ eaglectl {block[1]}\n{text.rstrip()}\n```"
 
 
@@ -123,6 +122,8 @@ if __name__ == "__main__":
     published.PAGE.write_text(published.page())
     round_trips.PAGE.write_text(round_trips.page())
     troubleshooting.PAGE.write_text(troubleshooting.page())
-    os.chdir(ROOT)
-    for path in (README, LLAMACPP):
-        path.write_text(readme(path.read_text()))
+    picture.PAGE.write_text(picture.page())
+    api_page.PAGE.write_text(api_page.page(api_page.PAGE.read_text()))
+    os.chdir(blocks.ROOT)
+    for path in blocks.pages():
+        path.write_text(with_output(path.read_text()))

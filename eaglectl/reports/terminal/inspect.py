@@ -24,9 +24,7 @@ def print_inspection(console: Console, inspection: Inspection, *, has_tensors: b
     version, producer, evidence = shared.headline(drafter)
     console.print(Text.assemble((version, "bold"), producer, (evidence, "dim")))
     console.print(indented(pairs(shared.facts(inspection))))
-    print_heading(console, "Aux layers", f"trained on boundaries {trained_layers(drafter.aux)}")
-    _print_strip(console, inspection)
-    console.print(indented(_aux_table(inspection)))
+    print_aux_layers(console, inspection)
     print_heading(console, shared.SERVED_TITLE)
     console.print(indented(_outcome_table(inspection)))
     print_notes(console, drafter.notes)
@@ -34,6 +32,14 @@ def print_inspection(console: Console, inspection: Inspection, *, has_tensors: b
     if has_tensors:
         print_heading(console, "Tensors")
         console.print(indented(filled_table(shared.TENSOR_HEAD, shared.tensor_rows(inspection))))
+
+
+def print_aux_layers(console: Console, inspection: Inspection) -> None:
+    """Print which layers were trained on, and which ones each engine captures."""
+    trained = trained_layers(inspection.drafter.aux)
+    print_heading(console, "Aux layers", f"trained on boundaries {trained}")
+    _print_strip(console, inspection)
+    console.print(indented(_aux_table(inspection)))
 
 
 def print_inspections(

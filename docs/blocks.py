@@ -1,0 +1,35 @@
+"""Code blocks of README.md and of the pages of docs/: commands with their output, and commands alone."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+# a command of eaglectl and what it prints
+OUTPUT = re.compile(r"```\n\$ eaglectl (.*?)\n(.*?)```", re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+# their figures differ in the last digits from machine to machine
+RUNS_MODELS = frozenset({"smoke", "calibrate", "--to"})
+# a page, and the test that runs its commands
+ELSEWHERE = {
+    "commands.md": "tests/test_help.py",
+    "engines.md": "tests/test_engines_page.py",
+    "rules.md": "tests/validation/test_docs.py",
+    "train-on.md": "tests/test_train_on_page.py",
+}
+
+
+def pages() -> list[Path]:
+    """README.md and every page whose blocks `make docs` and tests/test_readme.py run."""
+    return [ROOT / "README.md", *(path for path in sorted(DOCS.glob("*.md")) if path.name not in ELSEWHERE)]
+
+
+def shell_commands(text: str) -> Iterator[str]:
+    """The commands of a page that stand without output, one a line, continued lines joined."""
+    blocks = [block for language, block in FENCE.findall(text) if language in ("", "sh")]
+    blocks += [re.sub("^    ", "", block, flags=re.M) for block in INDENTED.findall(FENCE.sub("", text))]
+    for block in blocks:
+        if not block.startswith("$ "):
+            yield from (line for line in block.replace("\\\n", " ").splitlines() if line.strip())
