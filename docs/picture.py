@@ -23,7 +23,7 @@ THEME = TerminalTheme(
     ],
 )
 # that of rich without the window's frame and without fonts from the net
-FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {terminal_height}" width="{width}" role="img">
+FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {terminal_height}" width="{width}">
 <title>Aux layers that each engine captures, as eaglectl inspect prints them</title>
 <style>
 .{unique_id}-matrix {{

@@ -1,4 +1,4 @@
-"""README.md and docs/ show real output, and their commands run: blocks are compared, other commands run or parsed."""
+"""README.md and docs/ show real output: their blocks are compared, their other commands run or parsed."""
 
 import importlib
 import os
