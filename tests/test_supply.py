@@ -150,7 +150,7 @@ def test_an_audit_that_could_not_look_never_passes(
 
 def test_the_audit_is_of_every_pin_and_of_torch(audit: ModuleType) -> None:
     names = {Requirement(pin).name for pin in audit.pins()}
-    assert names == {*pins("ci.txt"), *pins("fuzz.txt"), "torch"}
+    assert names == {*pins("ci.txt"), *pins("docs.txt"), *pins("fuzz.txt"), "torch"}
     assert len(audit.pins()) == len({*audit.pins()})
 
 
