@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 
 import eaglectl
 from docs import blocks
@@ -258,6 +259,12 @@ def anchors(text: str) -> set[str]:
     """The anchors of headings as GitHub and mkdocs make them."""
     heads = re.findall(r"^#+ (.*)$", blocks.FENCE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def test_the_site_leads_to_every_page() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    named = re.findall(r"[\w-]+\.md", str(site["nav"]))
+    assert sorted(named) == sorted(["index.md", *(path.name for path in blocks.DOCS.glob("*.md"))])
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
