@@ -66,6 +66,19 @@ KEYS = {
     "sglang llama31/fc_norm nested": "fc_norm: true",
     "sglang llama31/norm_output nested": "norm_output: true",
     "sglang llama31/aux id 0 at the top": CONVERT[SGLANG],
+    "sglang llama31/aux ids at the top alone": CONVERT[SGLANG],
+    "sglang llama31/aux ids nested alone": CONVERT[SGLANG],
+    "sglang llama31/aux ids nested as layer_ids": CONVERT[SGLANG],
+    "sglang llama31/norm_before_residual True": NO_RELEASE,
+    "sglang llama-shared/norm_before_residual True": NO_RELEASE,
+    "sglang llama-shared/none": "draft_vocab_size: null",
+    "sglang llama-shared/identity d2t": "draft_vocab_size: null",
+    "sglang llama-shared/identity d2t and t2d": "draft_vocab_size: null",
+    "sglang llama-shared/its own embed_tokens": "draft_vocab_size: null",
+    "sglang llama-shared/tie_word_embeddings": "draft_vocab_size: null",
+    "sglang llama-shared/tie_word_embeddings with its own embed_tokens": CONVERT[SGLANG],
+    "sglang llama-shared/layers.0.self_attn.o_proj.weight of other numbers": "draft_vocab_size: null",
+    "sglang llama-shared/layers.0.mlp.down_proj.weight as F64": "draft_vocab_size: null",
 }
 # not named: validate justifies these, or the file has no meaning that the reference could run
 OPEN = {

@@ -338,7 +338,7 @@ def test_a_wheel_of_any_name_is_told_by_its_metadata(tmp_path: Path) -> None:
             file.writestr(f"sglang/{path}", text)
         file.writestr("sglang-0.5.23.dist-info/METADATA", "Name: sglang\n")
     done = call("engines", "scan", wheel)
-    assert done.code == 0 and done.out.startswith("sglang 0.5.23 against the data of 0.5.23: 29 facts")
+    assert done.code == 0 and done.out.startswith("sglang 0.5.23 against the data of 0.5.23: 30 facts")
     assert "nothing changed" in done.out and "add to" not in done.out
 
 

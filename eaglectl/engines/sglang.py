@@ -64,6 +64,11 @@ def _unused_head(view: View) -> bool:
     return bool(view.config.get("tie_word_embeddings")) and "lm_head.weight" in view.names
 
 
+def _tied_to_own(view: View) -> bool:
+    is_tied = bool(view.config.get("tie_word_embeddings")) and "lm_head.weight" not in view.names
+    return is_tied and "embed_tokens.weight" in view.drafter.tensors
+
+
 def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
     is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
@@ -160,6 +165,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "ids-twice": when(_repeated_ids),
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
     "head-replaced": when(_replaced_head),
+    "tied-to-own": when(_tied_to_own),
     "head-unfilled": when(_unfilled_head),
     "biases-unfilled": when(_unfilled_bias),
     "one-state": when(_unused_fc),

@@ -96,6 +96,7 @@ CHECKS: Mapping[str, Check] = {
     "fc-bias": lambda f: reads(f, "llama", "bias"),
     "mlp-bias": _borrowed_mlp,
     "head-replaced": _both("shares_head_without_size"),
+    "tied-to-own": lambda f: reads(f, "llama", "tie_word_embeddings"),
     "head-unfilled": _both("shares_head_without_size"),
     "one-state": shows("llama", "fuses_only_other_widths"),
     "hidden-act": _one_activation,

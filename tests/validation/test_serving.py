@@ -605,6 +605,16 @@ BAD = (
     ),
     Bad("sglang-ids-unsorted", "sglang", "ascending", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}),
     Bad(
+        "sglang-tied-to-own",
+        "sglang",
+        "the target's embedding",
+        {"draft_vocab_size": VOCAB, "tie_word_embeddings": True},
+        {
+            **{"lm_head.weight": None, "d2t": None, "t2d": None},
+            "embed_tokens.weight": floats("embed_tokens", VOCAB, HIDDEN),
+        },
+    ),
+    Bad(
         "sglang-head-unfilled",
         "sglang",
         f"draft_vocab_size {VOCAB}",

@@ -1,7 +1,7 @@
 """A running llama-server as an engine, measured by its counters in /metrics before and after each prompt.
 
-Read in llama-cpp-python 0.3.36, not run: tools/server/server-context.cpp (a round is counted when its drafts
-are verified; one that drafted nothing is not), server-task.cpp (/metrics).
+Of llama-cpp-python 0.3.36, run by tests/engine/llamacpp: tools/server/server-context.cpp (a round is counted
+when its drafts are verified; one that drafted nothing is not), server-task.cpp (/metrics).
 """
 
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from tests.conftest import FIXTURES
 ROOT = Path(os.environ.get("EAGLECTL_LLAMACPP", FIXTURES.parent / ".llamacpp"))
 # what `make test-llamacpp` puts there: the source, what it builds, and the converter's own Python packages
 SOURCE, BUILD, PACKAGES = ROOT / "source", ROOT / "build", ROOT / "packages"
-DRAFTS = BUILD / "drafts"
+DRAFTS, SERVER = BUILD / "drafts", BUILD / "bin/llama-server"
 LAYERS = re.compile(r"extract_layers = \[([-\d, ]+)\]")
 LAST_WORDS = (
     r"error loading model: .*",
@@ -30,7 +30,7 @@ Rounds = list[list[int]]
 
 def is_built() -> bool:
     """Whether llama.cpp is here."""
-    return DRAFTS.exists() and (SOURCE / "convert_hf_to_gguf.py").exists()
+    return DRAFTS.exists() and SERVER.exists() and (SOURCE / "convert_hf_to_gguf.py").exists()
 
 
 def load_converter() -> None:

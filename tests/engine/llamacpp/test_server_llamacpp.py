@@ -1,0 +1,116 @@
+"""smoke on a real llama-server with the trained pair: its counters are those of the reference's rounds."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglectl import api
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.errors import UnreadableError
+from tests.conftest import FIXTURES
+from tests.engine import trained
+from tests.engine.llamacpp.engine import SERVER
+from tests.tiny import PROMPTS, TARGET
+
+PATIENCE = 120.0
+SETTINGS = (
+    *("--host", "127.0.0.1", "--offline", "--no-warmup", "--threads", "1", "--parallel", "1"),
+    *("--ctx-size", "512", "--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32"),
+    *("--spec-draft-type-k", "f32", "--spec-draft-type-v", "f32"),
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The drafter's folder and its GGUF file by eaglectl, the target's by llama.cpp's converter."""
+    root = tmp_path_factory.mktemp("served")
+    options = ConvertOptions("llama.cpp", target=str(TARGET), gguf=root / "drafter.gguf")
+    api.convert(str(trained.DRAFTER), root / "drafter", options)
+    code = (
+        "from tests.engine.llamacpp.engine import load_converter, to_gguf;"
+        f"from pathlib import Path; load_converter();"
+        f" to_gguf(Path({str(TARGET)!r}), Path({str(root)!r}, 'target.gguf'))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=FIXTURES.parent, check=True)
+    return root
+
+
+@contextmanager
+def served(pair: Path, *more: str) -> Iterator[str]:
+    """The address of a llama-server with the pair."""
+    port, log = free_port(), pair / f"server-{len(more)}.log"
+    command = [str(SERVER), "--model", str(pair / "target.gguf"), "--port", str(port), *SETTINGS, *more]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        wait(f"http://127.0.0.1:{port}/health", process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait(url: str, process: "subprocess.Popen[Any]", log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+
+
+def drafting(pair: Path) -> tuple[str, ...]:
+    return (
+        *("--model-draft", str(pair / "drafter.gguf"), "--spec-type", "draft-eagle3"),
+        *("--spec-draft-n-max", str(trained.K)),
+    )
+
+
+def smoke(pair: Path, engine: str) -> SmokeReport:
+    prompts = pair / "prompts.jsonl"
+    prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[: trained.COUNT]))
+    options = api.SmokeOptions(engine=engine, prompts=prompts, max_tokens=trained.TOKENS, timeout=60.0)
+    return api.smoke(str(pair / "drafter"), str(TARGET), options)
+
+
+def test_it_counts_the_rounds_of_the_reference_but_an_answers_last(pair: Path) -> None:
+    """Of the last round it counts what the answer still takes, and no round where that is no draft token."""
+    with served(pair, *drafting(pair), "--metrics") as url:
+        found = smoke(pair, url)
+    expected = smoke(pair, "reference")
+    pairs = list(zip(found.run.results, expected.run.results, strict=True))
+    assert len(pairs) == trained.COUNT
+    for ours, reference in pairs:
+        assert reference.drafts - ours.drafts in (0, 1)
+        assert 0 <= sum(reference.accepted) - sum(ours.accepted) <= trained.K
+        # a token of the prompt's end, of each round, and what was accepted: the whole answer
+        assert 1 + ours.drafts + sum(ours.accepted) in (trained.TOKENS - 1, trained.TOKENS)
+    assert json.dumps(found.run.version).startswith('"llama.cpp b')
+
+
+def test_without_metrics_it_could_not_be_looked_at(pair: Path) -> None:
+    with served(pair, *drafting(pair)) as url, pytest.raises(UnreadableError, match="without /metrics"):
+        smoke(pair, url)
+
+
+def test_without_a_drafter_it_drafts_nothing(pair: Path) -> None:
+    with served(pair, "--metrics") as url, pytest.raises(UnreadableError, match="drafted nothing"):
+        smoke(pair, url)
