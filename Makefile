@@ -21,6 +21,9 @@ FUZZ_VENV ?= .venv-fuzz
 FUZZ_BIN := $(FUZZ_VENV)/bin
 FUZZ_PIP := $(FUZZ_BIN)/python -m pip --disable-pip-version-check
 
+SITE_VENV ?= .venv-site
+SITE_BIN := $(SITE_VENV)/bin
+
 PYTEST_WORKERS ?= 2
 
 # what the wheel needs, and the wheel
@@ -28,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs schemas test test-slow test-engine test-sglang test-llamacpp test-trainers fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs docs-site schemas test test-slow test-engine test-sglang test-llamacpp test-trainers fuzz lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -137,18 +140,29 @@ lint: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make.py
 
+# the pages of docs/ as a site in site/; not part of .ci/run
+$(SITE_VENV)/.ready: requirements/docs.txt
+	$(PYTHON) -m venv $(SITE_VENV)
+	$(SITE_BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --requirement requirements/docs.txt
+	touch $@
+
+docs-site: $(SITE_VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(SITE_BIN)/mkdocs build --strict --quiet
+
 schemas: $(VENV)/.ready
 	$(BIN)/python schemas/make.py
 
 # for every platform, Python 3.11 and newer; keeps the pins that still fit: `make lock LOCK=--upgrade` takes new ones
-COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-	--custom-compile-command 'make lock' $(LOCK) --extra sign pyproject.toml
+COMPILE_ONLY = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock' $(LOCK)
+COMPILE = $(COMPILE_ONLY) --extra sign pyproject.toml
 
 lock: $(VENV)/.ready
 	$(COMPILE) --output-file requirements/run.txt >/dev/null
 	$(COMPILE) --extra torch --extra dev --extra supply --constraint requirements/run.txt \
 		--constraint constraints.txt --no-emit-package torch --output-file requirements/ci.txt >/dev/null
 	$(COMPILE) --extra fuzz --constraint requirements/ci.txt --output-file requirements/fuzz.txt >/dev/null
+	$(COMPILE_ONLY) --group docs --constraint requirements/ci.txt --output-file requirements/docs.txt >/dev/null
 
 wheel: $(VENV)/.ready
 	$(BIN)/python release/wheel.py
@@ -179,4 +193,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python benchmarks/validate.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(WHEEL_VENV) $(TRAINERS:%=.venv-trainers-%) .fuzz dist
+	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(TRAINERS:%=.venv-trainers-%) .fuzz dist site
