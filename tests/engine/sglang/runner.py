@@ -84,9 +84,14 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
         stage, captured = "at a request", spy.captured(running)
         drafts = None if case.is_loaded_only else _drafts(running)
     except Exception as error:
-        return "raises", f"{stage}: {_words(error)}".replace(str(root), "")[:HEAD], captured, *_names(seen)
+        return "raises", _told(f"{stage}: {_words(error)}", root)[:HEAD], captured, *_names(seen)
     verdict, reason = ("loads", "") if drafts is None else _verdict(root, case, folder, drafts)
-    return verdict, reason.replace(str(root), "")[:HEAD], captured, *_names(seen)
+    return verdict, _told(reason, root)[:HEAD], captured, *_names(seen)
+
+
+def _told(reason: str, root: Path) -> str:
+    """The reason without what differs from run to run: the folder, and which of the bad tensors is named."""
+    return re.sub(r"(invalid offset for tensor) .*", r"\1", reason.replace(str(root), ""))
 
 
 def _words(error: Exception) -> str:
