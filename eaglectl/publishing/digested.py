@@ -127,9 +127,7 @@ class HubFiles:
         """A small file, whose git id is the listing's. Raises UnreadableError where it is not."""
         if name not in self.contents:
             data = self.whole.read(name)
-            digest, listed = self.source.digests.get(name), self.source.git_ids.get(name)
-            is_other = digest is not None and hashlib.sha256(data).hexdigest() != digest
-            if is_other or (listed is not None and not _is_git_id([data], len(data), listed)):
+            if not self.source.listed.is_same(name, data):
                 raise UnreadableError(
                     f"{name} of {self.source.label} came with other bytes than the Hub lists at"
                     f" {self.source.commit[:12]}; run the command again"
