@@ -109,6 +109,21 @@ def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str
     assert "vllm serve example/tiny-llama --speculative-config" in out
 
 
+@pytest.mark.parametrize(
+    ("fixture", "headline"),
+    [
+        ("specforge/gqa-ids", "EAGLE-3 drafter from SpecForge  ("),
+        ("vllm/native", "EAGLE-3 drafter in vLLM's layout  ("),
+        ("sglang/aux-norm", "EAGLE-3.1 drafter in SGLang's layout  ("),
+    ],
+)
+def test_an_engines_layout_is_not_named_as_who_trained(
+    fixture: str, headline: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = printed(capsys, "inspect", str(FIXTURES / "producers" / fixture))
+    assert code == 0 and out.startswith(headline)
+
+
 def test_a_screen_without_a_terminal_has_no_colours_and_no_padding(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

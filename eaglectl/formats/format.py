@@ -148,6 +148,7 @@ class Format:
 
     Recognition
         `priority`: formats are tried in ascending order; a mark that nobody else has may come first (0).
+        `is_layout`: it is an engine's layout, which a converter writes, and says nothing of who trained.
         `is_signed`: its marks are its own; where they are not, ids are only believed once the target's
         depth is known.
     Spelling
@@ -176,6 +177,7 @@ class Format:
     title: str
     recognise: Callable[[CheckpointSummary], str | None]
     priority: int = 0
+    is_layout: bool = False
     is_signed: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
     tensor_names: Mapping[str, str] = field(default_factory=dict)

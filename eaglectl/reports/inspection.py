@@ -113,9 +113,10 @@ def strip_title(strip: LayerStrip) -> str:
 
 def headline(drafter: Drafter) -> tuple[str, str, str]:
     """Return the EAGLE version, the producer, and the evidence for that producer."""
+    producer = by_name(drafter.producer)
     return (
         f"EAGLE-{drafter.version} drafter",
-        f" from {by_name(drafter.producer).title}",
+        f" {'in' if producer.is_layout else 'from'} {producer.title}",
         f"  ({drafter.evidence})",
     )
 

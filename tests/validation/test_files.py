@@ -19,6 +19,7 @@ from tests.builders import (
     write_safetensors,
 )
 from tests.cases import CASES, Case
+from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
 
 INDEX = "model.safetensors.index.json"
@@ -189,6 +190,20 @@ def test_an_index_that_is_wrong_is_one_finding(weight_map: dict[str, str], says:
     report = eaglectl.validate(str(sharded_folder(tmp_path, weight_map=weight_map)))
     assert [one.rule.id for one in report.findings] == ["EGL004"]
     assert says in report.findings[0].match.message
+
+
+@pytest.mark.parametrize(
+    ("files", "fix"), [((), "put the weight files beside"), (("a", "b"), "keep the file, or the index")]
+)
+def test_what_repairs_the_weights_depends_on_how_many_there_are(
+    files: tuple[str, ...], fix: str, tmp_path: Path
+) -> None:
+    weights = (FIXTURES / "producers/vllm/native/model.safetensors").read_bytes()
+    (tmp_path / "config.json").write_bytes((FIXTURES / "producers/vllm/native/config.json").read_bytes())
+    for name in files:
+        (tmp_path / f"{name}.safetensors").write_bytes(weights)
+    (finding,) = eaglectl.validate(str(tmp_path), eaglectl.ValidateOptions(select=("EGL001",))).findings
+    assert finding.fix.startswith(fix)
 
 
 def test_an_index_that_points_out_of_the_folder_is_unsafe(tmp_path: Path) -> None:

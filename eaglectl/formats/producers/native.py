@@ -96,9 +96,10 @@ _SGLANG_SCHEMA = ConfigSchema(
 
 VLLM = Format(
     "vllm",
-    "vLLM's layout, everything stated",
+    "vLLM's layout",
     _vllm,
     priority=20,
+    is_layout=True,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True), IdsPlace(NESTED_IDS, "sglang")),
     aux_convention="boundary",
     schema=_VLLM_SCHEMA,
@@ -118,6 +119,7 @@ SGLANG = Format(
     "SGLang's layout",
     _sglang,
     priority=50,
+    is_layout=True,
     tensor_names={"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"},
     ids=(IdsPlace(NESTED_IDS, "sglang", is_required=True),),
     aux_convention="output",
@@ -142,6 +144,7 @@ LLAMACPP = Format(
     "llama.cpp's layout",
     _nothing,
     priority=52,
+    is_layout=True,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
     aux_convention="boundary",
     schema=_VLLM_SCHEMA,
@@ -159,7 +162,12 @@ LLAMACPP = Format(
 # SGLang adds one to a DeepSeek or Kimi target's ids only when the first is 1, so the producer alone decides
 # nothing
 SGLANG_MLA = Format(
-    "sglang-mla", "SGLang's runtime layout (MLA)", _sglang_mla, priority=51, schema=_SGLANG_SCHEMA
+    "sglang-mla",
+    "SGLang's runtime layout (MLA)",
+    _sglang_mla,
+    priority=51,
+    is_layout=True,
+    schema=_SGLANG_SCHEMA,
 )
 
 UNSIGNED = Format("native", "an unnamed trainer", _unsigned, priority=999, schema=_VLLM_SCHEMA)

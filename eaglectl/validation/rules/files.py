@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +17,7 @@ from eaglectl.validation.subject import Subject
 PICKLE_SUFFIXES = (*PICKLES, ".pkl", ".pickle", ".ckpt", ".distcp", ".metadata")
 CODE = (".py", ".pyc", ".so", ".sh", ".dll", ".dylib", ".exe")
 POINTER_SIZE = 1024
+NO_WEIGHTS = "put the weight files beside config.json: download or export them again; or name their folder."
 # the files that belong in a drafter's folder; a policy's list of files adds to it
 KNOWN = (
     "config.json", "*.safetensors", "model.safetensors.index.json", "generation_config.json",
@@ -44,7 +46,8 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
     Fix: keep the file, or the index and its shards, that were exported last, and remove the others.
     """
     if subject.ended_on(WEIGHTS):
-        yield _read_error(subject)
+        has_weights = any(name.endswith(".safetensors") for name in subject.names)
+        yield replace(_read_error(subject), fix="" if has_weights else NO_WEIGHTS)
         return
     files = subject.checkpoint.weight_files
     if subject.source.only is not None:
