@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs docs-site schemas test test-slow test-engine test-sglang test-llamacpp test-trainers fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs docs-site schemas test test-slow test-engine test-sglang test-llamacpp test-trainers fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -131,6 +131,17 @@ JOBS ?= 2
 FUZZ_TIME = $(if $(MINUTES),--minutes $(MINUTES),--seconds $(or $(SECONDS),20))
 fuzz: $(FUZZ_VENV)/.ready
 	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --seed $(or $(SEED),0) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
+
+# the halves of .ci/run that run beside each other; the fuzzer draws the same mutations each time (SEED), so that a
+# failure is of a change
+ci-tests:
+	$(MAKE) test
+	$(MAKE) test-slow
+	$(MAKE) fuzz SECONDS=20 SEED=1
+
+ci-engines:
+	$(MAKE) test-engine
+	$(MAKE) test-sglang
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
