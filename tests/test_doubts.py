@@ -133,7 +133,8 @@ def test_angelslims_base_is_a_warning_that_stops_no_conversion(tmp_path: Path) -
         for note in eaglectl.inspect(str(ANGELSLIM)).drafter.notes_at("warning")
         if note.topic == "rope-base-doubt"
     ]
-    for part in ("500000", "every position", "smoke --probe sensitivity", "rope=10000 or rope=stored"):
+    probe = f"`eaglectl smoke {ANGELSLIM} --probe sensitivity` with --target and the target's folder tries"
+    for part in ("500000", "every position", probe, "rope=10000 or rope=stored"):
         assert part in note.text
     report = eaglectl.validate(str(ANGELSLIM), eaglectl.ValidateOptions(select=["EGL607"]))
     assert [finding.match.message for finding in report.findings] == [note.text]

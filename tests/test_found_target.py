@@ -13,8 +13,6 @@ import pytest
 import eaglectl
 from eaglectl import api
 from eaglectl.errors import UsageError
-from eaglectl.formats.commands import command
-from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, Outcome, call, drafter_folder
 from tests.cases import CASES
 from tests.conftest import FIXTURES
@@ -236,7 +234,10 @@ def test_eagle3_to_31_as_users_type_it(named_pair: Path, tmp_path: Path) -> None
 
 def printed(outcome: Outcome) -> list[str]:
     """The commands that a run printed, each on one line."""
-    return re.findall(r"^ *(?:\w+: )?(eaglectl convert [^`\n]*)$", outcome.out + outcome.err, re.M)
+    text = outcome.out + outcome.err
+    return re.findall(r"^ *(?:next: )?(eaglectl convert [^`\n]*)$", text, re.M) + re.findall(
+        r"`(eaglectl convert [^`\n]*)`", text
+    )
 
 
 def test_printed_commands_are_whole_and_run(cache: Path, tmp_path: Path) -> None:
@@ -290,15 +291,6 @@ def test_calibrate_prints_the_whole_conversion(cache: Path, tmp_path: Path) -> N
     assert words[-2:] == ["--source-semantics", "norm_before_residual=false"]
     outcome = call(*words[1:], "--no-gate", "-o", tmp_path / "out")
     assert outcome.code == 0, outcome
-
-
-def test_a_command_is_quoted() -> None:
-    answers = Answers((2, 4, 5), "output", {"harmless": "a b"})
-    assert command("convert", "it's", "--for", "sglang", target="a b", answers=answers) == (
-        "eaglectl convert 'it'\"'\"'s' --for sglang --target 'a b' --aux-layers 2,4,5 --aux-convention output"
-        " --source-semantics 'harmless=a b'"
-    )
-    assert command("smoke", "-x") == "eaglectl smoke ./-x"
 
 
 def test_fixtures_that_name_targets_of_nobody_are_read_as_before(cache: Path) -> None:

@@ -158,7 +158,8 @@ def _engine_commands(evidence: Evidence) -> tuple[str, ...]:
 
 def _changes(evidence: Evidence) -> tuple[str, ...]:
     """The smallest changes for the one engine that was asked for, without its name before them."""
-    return tuple(change.partition(": ")[2] for change in evidence.validated.smallest_changes)
+    changes = (change.partition(": ")[2] for change in evidence.validated.smallest_changes)
+    return tuple(change.strip("`") if change.count("`") == 2 else change for change in changes)
 
 
 def _engine_unfilled(evidence: Evidence) -> Shown | NotLooked | None:

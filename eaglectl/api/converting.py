@@ -22,6 +22,7 @@ from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.engines.catalogue import ENGINES, as_served, launch_commands, parse_engine
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.formats.commands import completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
@@ -94,23 +95,26 @@ def convert(
     check_options(original, out, options)
     given = None if options.target is None else open_inputs(options)
     with opened(original, out, is_looked_at=options.dry_run) as files:
-        choice = TargetChoice() if given else target_of(files, options.answers)
+        choice = TargetChoice(options.target) if given else target_of(files, options.answers)
+        complete = completing(source, choice.text, options.answers)
         target, options = given or open_inputs(options, choice)
         with asking_for(choice):
             plan = plan_conversion(files, target, options)
         place = Path(out) if out is not None else default_place(original, plan.drafter.version)
         check_options(original, place, options)
         if on_plan:
-            on_plan(plan)
+            on_plan(plan.completed(complete))
         if options.gguf is not None:
             _check_gguf(plan, options, options.gguf, place)
         if options.dry_run:
-            return Conversion(plan, None, files.pickles, time.perf_counter() - start)
+            return Conversion(plan.completed(complete), None, files.pickles, time.perf_counter() - start)
         write_conversion(files, plan, place, options, on_progress)
     if options.gguf is not None:
         _write_gguf(place, target, options.gguf, force=options.force)
     seconds, commands = time.perf_counter() - start, output_commands(plan, place, options.target)
-    return Conversion(plan, place, files.pickles, seconds, commands=commands, gguf=options.gguf)
+    return Conversion(
+        plan.completed(complete), place, files.pickles, seconds, commands=commands, gguf=options.gguf
+    )
 
 
 def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: Path) -> None:

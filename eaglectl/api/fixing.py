@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from eaglectl.api.converting import ConvertOptions, OnPlan, convert
-from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.api.validating import ValidateOptions, judge_source, validate
 from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import default_format, detect
+from eaglectl.formats.commands import WITH_TARGET
 from eaglectl.formats.format import Answers, CheckpointSummary
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, FixResult, RemainingFinding
@@ -32,6 +32,7 @@ REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
     "--mla-query-lora": {"has_query_lora": True},
 }
+COMMAND = re.compile(rf"`eaglectl [^`]*`({WITH_TARGET})?")
 NEEDS_OTHER_FILES = "the files do not hold what it takes"
 NOTHING_FOUND = "nothing was found that could be fixed"
 NO_REPAIR = "writing it anew repairs none of the findings"
@@ -68,8 +69,8 @@ def fix(
             refusal = rewriter.refusal
             return FixResult(before, None, None, (), _remaining_unconverted(before, refusal), refusal)
         # the answers are about the source; the output states all of it
-        after = validate(str(folder.work), replace(options, answers=Answers()))
-        after = _moved(after, folder.work, out)
+        settled = replace(options, answers=Answers())
+        after = replace(judge_source(open_source(str(folder.work)), str(out), settled), source=out.name)
         fixed, remaining = _compare(before, after)
         if not fixed:
             return FixResult(before, None, replace(conversion, out=None), (), remaining, NO_REPAIR)
@@ -153,22 +154,14 @@ class _Rewriter:
         return None
 
 
-def _moved(report: Report, work: Path, out: Path) -> Report:
-    """The report on an unfinished folder, under the name that the folder will have."""
-    changes = tuple(change.replace(quote(str(work)), quote(str(out))) for change in report.smallest_changes)
-    return replace(report, source=out.name, path=str(out), smallest_changes=changes)
-
-
 def _compare(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[RemainingFinding, ...]]:
     """The findings that are gone, and those that remain or are new. Findings of one rule are matched by
     message.
     """
     counts = Counter(finding.rule.id for finding in after.findings)
-    messages = {(finding.rule.id, finding.match.message) for finding in after.findings}
+    messages = set(map(_statement, after.findings))
     # those with the same message first, so that they count as the ones that remain
-    ordered = sorted(
-        before.findings, key=lambda finding: (finding.rule.id, finding.match.message) not in messages
-    )
+    ordered = sorted(before.findings, key=lambda finding: _statement(finding) not in messages)
     reasons: dict[int, str] = {}
     remaining = []
     for finding in ordered:
@@ -183,6 +176,11 @@ def _compare(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[
     fixed = tuple(finding for finding in before.findings if id(finding) not in reasons)
     remaining += [RemainingFinding(finding, NEW_IN_OUTPUT) for finding in _new(after, counts)]
     return fixed, tuple(remaining)
+
+
+def _statement(finding: Finding) -> tuple[str, str]:
+    """The rule and what it says, without commands, which name the folder."""
+    return finding.rule.id, COMMAND.sub("", finding.match.message)
 
 
 def _assumption(finding: Finding) -> str:

@@ -19,7 +19,7 @@ from eaglectl.engines.catalogue import (
 )
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.commands import command
+from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.results import Inspection
@@ -42,13 +42,15 @@ def inspect(
     choice = fitting_target(choose_target(checkpoint.source, target), checkpoint, answers)
     known, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
-    drafter = replace(drafter, notes=tuple(_explained(note, choice) for note in drafter.notes))
+    complete = completing(source, choice.text, answers)
+    explained = (_explained(note, choice) for note in drafter.notes)
+    drafter = replace(drafter, notes=tuple(explained)).completed(complete)
     names, config = tuple(checkpoint.tensors), checkpoint.config
     flat = by_name(drafter.producer).flat(config)
 
     given = GivenTarget(known, None, target_config, choice.text)
     subject = Subject(opened, given, answers=answers, headers_only=True, read=(checkpoint, drafter))
-    errors = tuple(f"{rule}: {message}" for rule, message in errors_for_engines(subject) if rule)
+    errors = tuple(f"{rule}: {complete(message)}" for rule, message in errors_for_engines(subject) if rule)
 
     def judge(one: EngineRequest) -> tuple[Verdict, ...]:
         found = verdicts(drafter, config, flat, names, one, target_config)

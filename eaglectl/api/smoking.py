@@ -225,14 +225,7 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
 
 def repair_command(source: str, target: str | None, answers: Answers, variant: "Variant") -> str:
     """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
-    option, value = variant.option.split(" ")
-    if option == "--aux-layers":
-        answers = replace(answers, aux_layers=None, aux_convention=None)
-    key = value.partition("=")[0]
-    if option == "--source-semantics":
-        kept = {name: answer for name, answer in answers.semantics.items() if name != key}
-        answers = replace(answers, semantics=kept)
-    return command("convert", source, option, value, target=target, answers=answers)
+    return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
 
 
 def _with_probe(

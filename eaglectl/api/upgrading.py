@@ -30,7 +30,7 @@ from eaglectl.checkpoint.writer import check_apart, check_free
 from eaglectl.conversion.request import DEFAULT_LAYOUT, FC_NORM_MODES, UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.commands import command
+from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion
@@ -115,7 +115,9 @@ def upgrade(
         target, conversion = given or open_inputs(conversion, choice)
         place = None if out is None else Path(out)
         with asking_for(choice):
-            return _Upgrade(files, target, options, conversion, on_progress, choice.text).run(place)
+            done = _Upgrade(files, target, options, conversion, on_progress, choice.text).run(place)
+    complete = completing(source, choice.text, conversion.answers)
+    return replace(done, plan=done.plan.completed(complete))
 
 
 def _check(options: UpgradeOptions) -> None:

@@ -1,7 +1,7 @@
 """A conversion as a value: the origin of every tensor, every changed key, and what is left behind."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -149,6 +149,11 @@ class ConversionPlan:
             "boundaries": None if boundaries is None else list(boundaries),
             "doubts": [{"producer": note.producer, "topic": note.topic} for note in self.drafter.doubts],
         }
+
+    def completed(self, complete: Callable[[str], str]) -> "ConversionPlan":
+        """The plan with whole commands in its notes, for who ran it; what is written says SOURCE."""
+        notes = tuple(note.completed(complete) for note in self.notes)
+        return replace(self, notes=notes, drafter=self.drafter.completed(complete))
 
     @property
     def nbytes(self) -> int:

@@ -1,7 +1,7 @@
 """The canonical drafter: what a checkpoint is, independent of who wrote it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, isfinite, log
 from typing import Any, Literal
@@ -63,6 +63,15 @@ class Note:
     topic: str = ""
     producer: str = ""
     is_open: bool = False
+
+    def completed(self, complete: Callable[[str], str]) -> "Note":
+        """The note with whole commands in its text (formats/commands.py)."""
+        return replace(self, text=complete(self.text))
+
+    @property
+    def reason(self) -> str:
+        """The text without the command that settles it, for a verdict beside which the note stands."""
+        return self.text.partition(". `eaglectl ")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,10 @@ class Drafter:
         }
         biases = {feature for name in names if (feature := bias_feature(name))}
         return frozenset(feature for feature, is_present in present.items() if is_present) | biases
+
+    def completed(self, complete: Callable[[str], str]) -> "Drafter":
+        """The drafter with whole commands in its notes."""
+        return replace(self, notes=tuple(note.completed(complete) for note in self.notes))
 
     @property
     def unsettled(self) -> tuple[Note, ...]:

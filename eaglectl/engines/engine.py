@@ -161,7 +161,7 @@ class Engine:
         reasons: list[tuple[Outcome, str]] = []
         # a checkpoint with a problem may load all the same; facts state where it does not
         reasons += [("differs", note.text) for note in view.drafter.notes_at("problem")]
-        reasons += [("unknown", note.text) for note in view.drafter.unsettled]
+        reasons += [("unknown", note.reason) for note in view.drafter.unsettled]
         reasons += [(applied.fact.outcome, applied.text) for applied in self.applied(view, release)]
         for outcome in ("fails", "differs", "unknown"):
             if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):

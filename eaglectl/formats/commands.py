@@ -1,18 +1,74 @@
 """Commands of eaglectl as they are printed: whole, quoted for the shell, with what the user gave."""
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 from eaglectl.formats.format import Answers
+
+# a command in a text that is about no checkpoint yet (documentation, a rule's fix), between backticks
+TEMPLATE = re.compile(r"`eaglectl ([^`]*\bSOURCE\b[^`]*)`")
+SOURCE, GIVEN_TARGET = "SOURCE", ("--target", "TARGET")
+# where the target is not known; TARGET would read as though the command could be run
+WITH_TARGET = " with --target and the target's folder"
+# makes the commands in a text whole
+Complete = Callable[[str], str]
 
 
 def command(
     verb: str, source: str, *options: str, target: str | None = None, answers: Answers | None = None
 ) -> str:
-    """The command line that runs `verb` on a source, with the target and the answers that were given."""
+    """The command line that runs `verb` on a source, with the target and the answers that were given.
+
+    An answer that `options` contradict is left out.
+    """
     place = f"./{source}" if source.startswith("-") else source
     given = ["--target", target] if target is not None else []
-    return shlex.join(["eaglectl", verb, place, *options, *given, *_answer_options(answers or Answers())])
+    kept = _uncontradicted(answers or Answers(), options)
+    return shlex.join(["eaglectl", verb, place, *options, *given, *_answer_options(kept)])
+
+
+def completing(source: str, target: str | None = None, answers: Answers | None = None) -> Complete:
+    """`completed` for all texts about one checkpoint."""
+    return partial(completed, source=source, target=target, answers=answers)
+
+
+def completed(text: str, source: str, target: str | None = None, answers: Answers | None = None) -> str:
+    """The text with its commands on SOURCE made whole: the source, the target and the answers of this call.
+
+    A command between backticks that names no SOURCE stays as it is.
+    """
+
+    def whole(match: re.Match[str]) -> str:
+        try:
+            verb, *words = shlex.split(match[1])
+        except ValueError:  # text of a file
+            return match[0]
+        if SOURCE not in words:
+            return match[0]
+        words.remove(SOURCE)
+        is_needed = GIVEN_TARGET in pairwise(words)
+        if is_needed:
+            place = words.index(GIVEN_TARGET[0])
+            del words[place : place + 2]
+        line = f"`{command(verb, source, *words, target=target, answers=answers)}`"
+        return line + WITH_TARGET if is_needed and target is None else line
+
+    return TEMPLATE.sub(whole, text) if "`eaglectl " in text else text
+
+
+def _uncontradicted(answers: Answers, options: Sequence[str]) -> Answers:
+    """The answers to other questions than those that `options` answer."""
+    if "--aux-layers" in options:
+        answers = replace(answers, aux_layers=None, aux_convention=None)
+    if "--aux-convention" in options:
+        answers = replace(answers, aux_convention=None)
+    keys = {value.partition("=")[0] for name, value in pairwise(options) if name == "--source-semantics"}
+    kept = {key: value for key, value in answers.semantics.items() if key not in keys}
+    return replace(answers, semantics=kept)
 
 
 def _answer_options(answers: Answers) -> Iterator[str]:

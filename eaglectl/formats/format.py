@@ -242,8 +242,8 @@ def rope_doubt(
     else:
         text = (
             f"{about}; with the wrong base every position after the first few is encoded differently."
-            " `eaglectl smoke --probe sensitivity` tries both; --source-semantics rope=10000 or rope=stored"
-            " then settles it"
+            " `eaglectl smoke SOURCE --probe sensitivity --target TARGET` tries both; --source-semantics"
+            " rope=10000 or rope=stored then settles it"
         )
     yield Note(level, "rope_theta", text, "rope-base-doubt")
 
@@ -253,8 +253,8 @@ def untrained_scaling(answers: Answers, about: str) -> Note:
     outcome = {"stored": "the scaling is kept, as asked", "plain": "no scaling is written, as asked"}
     answer = outcome.get(answers.semantics.get("rope", ""))
     settle = (
-        "engines rotate by what is written. `eaglectl smoke --probe sensitivity` measures both;"
-        " --source-semantics rope=plain or rope=stored then settles it"
+        "engines rotate by what is written. `eaglectl smoke SOURCE --probe sensitivity --target TARGET`"
+        " measures both; --source-semantics rope=plain or rope=stored then settles it"
     )
     text = f"{about}; {settle}" if answer is None else f"{about}; {answer}"
     return Note("warning", "rope_scaling", text, "rope-untrained", is_open=answer is None)

@@ -269,12 +269,14 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
 
 def next_command(inspection: Inspection) -> str:
     """Return the command to run if the newest vLLM does not run the checkpoint as trained; else ""."""
-    if _latest(inspection)["vllm"].outcome == "as trained":
-        return ""
-    command = inspection.convert
-    if inspection.drafter.notes_at("question"):
-        command += " (answer the questions above with its options)"
-    return command
+    is_served = _latest(inspection)["vllm"].outcome == "as trained"
+    return "" if is_served else inspection.convert
+
+
+def next_remark(inspection: Inspection) -> str:
+    """Return what `next_command` still needs, or ""."""
+    has_questions = bool(inspection.drafter.notes_at("question"))
+    return "answer the questions above with its options" if has_questions else ""
 
 
 def serve_commands(inspection: Inspection) -> Pairs:

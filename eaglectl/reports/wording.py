@@ -1,6 +1,6 @@
 """Sizes, counts, layers and releases in words, for every medium."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
@@ -9,6 +9,18 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.engines.releases import ranges
 
 LONGEST_VALUE = 60
+# what stands in the commands of engines for files that are not known
+PLACEHOLDERS = {
+    "TARGET": "TARGET is the target's folder",
+    "TARGET.gguf": "TARGET.gguf is the target's GGUF file, by llama.cpp's convert_hf_to_gguf.py",
+    "DRAFTER.gguf": "DRAFTER.gguf is the drafter's, by the same script",
+}
+
+
+def placeholders(commands: Iterable[str]) -> str:
+    """Return what the placeholders in commands of engines stand for, or "" where there are none."""
+    words = {word for command in commands for word in command.split()}
+    return "; ".join(text for name, text in PLACEHOLDERS.items() if name in words)
 
 
 def size(nbytes: int) -> str:

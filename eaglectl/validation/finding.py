@@ -1,7 +1,8 @@
 """A finding: what a rule reports on a checkpoint, under a policy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from eaglectl.formats.commands import Complete
 from eaglectl.validation.rule import Match, Rule, Severity
 
 
@@ -17,3 +18,8 @@ class Finding:
     def fix(self) -> str:
         """What to do about it: the match's own fix, else the rule's."""
         return self.match.fix or self.rule.fix
+
+    def completed(self, complete: Complete) -> "Finding":
+        """The finding with whole commands in its message and its fix."""
+        match = replace(self.match, message=complete(self.match.message), fix=complete(self.fix))
+        return replace(self, match=match)

@@ -12,7 +12,7 @@ from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import default_format
-from eaglectl.formats.commands import command
+from eaglectl.formats.commands import WITH_TARGET, command
 from eaglectl.validation.rule import CannotLook
 from eaglectl.validation.rules.serving import edits, spelled
 from eaglectl.validation.subject import Subject
@@ -33,13 +33,15 @@ class Conversion:
     def command(self, engine: Engine, *, needs_target: bool) -> str:
         """The `convert` with which an engine serves the checkpoint, and the others requested too if any can.
 
-        TARGET stands for a target that is needed and not known.
+        It says so where a target is needed and not known.
         """
         own, common = engine.name, default_format().name
         choices = (own,) if len(self.engines) == 1 else (common, own)
         layout = next((layout for layout in choices if self.engines_lost(layout) == ()), own)
-        target = self.subject.target.text or ("TARGET" if needs_target else None)
-        text = command("convert", self.source, "--for", layout, target=target, answers=self.subject.answers)
+        target, answers = self.subject.target.text, self.subject.answers
+        text = f"`{command('convert', self.source, '--for', layout, target=target, answers=answers)}`"
+        if needs_target and target is None:
+            text += WITH_TARGET
         lost = self.engines_lost(layout) or ()
         titles = " and ".join(ENGINES[name].title for name in lost if name != engine.name)
         return f"{text} (which {titles} then does not serve as trained)" if titles else text

@@ -3,9 +3,10 @@
 import datetime
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglectl.errors import UnreadableError
+from eaglectl.formats.commands import Complete, completing
 from eaglectl.validation.catalogue import rules as every_rule
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.fixes import smallest_changes
@@ -107,7 +108,7 @@ def judge(
         verdict: Outcome = "fail"
     else:
         verdict = "could-not-look" if is_unread or _is_open(result.unchecked, releases) else "pass"
-    return Report(
+    report = Report(
         source=subject.label,
         path=path,
         engines=tuple(
@@ -127,6 +128,28 @@ def judge(
         releases=releases,
         target=subject.target.known.origin,
         smallest_changes=smallest_changes(subject, result.rule_ids, path),
+    )
+    return _completed(report, completing(path, subject.target.text, subject.answers))
+
+
+def _completed(report: Report, complete: Complete) -> Report:
+    """The report with whole commands in its texts: rules know neither the path nor what was given."""
+
+    def findings(several: Iterable[Finding]) -> tuple[Finding, ...]:
+        return tuple(finding.completed(complete) for finding in several)
+
+    return replace(
+        report,
+        findings=findings(report.findings),
+        suppressed=tuple(
+            replace(entry, finding=entry.finding.completed(complete)) for entry in report.suppressed
+        ),
+        unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in report.unchecked),
+        releases=tuple(
+            replace(verdict, reasons=tuple(map(complete, verdict.reasons))) for verdict in report.releases
+        ),
+        smallest_changes=tuple(map(complete, report.smallest_changes)),
+        problem=complete(report.problem),
     )
 
 

@@ -170,4 +170,4 @@ def _is_read(rule: Rule, subject: Subject) -> bool:
 
 
 def _questions(subject: Subject) -> list[str]:
-    return [note.text for note in subject.drafter.unsettled]
+    return [note.reason for note in subject.drafter.unsettled]

@@ -220,7 +220,7 @@ def test_a_trainer_that_rotates_otherwise_than_it_says_is_doubted() -> None:
     assert [one.rule.id for one in answered.findings] == ["EGL607"]
     unanswered = eaglectl.validate(folder, eaglectl.ValidateOptions(select=["EGL607"]))
     assert [one.rule.id for one in unanswered.findings] == ["EGL607"] and not unanswered.unchecked
-    assert "smoke --probe sensitivity" in unanswered.findings[0].match.message
+    assert f"`eaglectl smoke {folder} --probe sensitivity`" in unanswered.findings[0].match.message
 
 
 def test_a_place_is_the_key_as_the_config_has_it(tmp_path: Path) -> None:

@@ -951,7 +951,7 @@ def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
             ),
             "vLLM: write rope_theta: 1000000.0, rope_scaling: null into config.json",
         ),
-        (Bad("", "vllm==0.32.0", tensors=PREFIXED), "vLLM: eaglectl convert {path} --for vllm"),
+        (Bad("", "vllm==0.32.0", tensors=PREFIXED), "vLLM: `eaglectl convert {path} --for vllm`"),
         (
             Bad(
                 "",
@@ -964,7 +964,7 @@ def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
             " feeds the state before the norm back (norm_output is ignored), loads fc_norm and never applies"
             " it)",
         ),
-        (Bad("", "vllm>=0.24", base="speculators/four-aux"), "vLLM: eaglectl convert {path} --for vllm"),
+        (Bad("", "vllm>=0.24", base="speculators/four-aux"), "vLLM: `eaglectl convert {path} --for vllm`"),
         (
             Bad(
                 "",
@@ -993,10 +993,10 @@ def test_the_smallest_change_that_makes_all_pass(bad: Bad, way: str, tmp_path: P
 @pytest.mark.parametrize(
     ("base", "way"),
     [
-        ("automodel/gqa", "vLLM and SGLang: eaglectl convert {path} --for vllm --target {target}"),
+        ("automodel/gqa", "vLLM and SGLang: `eaglectl convert {path} --for vllm --target {target}`"),
         (
             "modelopt/hf-two-layers",
-            "SGLang: eaglectl convert {path} --for sglang --target {target} (which vLLM then does not serve"
+            "SGLang: `eaglectl convert {path} --for sglang --target {target}` (which vLLM then does not serve"
             " as trained)",
         ),
     ],

@@ -15,6 +15,7 @@ from eaglectl.reports.pages.markup import (
     mark,
     name,
     pairs,
+    prose,
     remarks,
     section,
     table,
@@ -32,7 +33,7 @@ from eaglectl.reports.pages.svg import (
     shape,
     timelines,
 )
-from eaglectl.reports.wording import trained_layers
+from eaglectl.reports.wording import placeholders, trained_layers
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.text import printable
 
@@ -97,8 +98,8 @@ def _body(inspection: Inspection, level: int, *, has_tensors: bool) -> Markup:
         ("Aux layers", join([_strip(inspection), aux]), trained),
         (shared.SERVED_TITLE, join([_timeline(inspection), releases]), ""),
         ("Notes", _notes(inspection), ""),
-        ("Next", command(shared.next_command(inspection)), ""),
-        ("Serve", pairs(launches), ""),
+        ("Next", command(shared.next_command(inspection)), shared.next_remark(inspection)),
+        ("Serve", pairs(launches), placeholders(inspection.commands.values())),
         ("Tensors", _tensor_table(inspection) if has_tensors else None, ""),
     )
     return join(section(title, content, about=about, level=level) for title, content, about in parts)
@@ -176,4 +177,4 @@ def _tensor_table(inspection: Inspection) -> Markup:
 
 def _notes(inspection: Inspection) -> Markup:
     notes = shared.urgent_notes(inspection.drafter.notes)
-    return remarks((note.level, LEVEL_TONES[note.level], note.text) for note in notes)
+    return remarks((note.level, LEVEL_TONES[note.level], prose(note.text)) for note in notes)

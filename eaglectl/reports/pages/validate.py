@@ -92,7 +92,8 @@ def _sections(report: Report, common: Sequence[UncheckedGroup], level: int) -> I
         table(served, ("releases", "outcome", "why"), _releases(report), "reasons"),
         level=level,
     )
-    yield section("smallest change that makes all pass", *map(command, report.smallest_changes), level=level)
+    changes = (element("p", prose(change)) for change in report.smallest_changes)
+    yield section("smallest change that makes all pass", *changes, level=level)
     yield _unchecked("could not look", own_unchecked(report, common), level)
     for title, rows in suppression_rows(report):
         yield section(title, table(title, ("rule", "reason"), rows), level=level)
@@ -135,7 +136,7 @@ def _finding(finding: Finding) -> Markup:
     if match.engines:
         head += [" ", element("span", engine_ranges(match.engines), class_="quiet")]
     fix = element("p", element("b", "fix:"), " ", prose(finding.fix), class_="fix")
-    return element("li", element("p", *head, class_="head"), element("p", match.message), fix)
+    return element("li", element("p", *head, class_="head"), element("p", prose(match.message)), fix)
 
 
 def _unchecked(title: str, groups: Sequence[UncheckedGroup], level: int = 2) -> Markup:

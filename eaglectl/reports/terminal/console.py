@@ -5,9 +5,11 @@ printed as several.
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, Group, RenderResult
 from rich.measure import Measurement
@@ -24,6 +26,8 @@ GAP = 2
 LONGEST_UNBROKEN = 60
 # the most rows of a table that are shown where not all are asked for
 MOST_ROWS = 40
+# a word, or a command in backticks with what stands directly before and after it
+UNBROKEN = re.compile(r"[^\s`]*`eaglectl [^`]*`\S*|\S+")
 
 
 class Text(RichText):
@@ -159,6 +163,18 @@ def safe(content: object) -> RichText | Table | Padding | Group:
 def indented(content: Content, columns: int = 2, lines_after: int = 0) -> Content:
     """Return the content moved to the right, with empty lines after it."""
     return Padding(Group(safe(content)), (0, 0, lines_after, columns))
+
+
+def broken_lines(text: str, width: int) -> Iterator[str]:
+    """Yield a text in lines of `width` columns; a word is not broken, nor a command, as it is copied."""
+    line = ""
+    for word in UNBROKEN.findall(printable(text)):
+        if line and cell_len(line) + 1 + cell_len(word) > width:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield line
 
 
 def as_plain_text(paint: Callable[[Console], None], width: int = 160) -> str:

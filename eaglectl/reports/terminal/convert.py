@@ -13,7 +13,7 @@ from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.reports.acceptance import estimate
 from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
-from eaglectl.reports.wording import shortened, size, trained_layers
+from eaglectl.reports.wording import placeholders, shortened, size, trained_layers
 from eaglectl.results import Conversion
 
 # with 120 prompts the ratio's interval is 1 to 3 % on either side (eagle3-to-3.1.md, 4.1)
@@ -72,7 +72,7 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
 def _print_serving(console: Console, commands: Mapping[str, str]) -> None:
     """Print the command that serves the output, for each engine that needs nothing else."""
     if commands:
-        print_heading(console, "Serve")
+        print_heading(console, "Serve", placeholders(commands.values()))
     for engine, command in commands.items():
         console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
 
@@ -84,10 +84,8 @@ def _print_next(console: Console, layout_name: str, out: str, gguf: Path | None)
     commands = commands_after_conversion(engines, out, None if gguf is None else str(gguf))
     if not commands:
         return
-    about = "TARGET.gguf is the target's GGUF file, by llama.cpp's convert_hf_to_gguf.py"
-    if gguf is None:
-        about = "in a checkout of llama.cpp; TARGET is the target's folder"
-    print_heading(console, "Next", about)
+    where = "in a checkout of llama.cpp; " if gguf is None else ""
+    print_heading(console, "Next", f"{where}{placeholders(commands)}")
     for command in commands:
         console.print(Text(f"  {command}"), soft_wrap=True)
 

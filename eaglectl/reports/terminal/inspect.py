@@ -6,7 +6,7 @@ from itertools import groupby
 from eaglectl.reports import inspection as shared
 from eaglectl.reports.terminal.console import Console, Table, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_notes, table
-from eaglectl.reports.wording import trained_layers
+from eaglectl.reports.wording import placeholders, trained_layers
 from eaglectl.results import FailedSource, Inspection
 
 OUTCOME_STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
@@ -108,9 +108,9 @@ def _outcome_table(inspection: Inspection) -> Table:
 
 def _print_commands(console: Console, inspection: Inspection) -> None:
     if command := shared.next_command(inspection):
-        print_heading(console, "Next")
+        print_heading(console, "Next", shared.next_remark(inspection))
         console.print(Text(f"  {command}"), soft_wrap=True)
     if commands := shared.serve_commands(inspection):
-        print_heading(console, "Serve")
+        print_heading(console, "Serve", placeholders(inspection.commands.values()))
         for engine, command in commands:
             console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from eaglectl.drafter.drafter import Note
 from eaglectl.reports.inspection import urgent_notes
-from eaglectl.reports.terminal.console import Console, Content, Table, Text, first_rows, indented
+from eaglectl.reports.terminal.console import Console, Content, Table, Text, broken_lines, first_rows
 
 LEVEL_STYLES = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
 # columns whose cells are kept on one line
@@ -27,7 +27,7 @@ def print_notes(console: Console, notes: Sequence[Note]) -> None:
         return
     print_heading(console, "Notes")
     for note in urgent_notes(notes):
-        console.print(indented(labelled(Text(note.level, LEVEL_STYLES[note.level]), note.text)))
+        print_sentence(console, note.text, 2, (f"{note.level:<8}  ", LEVEL_STYLES[note.level]))
 
 
 def print_rest(console: Console, count: int, noun: str = "") -> None:
@@ -62,10 +62,14 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Content:
     return grid
 
 
-def labelled(label: Text, text: str) -> Content:
-    """Return text beside a label of at most eight characters."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=8)
-    grid.add_column(overflow="fold")
-    grid.add_row(label, text)
-    return grid
+def print_sentence(
+    console: Console, text: str, columns: int, label: tuple[str, str] = ("", ""), style: str = ""
+) -> None:
+    """Print text beside a label and its style, in lines of the console's width, `columns` from the left.
+
+    A command in it stays on one line.
+    """
+    gap = " " * len(label[0])
+    for number, line in enumerate(broken_lines(text, console.width - columns - len(gap))):
+        start = gap if number else label
+        console.print(Text.assemble(" " * columns, start, (line, style)), soft_wrap=True)

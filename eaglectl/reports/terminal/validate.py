@@ -14,6 +14,7 @@ from eaglectl.reports.findings import (
     total,
 )
 from eaglectl.reports.terminal.console import Console, Content, Table, Text, as_plain_text, indented
+from eaglectl.reports.terminal.layout import print_sentence
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
@@ -98,11 +99,10 @@ def print_finding(console: Console, finding: Finding, remaining: str = "") -> No
     grid.add_column(width=FINDING_INDENT - 2)
     grid.add_row(Text(finding.severity, style=STYLES[finding.severity]), head)
     console.print(indented(grid))
-    _print_text(console, FINDING_INDENT, match.message)
+    print_sentence(console, match.message, FINDING_INDENT)
     if remaining:
         _print_text(console, FINDING_INDENT, f"left: {remaining}", "dim")
-    fix = Text.assemble(("fix: ", "green"), finding.fix)
-    console.print(indented(fix, FINDING_INDENT))
+    print_sentence(console, finding.fix, FINDING_INDENT, ("fix: ", "green"))
 
 
 def print_releases(console: Console, report: Report) -> None:

@@ -61,7 +61,7 @@ def tied_head(subject: Subject) -> Iterator[Match]:
     No engine ties a drafter's head to the drafter's embedding as trainers do: SGLang uses the embedding as
     the head even where the file has a head, and vLLM uses the target's head where the file has none.
 
-    Fix: run `eaglectl convert`, which writes the head and false.
+    Fix: run `eaglectl convert SOURCE`, which writes the head and false.
     """
     yield from subject.reported("tied-head")
     tensors = subject.drafter.tensors
@@ -95,7 +95,7 @@ def residual_unstated(subject: Subject) -> Iterator[Match]:
     An absent key means true to vLLM's speculators reader, and false to the speculators library and every
     other reader.
 
-    Fix: run `eaglectl convert`, which states it.
+    Fix: run `eaglectl convert SOURCE`, which states it.
     """
     if Keys(subject.flat).take("norm_before_residual") is MISSING:
         meant = str(subject.drafter.norms.norm_before_residual).lower()
@@ -159,8 +159,8 @@ def mask_token(subject: Subject) -> Iterator[Match]:
 
     vLLM does not start a parallel drafter that lacks either.
 
-    Fix: restore mask_hidden from the trainer; name the token with `eaglectl convert --source-semantics
-    mask_token_id=N`.
+    Fix: restore mask_hidden from the trainer; name the token by `eaglectl convert SOURCE` with
+    --source-semantics mask_token_id= and its id.
     """
     yield from subject.reported("mask-token", is_fault=True)
     if subject.drafter.kind == "peagle" and "mask_hidden" not in subject.drafter.tensors:

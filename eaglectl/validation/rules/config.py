@@ -59,7 +59,7 @@ def architecture(subject: Subject) -> Iterator[Match]:
     Engines look the class up by name. Without one, or with a trainer's own, they stop at load; a class for
     another kind of attention stops too, or skips tensors silently.
 
-    Fix: run `eaglectl convert`, or write LlamaForCausalLMEagle3, Eagle3Qwen3ForCausalLM (q/k norms) or
+    Fix: run `eaglectl convert SOURCE`, or write LlamaForCausalLMEagle3, Eagle3Qwen3ForCausalLM (q/k norms) or
     Eagle3DeepseekV2ForCausalLM (MLA).
     """
     names = _architectures(subject)
@@ -195,8 +195,8 @@ def training_unservable(subject: Subject) -> Iterator[Match]:
     Some trainers compute what no engine computes; such a head loads, and its drafts are worse than in
     training.
 
-    Fix: run `eaglectl convert`, which repairs what arithmetic can repair and refuses the rest; that must be
-    trained again.
+    Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
+    must be trained again.
     """
     yield from subject.reported("training-unservable")
 
@@ -268,7 +268,7 @@ def portable_architecture(subject: Subject) -> Iterator[Match]:
     Eagle3DeepseekV2ForCausalLM); vLLM knows these and some more, and adds Eagle3 to a plain name. Only
     TensorRT-LLM knows LlamaForCausalLMEagle3Deep.
 
-    Fix: run `eaglectl convert`, or write that name.
+    Fix: run `eaglectl convert SOURCE`, or write that name.
     """
     names = _architectures(subject)
     model_class = model_class_of(subject.drafter.tensors, subject.drafter.dims)

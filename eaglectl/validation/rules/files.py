@@ -69,7 +69,8 @@ def unsafe_file(subject: Subject) -> Iterator[Match]:
     that read only safetensors find no weights. Code has no use beside weights, and a link that leaves the
     folder is broken for everyone else.
 
-    Fix: run `eaglectl convert` and publish its output; remove pickles and code, replace links with files.
+    Fix: run `eaglectl convert SOURCE` and publish its output; remove pickles and code, replace links with
+    files.
     """
     for name in subject.names:
         if name.endswith(PICKLE_SUFFIXES) or NOT_WEIGHTS.match(name):
@@ -104,7 +105,7 @@ def shard_index(subject: Subject) -> Iterator[Match]:
     Engines load what the index names; a tensor that it omits keeps uninitialised memory, and no engine
     reports it.
 
-    Fix: export the checkpoint again, or run `eaglectl convert` on complete shards.
+    Fix: export the checkpoint again, or convert one whose shards are complete.
     """
     yield from _reported(subject, SHARDS)
     if INDEX in subject.names and SINGLE in subject.names:
@@ -159,8 +160,7 @@ def lfs_pointer(subject: Subject) -> Iterator[Match]:
     A clone without Git LFS, or an upload of such a clone, holds a few lines of text where the weights
     should be; engines then report a corrupt file.
 
-    Fix: run `git lfs install` and `git lfs pull` in the repository, or download the files with `hf
-    download`.
+    Fix: run `git lfs install` and `git lfs pull` in the repository, or download the files with `hf download`.
     """
     for name in subject.names:
         size = _size(subject, name)

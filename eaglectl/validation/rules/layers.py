@@ -25,7 +25,7 @@ def aux_count(subject: Subject) -> Iterator[Match]:
     Engines pass the states of the layers that the ids name to fc; with another number they stop at load or
     at the first request, or hang.
 
-    Fix: run `eaglectl convert --aux-layers` with the layers that were trained on.
+    Fix: run `eaglectl convert SOURCE` with --aux-layers and the layers that were trained on.
     """
     matches = tuple(_reported(subject, "aux-count"))
     if matches:  # the stated count and the ids may both disagree with fc
@@ -39,8 +39,8 @@ def aux_range(subject: Subject) -> Iterator[Match]:
     A layer beyond the last one is never reached: engines pass fewer states to fc, which stops them or is
     padded silently.
 
-    Fix: check that the target is the right one, then run `eaglectl convert --aux-layers` or
-    `--aux-convention`.
+    Fix: check that the target is the right one, then run `eaglectl convert SOURCE` with --aux-layers or
+    --aux-convention.
     """
     if not drafter_mark(subject.target.config):
         yield from _reported(subject, "aux-range")
@@ -52,7 +52,7 @@ def aux_order(subject: Subject) -> Iterator[Match]:
 
     vLLM sorts the ids; if fc was trained on the listed order, its inputs are silently exchanged.
 
-    Fix: run `eaglectl convert`, which sorts the ids and reorders fc's columns with them.
+    Fix: run `eaglectl convert SOURCE`, which sorts the ids and reorders fc's columns with them.
     """
     yield from _reported(subject, "aux-order")
 
@@ -64,7 +64,7 @@ def aux_lists(subject: Subject) -> Iterator[Match]:
     vLLM reads the first list, SGLang the second: where they differ in every convention, one of the engines
     captures layers that fc was not trained on.
 
-    Fix: run `eaglectl convert --aux-layers` with the layers that were trained on.
+    Fix: run `eaglectl convert SOURCE` with --aux-layers and the layers that were trained on.
     """
     if not any(_reported(subject, "aux-count", "aux-range", "aux-repeated")):
         yield from _reported(subject, "aux-lists")
@@ -78,8 +78,8 @@ def aux_convention(subject: Subject) -> Iterator[Match]:
     convention every aux state is one layer off, and acceptance at the first position falls from about 45 %
     to 10 %.
 
-    Fix: pass --target; if that does not decide it, run `eaglectl convert --aux-convention boundary` or
-    `output`.
+    Fix: pass --target; if that does not decide it, run `eaglectl convert SOURCE --aux-convention boundary` or
+    `eaglectl convert SOURCE --aux-convention output`.
     """
     yield from _reported(subject, "aux-convention")
 
@@ -93,7 +93,8 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
     releases, and this rule checks the rest: the runner that is not the release's default, and engines whose
     releases are not followed.
 
-    Fix: run `eaglectl convert --target`, which writes the ids for each engine where that engine reads them.
+    Fix: run `eaglectl convert SOURCE --target TARGET`, which writes the ids for each engine where that engine
+    reads them.
     """
     if any(_reported(subject, *ID_FAULTS)):
         raise CannotLook("the ids themselves are in doubt")
@@ -130,7 +131,7 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     only inside transformer_layer_config. Where vLLM is requested, the serving rules report this for each
     release.
 
-    Fix: add num_aux_hidden_states, or run `eaglectl convert`.
+    Fix: add num_aux_hidden_states, or run `eaglectl convert SOURCE`.
     """
     drafter = subject.drafter
     is_judged = subject.requested("vllm") is not None or Feature.QK_NORM in drafter.features()
@@ -151,7 +152,8 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
     Without ids every engine takes its own default layers. This producer trains on the same unless its recipe
     was changed, which the file would not show. A policy may forbid it.
 
-    Fix: run `eaglectl convert --target`, or `--aux-layers` with the layers that were trained on.
+    Fix: run `eaglectl convert SOURCE --target TARGET`, or with --aux-layers and the layers that were trained
+    on.
     """
     aux = subject.drafter.aux
     if aux.ids is None and aux.is_default and not any(_reported(subject, "aux-ids-doubted")):
@@ -167,7 +169,7 @@ def aux_ids_doubted(subject: Subject) -> Iterator[Match]:
     Engines take the default layers where there are no ids. A published head of such a producer, without
     ids, had an acceptance of 1 % with them (vllm#50170).
 
-    Fix: ask the trainer, then run `eaglectl convert --aux-layers`.
+    Fix: ask the trainer, then run `eaglectl convert SOURCE` with --aux-layers.
     """
     yield from _reported(subject, "aux-ids-doubted")
 
@@ -178,7 +180,7 @@ def aux_repeated(subject: Subject) -> Iterator[Match]:
 
     vLLM captures each layer once, so that fc gets fewer states than it takes.
 
-    Fix: run `eaglectl convert`, which adds up the columns of fc that belong to one layer.
+    Fix: run `eaglectl convert SOURCE`, which adds up the columns of fc that belong to one layer.
     """
     yield from _reported(subject, "aux-repeated")
 
@@ -190,8 +192,8 @@ def aux_copied(subject: Subject) -> Iterator[Match]:
     Ids [1, n//2-1, n-4] are the default layers as a trainer counts them, outputs of layers. At the top level,
     where no trainer of such ids writes them, they were copied, and vLLM captures other layers.
 
-    Fix: run `eaglectl convert --target`; pass `--aux-convention boundary` if the drafter was trained on the
-    layers that vLLM reads.
+    Fix: run `eaglectl convert SOURCE --target TARGET`; pass --aux-convention boundary too if the drafter was
+    trained on the layers that vLLM reads.
     """
     yield from _reported(subject, "aux-copied")
 

@@ -36,7 +36,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
     Engines silently drop the tensors of a disabled norm (input_norm in vLLM, all of them in SGLang), or
     stop (fc_norm in vLLM).
 
-    Fix: write fc_norm: true or norm_before_fc: true, or run `eaglectl convert`.
+    Fix: write fc_norm: true or norm_before_fc: true, or run `eaglectl convert SOURCE`.
     """
     yield from subject.reported("norm-flag-missing")
     norms, keys = subject.drafter.norms, Keys(subject.flat)
@@ -67,8 +67,8 @@ def norm_output_unknown(subject: Subject) -> Iterator[Match]:
     Before SpecForge's pull request 879 (September 2026) the switch meant something else: true trained plain
     EAGLE-3. Served as stated, such a head gets states that it was not trained on from the second draft on.
 
-    Fix: find out when it was trained, then run `eaglectl convert --source-semantics specforge=pre-879` or
-    `post-879`, or `norm_output=true` or `false`.
+    Fix: find out when it was trained, then run `eaglectl convert SOURCE` with --source-semantics
+    specforge=pre-879 or specforge=post-879, or norm_output=true or norm_output=false.
     """
     if (
         "eaglectl.json" not in subject.checkpoint.sidecars
@@ -83,7 +83,7 @@ def norm_flag_place(subject: Subject) -> Iterator[Match]:
     Some exporters write them into eagle_config or under older names, which one engine reads and the others
     do not.
 
-    Fix: run `eaglectl convert`, which writes them at the top.
+    Fix: run `eaglectl convert SOURCE`, which writes them at the top.
     """
     keys = Keys(subject.flat)
     for flag, paths in READ_KEYS.items():
@@ -102,6 +102,6 @@ def double_norm(subject: Subject) -> Iterator[Match]:
     ModelOpt since its pull request 689 norms it twice, by input_layernorm and by hidden_norm, and the file
     does not show when it was made. The second norm of a normed state changes little but its scale.
 
-    Fix: nothing, if `eaglectl smoke` measures the acceptance that training reported.
+    Fix: nothing, if `eaglectl smoke SOURCE --target TARGET` measures the acceptance that training reported.
     """
     yield from subject.reported("double-norm")

@@ -108,7 +108,7 @@ def quantised_edges(subject: Subject) -> Iterator[Match]:
     fc mixes states of very different scales, and lm_head decides the drafts: both lose most by rounding,
     are small beside the target, and only recent engines load them quantised.
 
-    Fix: exclude both when quantising, unless `eaglectl smoke` shows no loss.
+    Fix: exclude both when quantising, unless `eaglectl smoke SOURCE --target TARGET` shows no loss.
     """
     for module in sorted(_quantised_modules(subject) & {"fc", "lm_head"}):
         yield Match(f"{module} is quantised", f"tensor:{module}.weight")

@@ -55,7 +55,7 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     The record states what was converted from what, and how; after an edit by hand, or with files of another
     export, it is wrong.
 
-    Fix: run `eaglectl convert` again on the source, or remove eaglectl.json.
+    Fix: convert the source again, or remove eaglectl.json.
     """
     if not _has(subject, RECORD, "EGL901"):
         return
@@ -106,7 +106,7 @@ def card_commands(subject: Subject) -> Iterator[Match]:
 
     A drafter is served with flags that are easily wrong, and a wrong one silently costs acceptance.
 
-    Fix: copy the launch commands that `eaglectl inspect` prints into README.md.
+    Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
     card = _card(subject)
     if not any(command in card for command in COMMANDS):

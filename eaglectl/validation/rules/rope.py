@@ -77,7 +77,7 @@ def max_positions(subject: Subject) -> Iterator[Match]:
     its end for longer texts; where nothing stops, acceptance falls beyond the trained length.
 
     Fix: set max_position_embeddings to the target's, and measure acceptance on long prompts with `eaglectl
-    smoke`.
+    smoke SOURCE --target TARGET`.
     """
     needed = _target_config(subject).get("max_position_embeddings")
     if type(needed) is not int:
@@ -142,8 +142,8 @@ def rope_base_doubt(subject: Subject) -> Iterator[Match]:
     Some trainers rotate with base 10000 whatever their config states, and engines rotate with the stated
     base: every position after the first few is encoded differently.
 
-    Fix: measure both bases with `eaglectl smoke`, then convert with `--source-semantics rope=10000` or
-    `rope=stored`.
+    Fix: measure both bases with `eaglectl smoke SOURCE --probe sensitivity --target TARGET`, then convert
+    with --source-semantics rope=10000 or rope=stored.
     """
     yield from subject.reported("rope-base-doubt")
 
@@ -154,7 +154,7 @@ def rope_one_spelling(subject: Subject) -> Iterator[Match]:
 
     transformers 5 keeps them in rope_parameters alone; readers of the older keys find none and take 10000.
 
-    Fix: run `eaglectl convert`, or write rope_theta and rope_scaling beside rope_parameters.
+    Fix: run `eaglectl convert SOURCE`, or write rope_theta and rope_scaling beside rope_parameters.
     """
     flat, rope = subject.flat, subject.drafter.rope
     lost = []
@@ -247,8 +247,8 @@ def rope_untrained(subject: Subject) -> Iterator[Match]:
     ModelOpt's exporter writes a yarn scaling, to extend the context, and its trainer rotates without any.
     Engines rotate by what is written, at every position and not only in long contexts.
 
-    Fix: measure both with `eaglectl smoke --probe sensitivity`, then convert with `--source-semantics
-    rope=plain` or `rope=stored`.
+    Fix: measure both with `eaglectl smoke SOURCE --probe sensitivity --target TARGET`, then convert with
+    --source-semantics rope=plain or rope=stored.
     """
     yield from subject.reported("rope-untrained")
 

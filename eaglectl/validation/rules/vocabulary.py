@@ -95,7 +95,7 @@ def d2t_absolute(subject: Subject) -> Iterator[Match]:
     Engines add the draft token's own id to d2t. Ids in place of offsets give other tokens, and numbers
     beyond the vocabulary.
 
-    Fix: run `eaglectl convert`, which writes offsets.
+    Fix: run `eaglectl convert SOURCE`, which writes offsets.
     """
     yield from _faults(subject, "d2t-absolute")
     d2t, t2d = subject.vocabulary_tables.tables
@@ -176,8 +176,8 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
     Without it engines take draft token i for target token i. No engine reads t2d, or the .pt files in which
     some trainers keep the list.
 
-    Fix: run `eaglectl convert`, which makes d2t from t2d or from the trainer's list; else restore d2t from
-    the trainer.
+    Fix: run `eaglectl convert SOURCE`, which makes d2t from t2d or from the trainer's list; else restore d2t
+    from the trainer.
     """
     matches = tuple(subject.reported("d2t-missing"))
     yield from matches
@@ -197,7 +197,7 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
     vLLM copies any number into its int64 table; SGLang keeps the dtype and indexes with it, which fails for
     floats.
 
-    Fix: run `eaglectl convert`, which writes int64.
+    Fix: run `eaglectl convert SOURCE`, which writes int64.
     """
     tensor = subject.drafter.tensors.get("d2t")
     if tensor and tensor.dtype != "I64" and not subject.vocabulary_tables.is_rounded:

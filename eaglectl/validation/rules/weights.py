@@ -58,7 +58,7 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
     vLLM stops at a name that it does not know. SGLang skips it; if the name is misspelt, the tensor is
     missing.
 
-    Fix: correct the name, or leave the tensor out with `eaglectl convert --drop NAME`.
+    Fix: correct the name, or leave the tensor out: `eaglectl convert SOURCE` with --drop and its name.
     """
     yield from subject.reported("unknown-tensor")
     for name, reason in subject.drafter.strays.items():
@@ -66,7 +66,7 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
             yield Match(
                 f"{name} is {reason}; vLLM stops at it",
                 f"tensor:{name}",
-                "run `eaglectl convert`, which leaves it out",
+                "run `eaglectl convert SOURCE`, which leaves it out",
             )
 
 
@@ -105,7 +105,7 @@ def engine_names(subject: Subject) -> Iterator[Match]:
     Engines stop at other names, or skip them silently. No names suit all engines for a drafter of several
     layers: the norm of later layers is input_layernorm in vLLM and hidden_norm in SGLang and TensorRT-LLM.
 
-    Fix: run `eaglectl convert`, with `--for` the engine that serves it.
+    Fix: run `eaglectl convert SOURCE`, with --for and the engine that serves it.
     """
     names = tuple(subject.checkpoint.tensors)
     for pattern, engines in UNLOADED_NAMES.items():
@@ -136,7 +136,7 @@ def mixed_dtypes(subject: Subject) -> Iterator[Match]:
     Engines cast them to the target's dtype, so nothing breaks; a float32 tensor among bfloat16 ones is
     twice as large for no benefit, and the engine rounds it.
 
-    Fix: run `eaglectl convert --dtype`, if all weights are meant to be of one dtype.
+    Fix: run `eaglectl convert SOURCE` with --dtype, if all weights are meant to be of one dtype.
     """
     counts = _dtype_counts(subject)
     if len(counts) > 1:
@@ -186,7 +186,7 @@ def allowed_dtype(subject: Subject) -> Iterator[Match]:
 
     Reports nothing without `dtypes` in the policy's [allow].
 
-    Fix: run `eaglectl convert --dtype`, or add the dtype to the policy.
+    Fix: run `eaglectl convert SOURCE` with --dtype, or add the dtype to the policy.
     """
     allowed = subject.policy.allowed.get("dtypes")
     if allowed is None:
