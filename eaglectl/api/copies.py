@@ -7,6 +7,7 @@ from pathlib import Path
 from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.layout import pickle_files
+from eaglectl.checkpoint.opening import check_cached
 from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -25,6 +26,7 @@ def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | No
             if pickle_files(source):
                 folder = source.downloaded() if isinstance(source, HubSource) else source
                 assert isinstance(folder, FolderSource)
+                check_cached(folder)
                 pinned = stack.enter_context(pinned_folder(folder))
                 copied, _ = stack.enter_context(without_pickles(pinned))
                 pinned.check_unchanged(is_status_compared=False)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
-from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.hub import HubSource
+from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.drafter.drafter import Note
 from eaglectl.engines.catalogue import (
@@ -75,8 +76,14 @@ def inspect(
         asked,
         as_served(launch_commands(drafter, place, revision=revision, target_text=choice.text), every),
         command("convert", source, target=choice.text, answers=answers),
-        opened.unchecked if isinstance(opened, HubSource) else (),
+        opened.unchecked if isinstance(opened, HubSource) else opened.uncompared(_read_files(checkpoint)),
     )
+
+
+def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The files of which bytes were read."""
+    beside = {CONFIG, INDEX, *checkpoint.sidecars} & set(checkpoint.source.names())
+    return (*checkpoint.weight_files, *beside)
 
 
 def _with(errors: tuple[str, ...], verdict: Verdict) -> Verdict:

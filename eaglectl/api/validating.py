@@ -10,7 +10,7 @@ from eaglectl.api.inputs import open_target, target_source
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.hub import HubSource
-from eaglectl.checkpoint.opening import open_source
+from eaglectl.checkpoint.opening import check_cached, open_source
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import EaglectlError
@@ -72,7 +72,12 @@ def judge_source(
     options: ValidateOptions,
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """What `validate` does, for files that are open already; `path` is how commands name them."""
+    """What `validate` does, for files that are open already; `path` is how commands name them.
+
+    Raises UnreadableError for files in the Hub client's cache that are not what was downloaded.
+    """
+    if not options.headers_only:
+        check_cached(opened)
     policy = options.read_policy()
     rules = select_rules(policy, options.select, options.ignore)
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:

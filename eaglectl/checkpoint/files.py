@@ -1,7 +1,11 @@
-"""Small files that a user names: regular ones only, up to a size; pipes and devices may never end."""
+"""Regular files: small ones that a user names, up to a size, and what tells one state of a file from another.
+
+Pipes and devices may never end.
+"""
 
 import os
 import stat
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
@@ -17,6 +21,31 @@ KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells one state of a file from another; times are in nanoseconds."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+    status_changed: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """The stamp of a file's status."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def is_same_content(self, other: "Stamp") -> bool:
+        """Whether at most the time of the status differs, which a hard link or permissions change too."""
+        return (self.device, self.inode, self.size, self.changed) == (
+            other.device,
+            other.inode,
+            other.size,
+            other.changed,
+        )
 
 
 def open_regular(path: Path, what: str = "", error: type[EaglectlError] = UnreadableError) -> BufferedReader:

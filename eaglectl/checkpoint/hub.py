@@ -8,23 +8,23 @@ an exception is repeated, as it may hold the token.
 """
 
 import os
-import secrets
-import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from glob import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import eaglectl
-from eaglectl.checkpoint.hub_digests import SHA1_DIGITS, ListedDigests, other_bytes
-from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
-from eaglectl.checkpoint.hub_listing import checkpoint_files, has_weights, read_listing
-from eaglectl.checkpoint.hub_names import SCHEME, split_name
-from eaglectl.checkpoint.hub_session import XET_CODE, TransferError, error_code, hub_calls, is_xet_error
+from eaglectl.checkpoint.files import Stamp, open_regular
+from eaglectl.checkpoint.hub_cache import compared, is_compared, repair
+from eaglectl.checkpoint.hub_digests import ListedDigests, other_bytes
+from eaglectl.checkpoint.hub_download import download, load_client, open_snapshot
+from eaglectl.checkpoint.hub_errors import HubRequest
+from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing, readable_files
+from eaglectl.checkpoint.hub_names import split_name
 from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.ranges import read_range, read_whole
 from eaglectl.checkpoint.source import FolderSource, check_whole
@@ -45,7 +45,7 @@ class HubSource:
     """The files of a repository at `commit`.
 
     `sizes`, `listed` (digests) and `below` (sizes of files in subfolders) are the Hub's; `kept` are ranges
-    read before.
+    read before, `cached` files that were read from the client's cache.
     """
 
     request: HubRequest
@@ -55,6 +55,7 @@ class HubSource:
     kept: dict[tuple[str, int, int], bytes] = field(default_factory=dict, repr=False)
     listed: ListedDigests = field(default_factory=lambda: ListedDigests({}, {}), repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    cached: set[str] = field(default_factory=set, repr=False, compare=False)
     below: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @property
@@ -90,7 +91,7 @@ class HubSource:
     def path(self, name: str) -> Path | None:
         """The file in the Hub client's cache, if it is there."""
         self.size(name)
-        constants = _client().constants
+        constants = load_client().constants
         if not (Path(constants.HF_HUB_CACHE) / f"models--{self.label.replace('/', '--')}").is_dir():
             return None
         # imported late: it loads most of the client
@@ -106,6 +107,7 @@ class HubSource:
             check_whole(self.label, name, size - start)
             stop = size
         if (path := self.path(name)) is not None:
+            self.cached.add(name)
             return FolderSource(path.parents[name.count("/")]).read(name, start, stop)
         if stop > size or start >= stop:
             return self._beyond(name, start, stop)
@@ -120,42 +122,69 @@ class HubSource:
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """Files of which bytes came from the Hub and no digest covers them: parts, or no digest is listed."""
+        """Files of which bytes came from the Hub or the cache and no digest covers them: parts, or no digest
+        is known.
+        """
         names = {
             name
             for name, start, stop in self.kept
             if name not in self.listed or (start, stop) != (0, self.sizes[name])
         }
+        paths = {name: self.path(name) for name in self.cached}
+        names |= {name for name, path in paths.items() if path is None or not is_compared(path)}
         return tuple(sorted(names))
 
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
-        """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed."""
+        """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed.
+
+        Each is compared with its listed digest, those that were in the cache before too. Raises
+        UnreadableError.
+        """
         for name in {CONFIG, INDEX} & set(self.sizes):
             check_whole(self.label, name, self.sizes[name])
         files = checkpoint_files(self, self.sizes)
         sizes = {name: self.sizes[name] for name in files if name not in without}
         new = [name for name in sizes if self.path(name) is None]
-        folder = _download(self.request, self.commit, sizes)
-        self._check_downloads(folder, new)
-        return folder
-
-    def _check_downloads(self, folder: FolderSource, names: Sequence[str]) -> None:
-        """Compare files with their listed digests; others are removed. Raises UnreadableError."""
-        for name in names:
-            path = folder.path(name)
-            if self.listed.is_same_file(name, path):
-                continue
-            with suppress(OSError):  # a cache that others share may not be ours to change
-                path.resolve().unlink()
-                path.unlink(missing_ok=True)
-            raise other_bytes(
-                self.request, name, self.listed, advice="it was removed from the cache; run the command again"
-            )
-        if unlisted := [name for name in names if name not in self.listed]:
+        folder = download(self.request, self.commit, sizes)
+        self._compare({name: folder.path(name) for name in sizes}, new)
+        if unlisted := [name for name in new if name not in self.listed]:
             notify(
                 f"{self.label}: the Hub at {self.request.host} lists no digest of {listed(unlisted)};"
                 " only the size was checked"
             )
+        folder.check_cached(name for name in sizes if name not in self.listed and name not in new)
+        return folder
+
+    def check_cached(self) -> None:
+        """Compare the checkpoint's files that are in the cache with their listed digests.
+
+        Raises UnreadableError for other bytes.
+        """
+        paths = {name: self.path(name) for name in readable_files(self, self.sizes)}
+        self._compare({name: path for name, path in paths.items() if path is not None})
+
+    def _compare(self, paths: Mapping[str, Path], new: Sequence[str] = ()) -> None:
+        """Compare files in the cache with their listed digests; others that are `new` are removed.
+
+        Raises UnreadableError for other bytes.
+        """
+        with ThreadPoolExecutor() as pool:
+            tuple(pool.map(lambda name: self._compare_file(name, paths[name], is_new=name in new), paths))
+
+    def _compare_file(self, name: str, path: Path, *, is_new: bool) -> None:
+        if name not in self.listed or is_compared(path):
+            return
+        with open_regular(path) as file:
+            stamp = Stamp.of(os.fstat(file.fileno()))
+            if self.listed.is_same_file(name, file):
+                return compared(path, stamp)
+        where, advice = "in the Hub client's cache", repair(path)
+        if is_new:
+            where, advice = "that came", "it was removed from the cache; run the command again"
+            with suppress(OSError):  # a cache that others share may not be ours to change
+                path.resolve().unlink()
+                path.unlink(missing_ok=True)
+        raise other_bytes(self.request, name, self.listed, advice=advice, where=where)
 
     def _beyond(self, name: str, start: int, stop: int) -> bytes:
         if start == stop <= self.size(name):
@@ -167,7 +196,7 @@ class HubSource:
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
         url = f"{self.request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
         request = replace(self.request, file=name)
-        data = read_range(_client(), request, url, self.headers, (start, stop, self.size(name)))
+        data = read_range(load_client(), request, url, self.headers, (start, stop, self.size(name)))
         if len(data) == self.size(name) and not self.listed.is_same(name, data):
             raise other_bytes(self.request, name, self.listed, advice="run the command again")
         return data
@@ -206,10 +235,10 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
 
     `is_config_enough`: weights that are not in the cache are no error. Raises UnreadableError.
     """
-    client, (repo, revision) = _client(), split_name(text)
+    client, (repo, revision) = load_client(), split_name(text)
     request = HubRequest(text, repo, revision or "main", client.constants.ENDPOINT.rstrip("/"))
     if is_offline():
-        return _cached(request, is_config_enough=is_config_enough)
+        return open_snapshot(request, is_config_enough=is_config_enough)
     if not SHARED.uses:
         return _list(client, request)
     with SHARED.lock:
@@ -239,12 +268,12 @@ def open_cached(text: str) -> FolderSource:
     Raises UnreadableError.
     """
     repo, revision = split_name(text)
-    return _cached(HubRequest(text, repo, revision or "main", ""), is_config_enough=True)
+    return open_snapshot(HubRequest(text, repo, revision or "main", ""), is_config_enough=True)
 
 
 def is_offline() -> bool:
     """Whether the network must not be used: by HF_HUB_OFFLINE or --offline."""
-    return bool(_client().constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in (
+    return bool(load_client().constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in (
         "1",
         "TRUE",
         "YES",
@@ -252,21 +281,10 @@ def is_offline() -> bool:
     )
 
 
-def _client() -> Any:
-    # read when the client is loaded
-    if "huggingface_hub" not in sys.modules:
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import huggingface_hub
-    import huggingface_hub.constants
-    import huggingface_hub.utils
-
-    return huggingface_hub
-
-
 def _headers(request: HubRequest) -> dict[str, str]:
     """Headers of each request: the token from the environment or the client's store, and eaglectl's name."""
     try:
-        headers: dict[str, str] = _client().utils.build_hf_headers(
+        headers: dict[str, str] = load_client().utils.build_hf_headers(
             library_name="eaglectl", library_version=eaglectl.__version__
         )
     except Exception as error:  # its text may hold a secret
@@ -284,112 +302,3 @@ def check_token(token: str) -> None:
         raise UnreadableError(
             "the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again"
         )
-
-
-DOWNLOADS = threading.Lock()
-
-
-def _download(request: HubRequest, commit: str, sizes: Mapping[str, int]) -> FolderSource:
-    client = _client()
-    with DOWNLOADS, _quiet(client), hub_calls(client):
-        try:
-            root = client.snapshot_download(
-                request.repo,
-                revision=commit,
-                allow_patterns=[escape(name) for name in sizes],
-                endpoint=request.endpoint,
-                library_name="eaglectl",
-                library_version=eaglectl.__version__,
-            )
-        except Exception as error:  # of the client, its transport or Xet: the text may hold the token
-            raise _download_error(request, error) from None
-    source = FolderSource(Path(root))
-    _remember(source.root, request.revision, commit)
-    for name, size in sizes.items():
-        if source.size(name) != size:
-            raise UnreadableError(
-                f"{name} of {request.repo} has {source.size(name)} bytes in the Hub client's cache and the"
-                f" Hub lists {size};"
-                f" run `hf download {request.repo} --force-download`"
-            )
-    return source
-
-
-def _remember(snapshot: Path, revision: str, commit: str) -> None:
-    """Record the commit of a revision in the cache, where the client looks it up when it is offline."""
-    refs = snapshot.parent.parent / "refs"
-    # the client looks up commit ids of other Hubs, which are longer than git's SHA-1, as it does branches
-    is_commit = revision == commit and len(commit) == SHA1_DIGITS
-    if is_commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
-        return
-    with suppress(OSError):  # a read-only cache can still be read
-        (refs / revision).parent.mkdir(parents=True, exist_ok=True)
-        # by a rename: another process may read it, or this one end, between the two halves of a write
-        part = (refs / revision).with_name(f".{secrets.token_hex(4)}.part")
-        try:
-            part.write_text(commit, encoding="utf-8")
-            part.replace(refs / revision)
-        finally:
-            part.unlink(missing_ok=True)
-
-
-def _download_error(request: HubRequest, error: BaseException) -> UnreadableError:
-    for cause in (error, error.__cause__, error.__context__):
-        if isinstance(cause, TransferError) and not cause.status:
-            return unreachable(request, f"{cause.how}; files that came whole are kept")
-        if isinstance(cause, TransferError):
-            return refusal(request, cause.status, cause.code, cause.wait)
-        response = getattr(cause, "response", None)
-        if response is not None:
-            code = error_code(str(response.request.url), response.headers.get("X-Error-Code", ""))
-            return refusal(request, response.status_code, code)
-    if is_xet_error(error):
-        return refusal(request, 0, XET_CODE)
-    if isinstance(error, OSError) and error.strerror:
-        return UnreadableError(
-            f"{request.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME moves it"
-        )
-    return unreachable(
-        request, f"did not send all files ({type(error).__name__}); files that came whole are kept"
-    )
-
-
-def _cached(request: HubRequest, *, is_config_enough: bool) -> FolderSource:
-    """Open what the cache holds of a repository, without the network."""
-    client = _client()
-    advice = f"run `hf download {request.repo} --revision {request.revision}` where there is a network"
-    with _quiet(client):
-        try:
-            root = client.snapshot_download(
-                request.repo, revision=request.revision, local_files_only=True, allow_patterns=["config.json"]
-            )
-        except Exception:
-            local = "" if request.text.startswith(SCHEME) else "no such file or folder here, and "
-            raise UnreadableError(
-                f"{request.text}: {local}{request.repo} at {request.revision} is not in the Hub client's"
-                " cache,"
-                f" and this call is offline; {advice}"
-            ) from None
-    source = FolderSource(Path(root))
-    if not is_config_enough and not has_weights(source):
-        raise UnreadableError(
-            f"{request.repo} at {request.revision} is in the Hub client's cache without all of its weights,"
-            f" and this call is offline; {advice}"
-        )
-    return source
-
-
-@contextmanager
-def _quiet(client: Any) -> Iterator[None]:
-    """Silence the client's log, and its progress bars where there is no terminal."""
-    logging, utils = client.utils.logging, client.utils
-    level, had_bars = logging.get_verbosity(), not utils.are_progress_bars_disabled()
-    logging.set_verbosity(logging.CRITICAL)
-    if had_bars and not sys.stderr.isatty():
-        utils.disable_progress_bars()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if had_bars and os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
-            utils.enable_progress_bars()

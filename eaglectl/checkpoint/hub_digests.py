@@ -1,14 +1,16 @@
 """The bytes of a file against what the Hub lists for it: SHA-256 of files in LFS, git's id of the others."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from io import BufferedReader
 
 from eaglectl.checkpoint.hub_errors import HubRequest
 from eaglectl.errors import UnreadableError
 
-BLOCK = 8 << 20
+# bytes that are read at once: they stay in the core's cache while they are hashed
+BLOCK = 1 << 18
 SHA1_DIGITS = 40
 
 
@@ -31,41 +33,45 @@ class ListedDigests:
 
     def is_same(self, name: str, data: bytes) -> bool:
         """Whether bytes are those of the file; True where no digest of it is listed."""
-        return self._matches(name, len(data), lambda update: update(data))
+        return self._matches(name, len(data), [data])
 
-    def is_same_file(self, name: str, path: Path) -> bool:
-        """Whether a file on disk is the listed one. Raises OSError."""
+    def is_same_file(self, name: str, file: BufferedReader) -> bool:
+        """Whether an open file is the listed one. Raises OSError."""
+        return self._matches(name, os.fstat(file.fileno()).st_size, blocks_of(file.fileno()))
 
-        def read(update: Callable[[bytes], None]) -> None:
-            with path.open("rb") as file:
-                while block := file.read(BLOCK):
-                    update(block)
-
-        return self._matches(name, path.stat().st_size, read)
-
-    def _matches(self, name: str, size: int, read: Callable[[Callable[[bytes], None]], None]) -> bool:
+    def _matches(self, name: str, size: int, blocks: Iterable[bytes]) -> bool:
         listed = self.sha256.get(name) or self.git_ids.get(name)
-        if listed is None:
-            return True
-        hashes = [hashlib.sha256()]
-        if name not in self.sha256:
-            # other Hubs give the digest of the bytes where git's has a head before them
-            kind = "sha1" if len(listed) == SHA1_DIGITS else "sha256"
-            plain, git = (hashlib.new(kind, usedforsecurity=False) for _ in range(2))
-            git.update(b"blob %d\0" % size)
-            hashes = [git, plain]
-
-        def update(block: bytes) -> None:
-            for one in hashes:
-                one.update(block)
-
-        read(update)
-        return listed in {one.hexdigest() for one in hashes}
+        return listed is None or has_digest(listed, size, blocks, is_plain=name in self.sha256)
 
 
-def other_bytes(request: HubRequest, name: str, listed: ListedDigests, *, advice: str) -> UnreadableError:
+def has_digest(listed: str, size: int, blocks: Iterable[bytes], *, is_plain: bool = False) -> bool:
+    """Whether a file of `size` bytes has a digest: git's id of it, or, as other Hubs give, that of its bytes.
+
+    `is_plain`: the digest can only be of the bytes, as those of files in LFS.
+    """
+    kind = "sha1" if len(listed) == SHA1_DIGITS else "sha256"
+    hashes = [hashlib.new(kind, usedforsecurity=False)]
+    if not is_plain:  # git has a head before the bytes
+        hashes.append(hashlib.new(kind, b"blob %d\0" % size, usedforsecurity=False))
+    for block in blocks:
+        for digest in hashes:
+            digest.update(block)
+    return listed in {digest.hexdigest() for digest in hashes}
+
+
+def blocks_of(descriptor: int) -> Iterator[bytes]:
+    """The bytes of an open file from its start, whose position stays where it is. Raises OSError."""
+    start = 0
+    while block := os.pread(descriptor, BLOCK, start):
+        yield block
+        start += len(block)
+
+
+def other_bytes(
+    request: HubRequest, name: str, listed: ListedDigests, *, advice: str, where: str = "that came"
+) -> UnreadableError:
     """The error for a file whose bytes are not those that the Hub lists; `advice` is what to do."""
     return UnreadableError(
-        f"{name} of {request.repo}: the bytes that came are not those that the Hub at {request.host} lists"
+        f"{name} of {request.repo}: the bytes {where} are not those that the Hub at {request.host} lists"
         f" ({listed.expected(name)}); {advice}"
     )

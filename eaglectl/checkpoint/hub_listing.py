@@ -100,6 +100,14 @@ def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...
     return tuple(name for name in source.names() if _is_wanted(name, sizes, pickles, shards))
 
 
+def readable_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The same; every file where the weights' index cannot be read, which is for others to report."""
+    try:
+        return checkpoint_files(source, sizes)
+    except UnreadableError:
+        return tuple(sizes)
+
+
 def _is_wanted(name: str, sizes: Mapping[str, int], pickles: tuple[str, ...], shards: set[str]) -> bool:
     if name.endswith(".safetensors"):
         if SINGLE in sizes:

@@ -4,8 +4,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from eaglectl.checkpoint.hub import HubSource, open_hub
+from eaglectl.checkpoint.hub_listing import readable_files
 from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
-from eaglectl.checkpoint.layout import WEIGHT_SUFFIXES
+from eaglectl.checkpoint.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError, UsageError
 
@@ -39,14 +40,40 @@ def open_source(text: str, *, is_config_enough: bool = False) -> FolderSource | 
 
 
 def open_folder(text: str) -> FolderSource:
-    """Open what `text` names on this machine; a Hub repository is downloaded into the Hub client's cache."""
+    """Open what `text` names on this machine; a Hub repository is downloaded into the Hub client's cache.
+
+    The checkpoint's files are compared with their digests where they are in that cache. Raises as
+    `open_source` does, and UnreadableError for files with other bytes.
+    """
     source = open_source(text)
-    return source if isinstance(source, FolderSource) else source.downloaded()
+    if not isinstance(source, FolderSource):
+        return source.downloaded()
+    check_cached(source)
+    return source
 
 
-def on_disk(text: str) -> str:
-    """`text` where it names local files, else the local folder of the Hub repository that it names."""
-    return str(open_folder(text).root) if hub_name(text) else text
+def check_cached(source: FolderSource | HubSource) -> None:
+    """Compare the checkpoint's files with their digests where they are in the Hub client's cache.
+
+    Raises UnreadableError for files with other bytes.
+    """
+    if isinstance(source, HubSource):
+        source.check_cached()
+    elif source.is_cached:
+        sizes = {name: source.size(name) for name in source.names()}
+        source.check_cached((source.only, CONFIG) if source.only else readable_files(source, sizes))
+
+
+def on_disk(text: str, *, is_read: bool = True) -> str:
+    """`text` where it names local files, else the local folder of the Hub repository that it names.
+
+    `is_read` False: only its small files are read, so that no others are compared as `open_folder` does.
+    """
+    if hub_name(text):
+        return str(open_folder(text).root)
+    if is_read and S_ISDIR(_mode(text)):
+        open_folder(text)
+    return text
 
 
 def hub_name(text: str) -> tuple[str, str | None] | None:

@@ -4,33 +4,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.source import FolderSource, check_whole, read_open
 from eaglectl.errors import UnreadableError
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What tells one state of a file from another; times are in nanoseconds."""
-
-    device: int
-    inode: int
-    size: int
-    changed: int
-    status_changed: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> "Stamp":
-        """The stamp of a file's status."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-    def is_same_content(self, other: "Stamp") -> bool:
-        """Whether at most the time of the status differs, which a hard link or permissions change too."""
-        return (self.device, self.inode, self.size, self.changed) == (
-            other.device,
-            other.inode,
-            other.size,
-            other.changed,
-        )
 
 
 @dataclass(slots=True)

@@ -1,6 +1,8 @@
 """A source: named files whose bytes can be read by range. Nothing here knows what the bytes mean."""
 
 import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
@@ -8,8 +10,11 @@ from stat import S_ISREG
 from typing import Protocol
 
 from eaglectl.checkpoint.files import FLAGS, MIB
+from eaglectl.checkpoint.hub_cache import REPOSITORY, check_etag, etag_of, is_blob, is_compared, is_snapshot
 from eaglectl.checkpoint.topics import JSON, UNSAFE
 from eaglectl.errors import UnreadableError
+from eaglectl.progress import notify
+from eaglectl.text import listed
 
 # bytes of a file that is read whole: a config, an index, a tokenizer
 MAX_WHOLE_FILE = 64 * MIB
@@ -53,10 +58,14 @@ class FolderSource:
     def label(self) -> str:
         """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache."""
         root = self.root.resolve()
-        repository = root.parent.parent.name
-        if root.parent.name == "snapshots" and repository.startswith("models--"):
-            return repository.removeprefix("models--").replace("--", "/")
+        if is_snapshot(root):
+            return root.parent.parent.name.removeprefix(REPOSITORY).replace("--", "/")
         return root.name
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the folder is a snapshot in the Hub client's cache."""
+        return is_snapshot(self.root.resolve())
 
     def names(self) -> tuple[str, ...]:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
@@ -87,7 +96,7 @@ class FolderSource:
         ):  # nothing to follow, which takes many calls of the system
             return path
         resolved, root = self._resolved(name), self.root.resolve()
-        if not resolved.is_relative_to(root) and not _in_hub_cache(root, resolved):
+        if not resolved.is_relative_to(root) and not is_blob(root, resolved):
             about = f"{name} is a symbolic link that leaves {self.label}; put the file itself there"
             raise UnreadableError(about, UNSAFE, name)
         if path.exists() and not path.is_file():
@@ -97,16 +106,55 @@ class FolderSource:
     def open_file(self, name: str) -> BufferedReader:
         """A regular file, open for reading: what is opened is looked at, and not what has its name later.
 
+        One of the Hub client's cache is compared with its digest there; a large one by `check_cached` alone.
         Raises UnreadableError.
         """
+        return self._open(name, MAX_WHOLE_FILE)
+
+    def _open(self, name: str, most: int | None = None) -> BufferedReader:
+        """A file, open for reading; one of up to `most` bytes is compared as `open_file` does."""
         try:
             descriptor = os.open(self.path(name), FLAGS)
         except OSError as error:
             raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
-        if not S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not S_ISREG(status.st_mode):
             os.close(descriptor)
             raise self._irregular(name)
-        return os.fdopen(descriptor, "rb")
+        file = os.fdopen(descriptor, "rb")
+        try:
+            if most is None or status.st_size <= most:
+                check_etag(self.root / name, file, f"{name} of {self.label}")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def check_cached(self, names: Iterable[str]) -> None:
+        """Compare files with their digests in the Hub client's cache, where they are in it.
+
+        Raises UnreadableError for other bytes; a notice names files of a snapshot without a digest.
+        """
+        if not self.is_cached:
+            return
+        names = tuple(names)
+
+        def check(name: str) -> None:
+            self._open(name).close()
+
+        with ThreadPoolExecutor() as pool:
+            tuple(pool.map(check, names))
+        if unnamed := [name for name in names if etag_of(self.root / name) is None]:
+            notify(
+                f"{self.label}: the Hub client's cache has no digest of {listed(unnamed)}; their bytes were"
+                " not compared"
+            )
+
+    def uncompared(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the files that are in the Hub client's cache and were not compared with a digest."""
+        if not self.is_cached:
+            return ()
+        return tuple(sorted(name for name in names if not is_compared(self.root / name)))
 
     def _irregular(self, name: str) -> UnreadableError:
         about = f"{name} in {self.label} is not a regular file; put the file itself there"
@@ -168,8 +216,3 @@ def read_open(label: str, name: str, descriptor: int, start: int, stop: int | No
             f"{name} ended at byte {position}; {end} were expected: the file is truncated or being written"
         )
     return b"".join(parts)
-
-
-def _in_hub_cache(root: Path, resolved: Path) -> bool:
-    # the Hub client's cache keeps snapshots/<commit>/<file> as links to ../../blobs/<hash>
-    return root.parent.name == "snapshots" and resolved.is_relative_to(root.parent.parent / "blobs")

@@ -8,7 +8,7 @@ from pathlib import Path
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.opening import open_source
-from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.comparison.comparison import Side
 from eaglectl.comparison.pairing import KnownDigests
 from eaglectl.drafter.drafter import Drafter, Target
@@ -136,9 +136,11 @@ def _sha256(path: Path) -> str:
 def with_files(checkpoint: Checkpoint, needed: Collection[str]) -> Checkpoint:
     """The checkpoint with its weight files in `needed` on this machine; the Hub's are downloaded.
 
-    Raises UnreadableError.
+    Raises UnreadableError, also for files in the Hub client's cache that are not what was downloaded.
     """
     source = checkpoint.source
+    if isinstance(source, FolderSource):
+        source.check_cached(needed)
     if not isinstance(source, HubSource) or not needed:
         return checkpoint
     without = set(checkpoint.weight_files) - set(needed)

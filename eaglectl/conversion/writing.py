@@ -10,10 +10,11 @@ from typing import Any
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, tensor_ranges
+from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
-from eaglectl.checkpoint.pinned import PinnedSource, Stamp, changed
+from eaglectl.checkpoint.pinned import PinnedSource, changed
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed

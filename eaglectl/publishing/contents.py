@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglectl.checkpoint.hub_cache import is_blob
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 
@@ -81,5 +82,4 @@ def _is_of_hub_cache(source: FolderSource, name: str) -> bool:
         path, root = source.path(name), source.root.resolve()
     except UnreadableError:
         return False
-    is_file = path.is_file() and path.resolve().is_relative_to(root.parent.parent / "blobs")
-    return is_file and root.parent.name == "snapshots"
+    return path.is_file() and is_blob(root, path.resolve())

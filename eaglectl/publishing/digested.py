@@ -4,19 +4,18 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from io import BufferedReader
 from typing import Protocol
 
 from eaglectl.checkpoint.digests import HEADER_KEY, Digests, RangeDigests, tensor_ranges
 from eaglectl.checkpoint.header import header_length, parse_header
 from eaglectl.checkpoint.hub import HubSource
+from eaglectl.checkpoint.hub_digests import blocks_of, has_digest
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter
 from eaglectl.publishing.contents import is_bookkeeping, read_contents
 from eaglectl.publishing.stated import Tensors
-
-BLOCK = 8 << 20
 
 
 class VerifiedFiles(Protocol):
@@ -51,10 +50,21 @@ class VerifiedFiles(Protocol):
         """
 
 
+class _UncomparedSource(FolderSource):
+    """A folder whose files are as they are: what they should be is for the lists to state."""
+
+    __slots__ = ()
+
+    def open_file(self, name: str) -> BufferedReader:
+        """A file, open for reading. Raises UnreadableError."""
+        return self._open(name, 0)
+
+
 class FolderFiles:
     """The files below a folder; `digests` are threads that hash them."""
 
     def __init__(self, source: FolderSource, digests: Digests, counter: ByteCounter) -> None:
+        source = _UncomparedSource(source.root)
         contents = read_contents(source)
         self.names = contents.files
         self.irregular: Mapping[str, str] = contents.irregular
@@ -93,7 +103,7 @@ class FolderFiles:
         """Whether git's name of a file is this one."""
         with self.source.open_file(name) as file:
             size = os.fstat(file.fileno()).st_size
-            return _is_git_id(iter(partial(file.read, BLOCK), b""), size, listed)
+            return has_digest(listed, size, blocks_of(file.fileno()))
 
     def tensors(self, name: str) -> Tensors:
         """The digests of a weight file by parts."""
@@ -150,14 +160,3 @@ class HubFiles:
     def tensors(self, name: str) -> Tensors | None:
         """None: tensors of a repository are not read."""
         return None
-
-
-def _is_git_id(blocks: Iterable[bytes], size: int, listed: str) -> bool:
-    """Whether a file of `size` bytes has this git id; some Hubs list the digest without git's head."""
-    kind = "sha256" if len(listed) == 64 else "sha1"
-    plain, git = (hashlib.new(kind, usedforsecurity=False) for _ in range(2))
-    git.update(b"blob %d\0" % size)
-    for block in blocks:
-        plain.update(block)
-        git.update(block)
-    return listed in (git.hexdigest(), plain.hexdigest())

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.layout import NOT_WEIGHTS
-from eaglectl.checkpoint.pinned import Stamp
 from eaglectl.checkpoint.source import FolderSource, read_open
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.progress import ByteCounter, OnProgress
@@ -96,6 +96,7 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
 
 def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None]) -> UploadFile:
     path = source.path(name)
+    source.check_cached([name])
     with source.open_file(name) as file:
         stamp = Stamp.of(os.fstat(file.fileno()))
         if stamp.size <= MAX_KEPT:

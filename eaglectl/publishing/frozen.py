@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from os import fstat
 
-from eaglectl.checkpoint.pinned import Stamp
+from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.source import FolderSource, read_open
 from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.progress import OnProgress

@@ -218,7 +218,7 @@ def _weights(inspection: Inspection) -> str:
 
 def _read_parts(inspection: Inspection) -> str:
     """What the Hub's digests do not show, as only parts of files were read."""
-    return "; headers read from the Hub, which no digest covers" if inspection.unchecked else ""
+    return "; headers read from the Hub or its cache, which no digest covers" if inspection.unchecked else ""
 
 
 def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]:

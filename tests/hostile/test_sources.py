@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import hub
+from eaglectl.checkpoint import hub_download
 from eaglectl.checkpoint import source as sources
 from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.source import MAX_WHOLE_FILE, FolderSource
@@ -256,7 +256,7 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
 ) -> None:
     snapshot = tmp_path / "snapshots/abc"
     snapshot.mkdir(parents=True)
-    hub._remember(snapshot, "main", "abc")
+    hub_download.remember(snapshot, "main", "abc")
     ref = tmp_path / "refs/main"
     assert ref.read_text(encoding="utf-8") == "abc"
     really = Path.write_text
@@ -266,6 +266,6 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", half)
-    hub._remember(snapshot, "main", "def")
+    hub_download.remember(snapshot, "main", "def")
     assert ref.read_text(encoding="utf-8") == "abc"
     assert list(ref.parent.iterdir()) == [ref]

@@ -1,0 +1,81 @@
+"""Files in the Hub client's cache, compared with the digests that the cache names them by.
+
+A snapshot's files are links, snapshots/COMMIT/FILE to blobs/ETAG, and the Hub's etags are digests: SHA-256 of
+files in LFS, git's id of the others. Newer clients make blobs/ETAG a link too, into a store that the
+repositories share, where files that came by Xet lie under names that say nothing of their bytes.
+"""
+
+import os
+import re
+from io import BufferedReader
+from pathlib import Path
+from shlex import quote
+
+from eaglectl.checkpoint.files import Stamp
+from eaglectl.checkpoint.hub_digests import blocks_of, has_digest
+from eaglectl.errors import UnreadableError
+
+ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+REPOSITORY, SNAPSHOTS, BLOBS = "models--", "snapshots", "blobs"
+# larger files are kept in LFS
+MAX_OUTSIDE_LFS = 16 << 20
+# files that had the digest when they were last read, and their state at the time
+COMPARED: dict[Path, Stamp] = {}
+
+
+def is_snapshot(root: Path) -> bool:
+    """Whether a folder, without links in its path, is a snapshot in the cache."""
+    return root.parent.name == SNAPSHOTS and root.parent.parent.name.startswith(REPOSITORY)
+
+
+def is_blob(root: Path, path: Path) -> bool:
+    """Whether a file is a blob of a snapshot's repository, or of the store that repositories share.
+
+    Both paths are without links.
+    """
+    places = (root.parent.parent / BLOBS, root.parent.parent.parent / BLOBS)
+    return is_snapshot(root) and any(path.is_relative_to(place) for place in places)
+
+
+def etag_of(path: Path) -> str | None:
+    """The digest that a snapshot's file is named by; None where its name is none, or it is no such file."""
+    try:
+        blob = Path(os.path.normpath(path.parent.resolve() / path.readlink()))
+    except OSError:
+        return None
+    is_of_cache = blob.parent.name == BLOBS and blob.parent.parent.name.startswith(REPOSITORY)
+    return blob.name if is_of_cache and ETAG.fullmatch(blob.name) else None
+
+
+def is_compared(path: Path) -> bool:
+    """Whether a file was compared with its digest and is as it was then."""
+    path = path.resolve()
+    return path in COMPARED and COMPARED[path] == Stamp.of(path.stat())
+
+
+def compared(path: Path, stamp: Stamp) -> None:
+    """Record that a file had its digest while it had this stamp."""
+    COMPARED[path.resolve()] = stamp
+
+
+def check_etag(path: Path, file: BufferedReader, what: str) -> None:
+    """Compare an open file with the digest that it is named by, if any; once, as long as it stays as it is.
+
+    `what` names the file in the error. Raises UnreadableError for other bytes.
+    """
+    etag, status = etag_of(path), os.fstat(file.fileno())
+    stamp = Stamp.of(status)
+    if etag is None or COMPARED.get(path.resolve()) == stamp:
+        return
+    is_plain = len(etag) == 64 and status.st_size > MAX_OUTSIDE_LFS
+    if not has_digest(etag, status.st_size, blocks_of(file.fileno()), is_plain=is_plain):
+        raise UnreadableError(
+            f"{what} is in the Hub client's cache with other bytes than its name there says"
+            f" ({etag[:12]}...): it was changed or damaged; {repair(path)}"
+        )
+    compared(path, stamp)
+
+
+def repair(path: Path) -> str:
+    """The advice for a file of the cache that has other bytes than it should have."""
+    return f"run `rm {quote(str(path.resolve()))}`, and the command again, which downloads the file"
