@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,25 @@ def errors() -> str:
     return "\n".join(rows)
 
 
+def verdicts() -> str:
+    """Every enum with its members."""
+    rows = ["| enum | | members |", "|---|---|---|"]
+    for name, item in _public().items():
+        if isinstance(item, type) and issubclass(item, StrEnum):
+            members = ", ".join(f'`{member.name}` "{member}"' for member in item)
+            rows.append(f"| `{name}` | {_first_line(item)} | {members} |")
+    return "\n".join(rows)
+
+
 def _is_given(name: str) -> bool:
     """Whether a caller makes it: options, answers, places and keys."""
     return name.endswith(("Options", "Answers")) or name in ("Destination", "Signer", "SigningKey", "Policy")
 
 
-TABLES = {"functions": functions, "options": options, "results": results, "errors": errors}
+TABLES = {
+    "functions": functions,
+    "options": options,
+    "results": results,
+    "verdicts": verdicts,
+    "errors": errors,
+}

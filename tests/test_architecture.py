@@ -21,6 +21,7 @@ PACKAGES = (
     "text",
     "errors",
     "progress",
+    "verdicts",
     "checkpoint",
     "drafter",
     "formats",

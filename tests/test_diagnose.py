@@ -277,7 +277,7 @@ ENGINE = {
         "engine",
     ),
     "level": (lambda run: replace(run, resolved={"unfilled": []}), "healthy", "healthy"),
-    "no run": (not_there, "no-engine", "could not look"),
+    "no run": (not_there, "no-engine", "could-not-look"),
 }
 
 
@@ -393,7 +393,7 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
     broken = fault.apply(good["eagle3"], tmp_path / "broken")
     done = call("diagnose", broken, "--target", TARGET, "--device", "cpu")
     assert done.code == 1
-    assert done.out.startswith("FILE  ")
+    assert done.out.startswith("file  ")
     assert "EGL310 d2t-missing" in done.out
     assert "next: eaglectl validate" in done.out
     document = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--json").document
@@ -403,7 +403,7 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
 def test_every_word_of_the_screen_is_on_the_page(healthy: Diagnosis) -> None:
     page = read_page(api.render_page(healthy))
     assert screen(lambda console: print_diagnosis(console, healthy)) - {f"{healthy.source}:"} <= page.words
-    assert page.title.startswith("HEALTHY: ")
+    assert page.title.startswith("healthy: ")
     readings, positions = len(healthy.evidence.reference.variants), len(healthy.evidence.layers.by_position)  # type: ignore[union-attr]
     assert page.tags.count("svg") == 3 + readings + 5 + positions
 
@@ -432,7 +432,7 @@ def test_the_command_writes_its_page(good: dict[str, Path], tmp_path: Path) -> N
     broken, page = fault.apply(good["eagle3"], tmp_path / "broken"), tmp_path / "page.html"
     done = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--page", page)
     assert done.code == 1
-    assert read_page(page.read_text()).title.startswith("FILE: ")
+    assert read_page(page.read_text()).title.startswith("file: ")
     refused = call("diagnose", broken, "--target", TARGET, "--page", broken / "config.json")
     assert refused.code == 2 and "is no page" in refused.err
 

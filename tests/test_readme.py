@@ -207,8 +207,22 @@ def test_the_script_of_the_api_page_inspects_validates_measures_and_plans(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     exec(compile(scripts()[0], "api.md", "exec"), {})
     first, *files = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"pass \S+ Estimate\(.*\)", first)
+    assert first == "planned"
     assert {"README.md", "config.json", "eaglectl.json", "model.safetensors"} <= set(files)
+
+
+def test_the_script_of_the_api_page_has_fifteen_lines() -> None:
+    assert len(scripts()[0].splitlines()) <= 15
+
+
+def test_the_script_of_the_api_page_stops_at_what_an_engine_reads_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-drafter").symlink_to(ROOT / "fixtures/producers/specforge/gqa-ids")
+    (tmp_path / "my-target").symlink_to(ROOT / "fixtures/target")
+    with pytest.raises(SystemExit, match="not served as trained; run: eaglectl convert my-drafter"):
+        exec(compile(scripts()[0], "api.md", "exec"), {})
 
 
 def test_the_script_of_the_api_page_ends_with_the_kind_of_an_error(

@@ -171,7 +171,7 @@ def test_the_screen_says_the_verdict_first(
         "reference",
     ]
     assert run(given) == 1
-    assert capsys.readouterr().out.startswith("FAIL  eagle3.1: acceptance length 1.")
+    assert capsys.readouterr().out.startswith("fail  eagle3.1: acceptance length 1.")
 
 
 @pytest.mark.parametrize(

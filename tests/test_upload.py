@@ -104,7 +104,7 @@ def test_the_same_files_are_not_proposed_twice(hub: LoopbackHub, folder: Path) -
     assert call("upload", folder, NAME).code == 0
     again = call("upload", folder, NAME)
     assert (again.code, len(repo.pulls)) == (0, 1)
-    assert "nothing to do" in again.out and "refs/pr/1" in again.out
+    assert "nothing-to-do: " in again.out and "refs/pr/1" in again.out
 
 
 def test_a_direct_commit_is_verified_and_then_tagged(hub: LoopbackHub, folder: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_same_content_is_nothing_to_do(hub: LoopbackHub, folder: Path) -> No
     head, count = repo.head(), len(hub.requests)
     again = call("upload", folder, NAME, "--direct")
     assert (again.code, repo.head()) == (0, head)
-    assert "nothing to do" in again.out
+    assert "nothing-to-do: " in again.out
     assert not [
         request
         for request in hub.requests[count:]

@@ -16,6 +16,7 @@ from eaglectl.acceptance.sensitivity import LEAST_PROMPTS, Variant
 from eaglectl.text import listed
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.verdicts import changes_serving
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome
 
 # a drafter is called weak where its first draft token is accepted in less than half of drafts
 WEAK_POSITION_0 = 0.5
@@ -95,7 +96,7 @@ def _unsettled(variants: Sequence[Variant]) -> NotLooked | None:
         return NotLooked("no reading was tried")
     if (prompts := variants[0].measured.prompts) < LEAST_PROMPTS:
         return NotLooked(f"{prompts} prompts show no reading to be better; {LEAST_PROMPTS} or more can")
-    few = [variant for variant in variants if variant.outcome == "too few prompts"]
+    few = [variant for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
     return NotLooked(f"too few prompts to tell of {listed(variant.name for variant in few)}") if few else None
 
 
@@ -179,11 +180,11 @@ def _engine_fact(evidence: Evidence) -> Shown | NotLooked | None:
     releases = evidence.validated.releases
     if not releases:
         return NotLooked("which releases the server has is not asked; validate --engine takes one")
-    failed = [verdict for verdict in releases if verdict.outcome == "fail"]
+    failed = [verdict for verdict in releases if verdict.outcome == CheckVerdict.FAIL]
     if _is_level(evidence):
         return None
     if not failed:
-        is_open = any(verdict.outcome == "could-not-look" for verdict in releases)
+        is_open = any(verdict.outcome == CheckVerdict.COULD_NOT_LOOK for verdict in releases)
         return NotLooked("its verdict is open: see `validate --engine`") if is_open else None
     last = failed[-1]
     words = f"{last.engine} {last.release} does not serve it as trained: {'; '.join(last.reasons)}"
@@ -276,7 +277,7 @@ def _open_reading(evidence: Evidence) -> Variant | None:
     open_ones = [
         variant
         for variant in variants
-        if variant.outcome == "too few prompts"
+        if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS
         and variant.prompts_needed is not None
         and variant.prompts_needed <= MOST_TIMES * variant.measured.prompts
     ]
@@ -431,7 +432,7 @@ def _not_found(evidence: Evidence) -> Shown:
 CAUSES: tuple[Cause, ...] = (
     Cause(
         "other-target",
-        "pair",
+        DiagnosisEnding.PAIR,
         "reading",
         "a target of other shapes or another vocabulary",
         "errors of `validate` on the target (EGL7xx)",
@@ -440,7 +441,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "file-rule",
-        "file",
+        DiagnosisEnding.FILE,
         "reading",
         "a file that contradicts itself or misses tensors",
         "errors of `validate` that change what every engine serves",
@@ -449,7 +450,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "refused",
-        "file",
+        DiagnosisEnding.FILE,
         "reference",
         "a file that is not read without an answer",
         "whether the reference refuses the drafter",
@@ -458,7 +459,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "no-reference",
-        "could not look",
+        DiagnosisEnding.COULD_NOT_LOOK,
         "reference",
         "no run of the reference",
         "whether the target, its weights, torch and the prompts are there",
@@ -467,7 +468,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "other-reading",
-        "file",
+        DiagnosisEnding.FILE,
         "reference",
         "a file whose tensors or switches mean something else",
         "the sensitivity probe: whether another reading drafts better by 3 % beyond chance",
@@ -476,7 +477,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "other-layers",
-        "file",
+        DiagnosisEnding.FILE,
         "reference",
         "other aux layers than the file states",
         "other boundaries of the target, moved one by one while first draft tokens get better on half of the"
@@ -486,7 +487,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "past-positions",
-        "prompts",
+        DiagnosisEnding.PROMPTS,
         "reference",
         "texts longer than it was trained on",
         "where first draft tokens stop being right, and drafts past max_position_embeddings",
@@ -495,7 +496,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "engine-refuses",
-        "engine",
+        DiagnosisEnding.ENGINE,
         "engine",
         "an engine that refuses the drafter",
         "the run in the engine",
@@ -504,7 +505,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "engine-setting",
-        "engine",
+        DiagnosisEnding.ENGINE,
         "engine",
         "an engine that uses other settings than the file means",
         "norm switches and aux layers that the engine resolved",
@@ -513,7 +514,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "engine-unfilled",
-        "engine",
+        DiagnosisEnding.ENGINE,
         "engine",
         "parameters that the engine leaves unfilled",
         "the parameters that no tensor of the file fills",
@@ -522,7 +523,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "engine-fact",
-        "engine",
+        DiagnosisEnding.ENGINE,
         "engine",
         "a release that is known not to serve it as trained",
         "what this release is known to do with such a file, unless its own run shows no loss",
@@ -531,7 +532,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "engine-lower",
-        "engine",
+        DiagnosisEnding.ENGINE,
         "engine",
         "an engine that computes something else",
         "acceptance in the engine over that in the reference, on the same prompts",
@@ -540,7 +541,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "too-few",
-        "could not look",
+        DiagnosisEnding.COULD_NOT_LOOK,
         "measured",
         "too few prompts",
         "numbers of prompts and drafts, and intervals that hold both answers",
@@ -549,7 +550,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "sampling",
-        "prompts",
+        DiagnosisEnding.PROMPTS,
         "measured",
         "sampling",
         "acceptance at `--temperature` below that at 0",
@@ -558,7 +559,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "template",
-        "prompts",
+        DiagnosisEnding.PROMPTS,
         "measured",
         "prompts without the chat template",
         "plain prompts again, through the target's chat template",
@@ -567,7 +568,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "one-set",
-        "prompts",
+        DiagnosisEnding.PROMPTS,
         "measured",
         "one kind of prompts",
         "sets of prompts on which it is weak, beside one on which it is not",
@@ -576,7 +577,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "other-revision",
-        "pair",
+        DiagnosisEnding.PAIR,
         "measured",
         "another revision of the target",
         "low acceptance, and an embedding that is not the target's (EGL704)",
@@ -585,7 +586,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "quantised-target",
-        "pair",
+        DiagnosisEnding.PAIR,
         "measured",
         "a quantised target",
         "low acceptance, and a target with quantization_config",
@@ -594,7 +595,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "untrained",
-        "training",
+        DiagnosisEnding.TRAINING,
         "measured",
         "a drafter that was not trained",
         "low acceptance, and tensors as initialised (EGL207)",
@@ -603,7 +604,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "weak",
-        "training",
+        DiagnosisEnding.TRAINING,
         "measured",
         "too little training",
         "position 0 accepted in less than half of drafts, with nothing else found",
@@ -612,7 +613,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "no-engine",
-        "could not look",
+        DiagnosisEnding.COULD_NOT_LOOK,
         "measured",
         "no run of the engine",
         "whether the engine that was asked for ran",
@@ -621,7 +622,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "healthy",
-        "healthy",
+        DiagnosisEnding.HEALTHY,
         "measured",
         "nothing wrong",
         "acceptance that is not low",
@@ -630,7 +631,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "not-found",
-        "not found",
+        DiagnosisEnding.NOT_FOUND,
         "measured",
         "no cause found",
         "what remains",

@@ -7,10 +7,15 @@ from typing import Literal
 from eaglectl.acceptance.layers import LayerSearch
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.validation.judge import Report
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 
-Ending = Literal["file", "engine", "pair", "prompts", "training", "healthy", "not found", "could not look"]
 Stage = Literal["reading", "reference", "engine", "measured"]
 STAGES: tuple[Stage, ...] = ("reading", "reference", "engine", "measured")
+# of all other endings it is FAIL
+VERDICTS: Mapping[DiagnosisEnding, CheckVerdict] = {
+    DiagnosisEnding.HEALTHY: CheckVerdict.PASS,
+    DiagnosisEnding.COULD_NOT_LOOK: CheckVerdict.COULD_NOT_LOOK,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Cause:
     """
 
     id: str
-    ending: Ending
+    ending: DiagnosisEnding
     stage: Stage
     title: str
     how: str
@@ -89,7 +94,7 @@ class Diagnosis:
     source: str
     target: str
     cause: str
-    ending: Ending
+    ending: DiagnosisEnding
     title: str
     words: str
     commands: tuple[str, ...]
@@ -98,9 +103,9 @@ class Diagnosis:
     evidence: Evidence = field(repr=False)
 
     @property
-    def verdict(self) -> str:
-        """ "pass" for healthy, "could-not-look", or "fail" for a cause and for none that was found."""
-        return {"healthy": "pass", "could not look": "could-not-look"}.get(self.ending, "fail")
+    def verdict(self) -> CheckVerdict:
+        """PASS for HEALTHY, COULD_NOT_LOOK, or FAIL for a cause and for none that was found."""
+        return VERDICTS.get(self.ending, CheckVerdict.FAIL)
 
 
 def causes_of(causes: Iterable[Cause], stage: Stage) -> tuple[Cause, ...]:
@@ -157,4 +162,4 @@ def conclude(walk: Walk, causes: Sequence[Cause], evidence: Evidence, source: st
 
 def is_fault(cause: Cause) -> bool:
     """Whether a cause is of low acceptance, and not another end of the tree."""
-    return cause.ending not in ("healthy", "not found", "could not look")
+    return cause.ending not in (*VERDICTS, DiagnosisEnding.NOT_FOUND)

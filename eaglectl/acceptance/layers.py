@@ -17,6 +17,7 @@ from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
+from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.teacher_forcing import ForcedBatch
@@ -134,7 +135,9 @@ def _judged(
     variant = Variant(
         f"aux boundaries {text}", f"--aux-layers {text}", measure(own), compared, is_verified=True
     )
-    return replace(variant, outcome="better" if compared.low > 1 else "too few prompts")
+    return replace(
+        variant, outcome=ReadingOutcome.BETTER if compared.low > 1 else ReadingOutcome.TOO_FEW_PROMPTS
+    )
 
 
 class _Slots:

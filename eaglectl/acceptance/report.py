@@ -19,6 +19,7 @@ from eaglectl.acceptance.measurement import (
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
+from eaglectl.verdicts import CheckVerdict, ReadingOutcome
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
 MAX_REGRESSION = 0.97
@@ -28,8 +29,8 @@ MAX_REGRESSION = 0.97
 class SmokeReport:
     """What one drafter did on one engine.
 
-    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict "fail",
-    `gaps` those for "could-not-look". `choice` is where the prompts are from. `variants` (of
+    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict FAIL,
+    `gaps` those for COULD_NOT_LOOK. `choice` is where the prompts are from. `variants` (of
     `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
     and weights.
     `trust_remote_code`: the target's own code was allowed to run.
@@ -58,24 +59,28 @@ class SmokeReport:
     probed: Sensitivity | None = None
 
     @property
-    def verdict(self) -> str:
-        """ "fail", "could-not-look" where too little was measured for another verdict, or "pass"."""
+    def verdict(self) -> CheckVerdict:
+        """FAIL, COULD_NOT_LOOK where too little was measured for another verdict, or PASS."""
         if self.failures or (self.against and self.against.failures):
-            return "fail"
-        return "could-not-look" if self.gaps or (self.against and self.against.gaps) else "pass"
+            return CheckVerdict.FAIL
+        return (
+            CheckVerdict.COULD_NOT_LOOK
+            if self.gaps or (self.against and self.against.gaps)
+            else CheckVerdict.PASS
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SetRatio:
     """The first drafter's acceptance length over the second's on one set of prompts.
 
-    `outcome`: "pass", "fail" or "could-not-look"; `reason` where it is not "pass".
+    `reason` says why the outcome is not PASS.
     """
 
     name: str
     prompts: int
     ratio: Estimate
-    outcome: str
+    outcome: CheckVerdict
     reason: str = ""
 
 
@@ -96,12 +101,12 @@ class DrafterComparison:
     @property
     def failures(self) -> tuple[str, ...]:
         """Why the first drafter is not shown to be as good as the second."""
-        return tuple(part.reason for part in self.sets if part.outcome == "fail")
+        return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.FAIL)
 
     @property
     def gaps(self) -> tuple[str, ...]:
         """Where there are too few prompts to tell."""
-        return tuple(part.reason for part in self.sets if part.outcome == "could-not-look")
+        return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.COULD_NOT_LOOK)
 
 
 def make_report(
@@ -174,13 +179,13 @@ def _doubtful(probed: Sensitivity) -> Iterator[str]:
     for variant in probed.variants:
         gain = f"{variant.name} drafts better by x{variant.ratio.value:.3f}"
         match variant.outcome:
-            case "slightly better":
+            case ReadingOutcome.SLIGHTLY_BETTER:
                 yield f"{gain}, beyond chance and less than the x{LEAST_GAIN:g} that is named"
-            case "too few prompts":
+            case ReadingOutcome.TOO_FEW_PROMPTS:
                 needed = variant.prompts_needed
                 wanted = f"give about {needed}" if needed else "give more"
                 yield f"{gain}, which {variant.measured.prompts} prompts cannot tell from chance: {wanted}"
-            case "late positions only":
+            case ReadingOutcome.LATE_POSITIONS_ONLY:
                 yield f"{gain} at late positions alone, so that it is not named"
 
 
@@ -199,23 +204,25 @@ def _set_ratio(
     if not all(any(result.drafts for result in side) for side in (results, baseline)):
         whole = 1.0 + len(results[0].accepted)
         reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
-        return SetRatio(name, count, Estimate(1.0, 1 / whole, whole), "could-not-look", reason)
+        return SetRatio(name, count, Estimate(1.0, 1 / whole, whole), CheckVerdict.COULD_NOT_LOOK, reason)
     estimate = ratio(results, baseline)
     where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
     if estimate.high < least:
-        return SetRatio(name, count, estimate, "fail", f"{where} is below --max-regression {least:g}")
+        return SetRatio(
+            name, count, estimate, CheckVerdict.FAIL, f"{where} is below --max-regression {least:g}"
+        )
     if count < FEWEST_PROMPTS or (estimate.low < least and count < ENOUGH_PROMPTS):
         # the interval of a prompt or two says nothing of how many are needed
         found = prompts_to_reach(estimate, least, count) if count >= FEWEST_PROMPTS else None
         needed = max(found or 0, ENOUGH_PROMPTS)
         reason = f"{where}, prompts: {count}, cannot tell; give {needed} or more of this set"
-        return SetRatio(name, count, estimate, "could-not-look", reason)
+        return SetRatio(name, count, estimate, CheckVerdict.COULD_NOT_LOOK, reason)
     if estimate.low >= least:
-        return SetRatio(name, count, estimate, "pass")
+        return SetRatio(name, count, estimate, CheckVerdict.PASS)
     reason = f"{where} is not shown to reach --max-regression {least:g}: its lower bound must"
     if enough := prompts_to_reach(estimate, least, count):
         reason += f" (about {enough} prompts of this set would show it, if the ratio stays)"
-    return SetRatio(name, count, estimate, "fail", reason)
+    return SetRatio(name, count, estimate, CheckVerdict.FAIL, reason)
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:

@@ -6,7 +6,7 @@ Those that win are then run by draft-and-verify.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,12 @@ from eaglectl.acceptance.significance import LEVEL, gain_effect, gain_p_value, h
 from eaglectl.acceptance.stage import Stage
 from eaglectl.errors import RefusedError
 from eaglectl.progress import Progress
+from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.teacher_forcing import ForcedBatch
 
-Outcome = Literal["better", "slightly better", "too few prompts", "late positions only", "no better"]
 Integers = npt.NDArray[np.int64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
@@ -51,14 +51,14 @@ class Variant:
     measured: Measurement
     ratio: Estimate
     p_value: float = 1.0
-    outcome: Outcome = "no better"
+    outcome: ReadingOutcome = ReadingOutcome.NO_BETTER
     prompts_needed: int | None = None
     is_verified: bool = False
 
     @property
     def is_better(self) -> bool:
         """Whether it drafts better than the stated way, beyond chance and by what matters."""
-        return self.outcome == "better"
+        return self.outcome == ReadingOutcome.BETTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,13 @@ def _judged(variant: Variant, gains: npt.NDArray[np.float64], tries: int) -> Var
         return variant
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
     if variant.ratio.value < LEAST_GAIN:
-        return replace(variant, outcome="slightly better") if is_sure else variant
+        return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_sure else variant
     if is_sure:
-        return replace(variant, outcome="better")
+        return replace(variant, outcome=ReadingOutcome.BETTER)
     needed = prompts_needed(gain_effect(gains) or 0.0, LEVEL / tries)
     if needed is not None:
         needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
-    return replace(variant, outcome="too few prompts", prompts_needed=needed)
+    return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
 
 
 def _verified(
@@ -192,7 +192,7 @@ class _FirstPass:
     def verify(self, variant: Variant, candidate: Candidate) -> Variant:
         """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
         if self.fall is not None and not self._is_better_below(candidate, self.fall.position):
-            return replace(variant, outcome="late positions only")
+            return replace(variant, outcome=ReadingOutcome.LATE_POSITIONS_ONLY)
         job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
         room = self.limit - job.max_tokens - job.k
         kept = [index for index, text in enumerate(texts) if len(text) <= room]
@@ -200,7 +200,7 @@ class _FirstPass:
             return variant
         results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
         compared = ratio(results, [self.stated[index] for index in kept])
-        outcome: Outcome = "better" if compared.value >= LEAST_GAIN else "slightly better"
+        outcome = ReadingOutcome.BETTER if compared.value >= LEAST_GAIN else ReadingOutcome.SLIGHTLY_BETTER
         measured = measure(results)
         return replace(variant, measured=measured, ratio=compared, outcome=outcome, is_verified=True)
 

@@ -65,30 +65,51 @@ if TYPE_CHECKING:
     from eaglectl.validation.judge import Report as Report
     from eaglectl.validation.policy import Policy as Policy
     from eaglectl.validation.policy_file import read_policy as read_policy
+    from eaglectl.verdicts import CheckVerdict as CheckVerdict
+    from eaglectl.verdicts import DiagnosisEnding as DiagnosisEnding
+    from eaglectl.verdicts import DiffVerdict as DiffVerdict
+    from eaglectl.verdicts import FactState as FactState
+    from eaglectl.verdicts import FileChange as FileChange
+    from eaglectl.verdicts import FileState as FileState
+    from eaglectl.verdicts import ReadingOutcome as ReadingOutcome
+    from eaglectl.verdicts import ServedAs as ServedAs
+    from eaglectl.verdicts import SignatureState as SignatureState
+    from eaglectl.verdicts import TensorState as TensorState
+    from eaglectl.verdicts import UploadOutcome as UploadOutcome
+    from eaglectl.verdicts import VerifyVerdict as VerifyVerdict
 
 # the module of each public name, below eaglectl
 MODULES: Mapping[str, str] = {
     "Answers": "formats.format",
     "CalibrateOptions": "api.calibrating",
     "CardAnswers": "publishing.card",
+    "CheckVerdict": "verdicts",
     "Comparison": "comparison.comparison",
     "Conversion": "results",
     "ConvertOptions": "api.converting",
     "Destination": "publishing.plan",
     "DiagnoseOptions": "api.diagnosing",
     "Diagnosis": "acceptance.diagnosis",
+    "DiagnosisEnding": "verdicts",
     "DiffOptions": "api.comparing",
+    "DiffVerdict": "verdicts",
     "EaglectlError": "errors",
+    "FactState": "verdicts",
     "FailedSource": "results",
+    "FileChange": "verdicts",
+    "FileState": "verdicts",
     "Finding": "validation.finding",
     "FixResult": "results",
     "Inspection": "results",
     "LoadResult": "acceptance.job",
     "Policy": "validation.policy",
+    "ReadingOutcome": "verdicts",
     "RefusedError": "errors",
     "RemainingFinding": "results",
     "Report": "validation.judge",
     "Scan": "engines.scanner",
+    "ServedAs": "verdicts",
+    "SignatureState": "verdicts",
     "Signer": "publishing.signature",
     "SigningKey": "publishing.signing",
     "SmokeOptions": "api.smoking",
@@ -96,16 +117,19 @@ MODULES: Mapping[str, str] = {
     "Start": "results",
     "Statistics": "conversion.calibration",
     "Target": "drafter.drafter",
+    "TensorState": "verdicts",
     "UnreadableError": "errors",
     "UpgradeOptions": "api.upgrading",
     "Upload": "publishing.upload",
     "UploadOptions": "api.publishing",
+    "UploadOutcome": "verdicts",
     "UploadPlan": "publishing.plan",
     "UsageError": "errors",
     "ValidateOptions": "api.validating",
     "Verdict": "engines.engine",
     "Verification": "publishing.verification",
     "VerifyOptions": "api.publishing",
+    "VerifyVerdict": "verdicts",
     "calibrate": "api.calibrating",
     "check_options": "api.validating",
     "convert": "api.converting",

@@ -26,6 +26,7 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
 from eaglectl.progress import OnProgress
+from eaglectl.verdicts import FactState
 
 # questions that make no fact unknown: both sides ask them
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
@@ -48,7 +49,7 @@ def diff(
 ) -> Comparison:
     """Compare two checkpoints: what they mean, their tensors' data, and how their files are written.
 
-    With `headers_only` the verdict is never "equal". `on_progress` is called with bytes of A.
+    With `headers_only` the verdict is never EQUAL. `on_progress` is called with bytes of A.
     Raises UsageError, and UnreadableError where the two cannot be compared, as for a side that is no drafter.
     """
     options = options or DiffOptions()
@@ -130,4 +131,6 @@ def _vocabulary_size(a: Side, b: Side) -> Fact:
     sizes = [f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)]
     fact = stated_fact(vocabulary.NAME, *sizes)
     is_whole = not a.drafter.has_reduced_vocabulary and not b.drafter.has_reduced_vocabulary
-    return fact if fact.state == "differs" or is_whole else replace(fact, state="not-compared")
+    return (
+        fact if fact.state == FactState.DIFFERS or is_whole else replace(fact, state=FactState.NOT_COMPARED)
+    )

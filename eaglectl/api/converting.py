@@ -27,6 +27,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion
+from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
     from eaglectl.conversion.target_head import TargetHead
@@ -259,7 +260,7 @@ def _differences(
     releases: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
         for verdict in output_verdicts(plan, text):
-            if verdict.outcome != "as trained":
+            if verdict.outcome != ServedAs.AS_TRAINED:
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
                 same.append(verdict.release)
     for (engine, outcome, reasons), same in releases.items():

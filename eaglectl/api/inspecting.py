@@ -26,6 +26,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.results import Inspection
 from eaglectl.validation.judge import errors_for_engines
 from eaglectl.validation.subject import GivenTarget, Subject
+from eaglectl.verdicts import ServedAs
 
 
 def inspect(
@@ -88,9 +89,9 @@ def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _with(errors: tuple[str, ...], verdict: Verdict) -> Verdict:
     """The verdict; no fact shows what the engine does with a checkpoint that validate finds an error in."""
-    if not errors or verdict.outcome != "as trained":
+    if not errors or verdict.outcome != ServedAs.AS_TRAINED:
         return verdict
-    return replace(verdict, outcome="unknown", reasons=errors)
+    return replace(verdict, outcome=ServedAs.UNKNOWN, reasons=errors)
 
 
 def _explained(note: Note, choice: TargetChoice) -> Note:

@@ -46,6 +46,7 @@ from eaglectl.publishing.verification import Expected, Verification, verify_fold
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy, VerifyPolicy
 from eaglectl.validation.policy_file import read_policy
+from eaglectl.verdicts import UploadOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def upload(
     if on_plan:
         on_plan(plan)
     if options.dry_run or remote is None:
-        return Upload(plan, "planned", remote.page if remote else "")
+        return Upload(plan, UploadOutcome.PLANNED, remote.page if remote else "")
     return carry_out(plan, remote, frozen.check_unchanged, on_progress)
 
 

@@ -32,6 +32,7 @@ from eaglectl.publishing.upload import find_proposal
 from eaglectl.reports.json.validate import validate_document
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
+from eaglectl.verdicts import CheckVerdict
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
@@ -58,9 +59,9 @@ def release_policy(policy: Policy) -> Policy:
 
 def check_report(report: Report, folder: str) -> None:
     """Raise RefusedError where validation failed, UnreadableError where it could not judge the folder."""
-    if report.verdict == "pass":
+    if report.verdict == CheckVerdict.PASS:
         return
-    if report.verdict == "could-not-look":
+    if report.verdict == CheckVerdict.COULD_NOT_LOOK:
         raise _not_judged(report, folder)
     errors = [finding for finding in report.findings if finding.severity == "error"] or list(report.findings)
     shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors[:3])
@@ -98,7 +99,7 @@ def served_releases(source: FrozenSource, folder: str, options: ValidateOptions)
     report = judge_source(source, folder, options)
     passed: dict[str, list[str]] = {}
     for verdict in report.releases:
-        if verdict.outcome == "pass":
+        if verdict.outcome == CheckVerdict.PASS:
             passed.setdefault(verdict.engine, []).append(verdict.release)
     return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
 

@@ -6,9 +6,15 @@ import typer
 
 from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Page, Semantics, Target, print_json
 from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.verdicts import DiffVerdict
 
 FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."
-CODES = {"equal": 0, "same-headers": 0, "differs": 1, "could-not-look": 3}
+CODES = {
+    DiffVerdict.EQUAL: 0,
+    DiffVerdict.SAME_HEADERS: 0,
+    DiffVerdict.DIFFERS: 1,
+    DiffVerdict.COULD_NOT_LOOK: 3,
+}
 
 
 def diff_command(

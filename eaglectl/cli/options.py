@@ -5,9 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from eaglectl.terminal import emit, say
+from eaglectl.verdicts import CheckVerdict
 
 # of commands that end with a verdict
-EXIT_CODES = {"pass": 0, "fail": 1, "could-not-look": 3}
+EXIT_CODES = {CheckVerdict.PASS: 0, CheckVerdict.FAIL: 1, CheckVerdict.COULD_NOT_LOOK: 3}
 
 Source = Annotated[
     str,

@@ -18,6 +18,7 @@ from eaglectl.cli.options import (
 from eaglectl.errors import RefusedError
 from eaglectl.progress import Progress
 from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say, secret_prompt
+from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
@@ -165,5 +166,5 @@ def upload_command(
         print_json(upload_document(done))
     else:
         settings.show(lambda console: print_upload(console, done))
-    if done.outcome == "mismatch":
-        raise typer.Exit(EXIT_CODES["fail"])
+    if done.outcome == UploadOutcome.MISMATCH:
+        raise typer.Exit(EXIT_CODES[CheckVerdict.FAIL])

@@ -8,6 +8,7 @@ import typer
 
 from eaglectl.cli.options import Json, print_json
 from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.verdicts import VerifyVerdict
 
 
 def verify_command(
@@ -83,8 +84,8 @@ def verify_command(
         print_json(verify_document(done))
     else:
         settings.show(lambda console: print_verification(console, done))
-    if done.verdict != "equal":
-        raise typer.Exit(1 if done.verdict == "differs" else 3)
+    if done.verdict != VerifyVerdict.EQUAL:
+        raise typer.Exit(1 if done.verdict == VerifyVerdict.DIFFERS else 3)
 
 
 def _outside(folder: Path) -> Path:

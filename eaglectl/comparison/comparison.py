@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
-FactState = Literal["equal", "differs", "unknown", "not-compared"]
-TensorState = Literal["equal", "zeros", "only-a", "only-b", "shape", "dtype", "bytes", "not-compared"]
-Verdict = Literal["equal", "differs", "same-headers", "could-not-look"]
-
-SAME: tuple[TensorState, ...] = ("equal", "zeros", "not-compared")
+SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class TensorPair:
-    """A canonical tensor in A and in B. "zeros": a bias on one side only that adds nothing."""
+    """A canonical tensor in A and in B. ZEROS: a bias on one side only that adds nothing."""
 
     name: str
     state: TensorState
@@ -134,11 +131,11 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> Verdict:
-        """The outcome; "same-headers": nothing differs, and no tensor data was compared."""
+    def verdict(self) -> DiffVerdict:
+        """The outcome; SAME_HEADERS: nothing differs, and no tensor data was compared."""
         states = {fact.state for fact in self.facts}
-        if "differs" in states or any(pair.differs for pair in self.tensors):
-            return "differs"
-        if "unknown" in states:
-            return "could-not-look"
-        return "equal" if self.has_values else "same-headers"
+        if FactState.DIFFERS in states or any(pair.differs for pair in self.tensors):
+            return DiffVerdict.DIFFERS
+        if FactState.UNKNOWN in states:
+            return DiffVerdict.COULD_NOT_LOOK
+        return DiffVerdict.EQUAL if self.has_values else DiffVerdict.SAME_HEADERS

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
-from eaglectl.comparison.comparison import Fact, FactState, Side
+from eaglectl.comparison.comparison import Fact, Side
 from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, sorted_order, to_boundaries
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.reader import MASK_KEYS
+from eaglectl.verdicts import FactState
 
 # defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
 YARN: Mapping[str, float] = {"beta_fast": 32, "beta_slow": 1}
@@ -63,7 +64,7 @@ def _dimensions(a: Drafter, b: Drafter) -> Iterator[Fact]:
 
 def stated_fact(name: str, a: Any, b: Any, why: str = "") -> Fact:
     """A fact that both sides state."""
-    return Fact(name, a, b, "equal" if a == b else "differs", why)
+    return Fact(name, a, b, FactState.EQUAL if a == b else FactState.DIFFERS, why)
 
 
 def _version(a: Drafter, b: Drafter, output: FactState) -> Fact:
@@ -80,8 +81,8 @@ def _norm_output(a: Side, b: Side) -> Fact:
     is_alike = stated[0] == stated[1] and a.drafter.producer == b.drafter.producer
     if value_a is value_b and is_alike:
         why = "neither file says what was trained, and both are written alike"
-        return Fact("norm_output", value_a, value_b, "equal", why)
-    return Fact("norm_output", value_a, value_b, "unknown", _question(a, b, "norm_output"))
+        return Fact("norm_output", value_a, value_b, FactState.EQUAL, why)
+    return Fact("norm_output", value_a, value_b, FactState.UNKNOWN, _question(a, b, "norm_output"))
 
 
 def questions(a: Side, b: Side, subjects: Collection[str]) -> Iterator[str]:
@@ -104,14 +105,14 @@ def _boundaries(a: Side, b: Side) -> Fact:
     if aux_a.boundaries is not None and aux_b.boundaries is not None:
         return stated_fact("boundaries", *values)
     if aux_a.is_default and aux_b.is_default:
-        return Fact("boundaries", *values, "equal")
+        return Fact("boundaries", *values, FactState.EQUAL)
     if a.drafter.producer == b.drafter.producer and _is_written_alike(aux_a, aux_b):
         why = "neither file says what its ids mean, and both are written alike"
-        return Fact("boundaries", *values, "equal", why)
+        return Fact("boundaries", *values, FactState.EQUAL, why)
     if not _may_agree(aux_a, aux_b):
-        return Fact("boundaries", *values, "differs", "in every way of reading them")
+        return Fact("boundaries", *values, FactState.DIFFERS, "in every way of reading them")
     reasons = [_question(a, b, "aux layers")] + [DEPTH] * (aux_a.is_default or aux_b.is_default)
-    return Fact("boundaries", *values, "unknown", "; ".join(filter(None, reasons)))
+    return Fact("boundaries", *values, FactState.UNKNOWN, "; ".join(filter(None, reasons)))
 
 
 def _is_written_alike(a: AuxLayers, b: AuxLayers) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.comparison.comparison import Side, TensorPair, TensorSide, TensorState
+from eaglectl.comparison.comparison import Side, TensorPair, TensorSide
 from eaglectl.comparison.contents import Content, Files
 from eaglectl.comparison.vocabulary import SharedRows
 from eaglectl.conversion.aux_blocks import in_ascending_order
@@ -14,6 +14,7 @@ from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.errors import RefusedError
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.validation.scanning import FLOAT_FORMATS
+from eaglectl.verdicts import TensorState
 
 MAPS = ("d2t", "t2d")  # compared as the tokens that they mean
 HEAD = "lm_head.weight"
@@ -79,7 +80,7 @@ def _is_head(name: str, tensor: Tensor | None, drafter: Drafter) -> bool:
 def _pair_heads(a: Tensor, b: Tensor, rows: SharedRows) -> HeaderPair:
     if not rows.a:
         return HeaderPair(
-            TensorPair(HEAD, "bytes", _side(a), _side(b), remark="no token is in both"), None, None
+            TensorPair(HEAD, TensorState.BYTES, _side(a), _side(b), remark="no token is in both"), None, None
         )
     a, b = a.with_rows(rows.a), b.with_rows(rows.b)
     remark = f"the rows of {len(rows.a)} tokens that are in both"
@@ -92,10 +93,10 @@ def _pair(name: str, a: Tensor | None, b: Tensor | None) -> TensorPair:
 
 def _header_state(a: Tensor | None, b: Tensor | None) -> TensorState:
     if a is None or b is None:
-        return "only-a" if b is None else "only-b"
+        return TensorState.ONLY_A if b is None else TensorState.ONLY_B
     if a.shape != b.shape:
-        return "shape"
-    return "dtype" if a.dtype != b.dtype else "not-compared"
+        return TensorState.SHAPE
+    return TensorState.DTYPE if a.dtype != b.dtype else TensorState.NOT_COMPARED
 
 
 def _side(tensor: Tensor | None) -> TensorSide | None:
@@ -146,7 +147,7 @@ def pair_values(
     with Files(a) as files_a, Files(b) as files_b:
         for header in headers:
             if is_known_equal(a, b, header, known):
-                yield replace(header.pair, state="equal")
+                yield replace(header.pair, state=TensorState.EQUAL)
                 counter.add(_nbytes(header.a))
             else:
                 yield _pair_data(header, files_a, files_b, counter.add)
@@ -170,11 +171,11 @@ def _compare_data(pair: TensorPair, a: Content, b: Content, on_bytes: Callable[[
     assert pair.a and pair.b
     digests = values.digests(a, b, on_bytes)
     pair = replace(pair, a=replace(pair.a, sha256=digests.a), b=replace(pair.b, sha256=digests.b))
-    if pair.state == "shape":
+    if pair.state == TensorState.SHAPE:
         return pair
-    if pair.state == "not-compared":
-        pair = replace(pair, state="equal" if digests.a == digests.b else "bytes")
-    return pair if pair.state == "equal" else replace(pair, numbers=values.distance(a, b))
+    if pair.state == TensorState.NOT_COMPARED:
+        pair = replace(pair, state=TensorState.EQUAL if digests.a == digests.b else TensorState.BYTES)
+    return pair if pair.state == TensorState.EQUAL else replace(pair, numbers=values.distance(a, b))
 
 
 def _read_alone(pair: TensorPair, content: Content, on_bytes: Callable[[int], None]) -> TensorPair:
@@ -187,7 +188,7 @@ def _read_alone(pair: TensorPair, content: Content, on_bytes: Callable[[int], No
     sha256 = values.digest(content, on_bytes)
     a, b = (side and replace(side, sha256=sha256) for side in (pair.a, pair.b))
     if pair.name.endswith(".bias") and content.tensor.dtype in FLOAT_FORMATS and values.is_zero(content):
-        return replace(pair, a=a, b=b, state="zeros", remark="zeros, which add nothing")
+        return replace(pair, a=a, b=b, state=TensorState.ZEROS, remark="zeros, which add nothing")
     return replace(pair, a=a, b=b)
 
 

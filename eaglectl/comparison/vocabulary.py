@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
-from eaglectl.comparison.comparison import Fact, FactState, Remark, Side
+from eaglectl.comparison.comparison import Fact, Remark, Side
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.drafter.vocabulary import DraftVocabulary, Ids, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name
+from eaglectl.verdicts import FactState
 
 NAME = "draft_tokens"
 NO_MAPS = (None, None)
@@ -113,20 +114,20 @@ def compare(a: Side, b: Side, reading_a: VocabularyReading, reading_b: Vocabular
 def _state(a: VocabularyReading, b: VocabularyReading) -> FactState:
     """The state of two readings of which one at least is not known."""
     if a.is_absent == b.is_absent and a.raw == b.raw:
-        return "equal"
+        return FactState.EQUAL
     if a.is_absent or b.is_absent:
         t2d = a.raw[1], b.raw[1]
-        return "differs" if None not in t2d and t2d[0] != t2d[1] else "unknown"
-    return "unknown" if set(a.lists) & set(b.lists) else "differs"
+        return FactState.DIFFERS if None not in t2d and t2d[0] != t2d[1] else FactState.UNKNOWN
+    return FactState.UNKNOWN if set(a.lists) & set(b.lists) else FactState.DIFFERS
 
 
 def _known(tokens_a: tuple[int, ...], tokens_b: tuple[int, ...]) -> Fact:
     shown_a, shown_b = f"{len(tokens_a)} tokens", f"{len(tokens_b)} tokens"
     only_a, only_b = set(tokens_a) - set(tokens_b), set(tokens_b) - set(tokens_a)
     if not only_a and not only_b:
-        return Fact(NAME, shown_a, shown_b, "equal")
+        return Fact(NAME, shown_a, shown_b, FactState.EQUAL)
     shown_a, shown_b = f"{shown_a}, {len(only_a)} only here", f"{shown_b}, {len(only_b)} only here"
-    return Fact(NAME, shown_a, shown_b, "differs")
+    return Fact(NAME, shown_a, shown_b, FactState.DIFFERS)
 
 
 def _shown(side: Side, reading: VocabularyReading) -> str:

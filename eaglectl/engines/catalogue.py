@@ -18,6 +18,7 @@ from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.view import View, flat_as_read, merged_as_read
 from eaglectl.errors import UsageError
 from eaglectl.text import printable
+from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -207,7 +208,9 @@ def as_served(commands: Mapping[str, str], verdicts: Sequence[Verdict]) -> Mappi
     """
     latest = {verdict.engine: verdict.outcome for verdict in verdicts}
     return {
-        engine: text for engine, text in commands.items() if latest.get(engine, "as trained") == "as trained"
+        engine: text
+        for engine, text in commands.items()
+        if latest.get(engine, ServedAs.AS_TRAINED) == ServedAs.AS_TRAINED
     }
 
 

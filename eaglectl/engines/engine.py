@@ -7,12 +7,13 @@ from typing import Any
 
 from eaglectl.engines.behaviour import Behaviour, behaviour, releases, stated
 from eaglectl.engines.data import load
-from eaglectl.engines.facts import AppliedFact, Evidence, Fact, Outcome, facts
+from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import View
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.names import inner_wrapper, stored_prefix
+from eaglectl.verdicts import ServedAs
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Verdict:
 
     engine: str
     release: str
-    outcome: Outcome
+    outcome: ServedAs
     reasons: tuple[str, ...]
 
 
@@ -158,12 +159,12 @@ class Engine:
 
     def verdict(self, view: View, release: str) -> Verdict:
         """What `release` does with a checkpoint as stored."""
-        reasons: list[tuple[Outcome, str]] = []
+        reasons: list[tuple[ServedAs, str]] = []
         # a checkpoint with a problem may load all the same; facts state where it does not
-        reasons += [("differs", note.text) for note in view.drafter.notes_at("problem")]
-        reasons += [("unknown", note.reason) for note in view.drafter.unsettled]
+        reasons += [(ServedAs.DIFFERS, note.text) for note in view.drafter.notes_at("problem")]
+        reasons += [(ServedAs.UNKNOWN, note.reason) for note in view.drafter.unsettled]
         reasons += [(applied.fact.outcome, applied.text) for applied in self.applied(view, release)]
-        for outcome in ("fails", "differs", "unknown"):
+        for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
             if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
                 return Verdict(self.name, release, outcome, texts)
-        return Verdict(self.name, release, "as trained", ())
+        return Verdict(self.name, release, ServedAs.AS_TRAINED, ())

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from eaglectl.engines.data import check_evidence, folder, read
 from eaglectl.engines.releases import is_within
+from eaglectl.verdicts import ServedAs
 
-Outcome = Literal["as trained", "differs", "fails", "unknown"]
 # run: a recorded case shows it on the engine itself; read: its sources show it
 Evidence = Literal["run", "read"]
 
@@ -29,7 +29,7 @@ class Fact:
     rule: str
     releases: str
     classes: tuple[str, ...]
-    outcome: Outcome
+    outcome: ServedAs
     message: str
     summary: str
     why: str
@@ -72,4 +72,4 @@ def _facts(where: Path, engine: str) -> tuple[Fact, ...]:
 def _fact(row: Mapping[str, Any]) -> Fact:
     check_evidence(row, f"the fact {row['id']}", lambda release: is_within(row["releases"], release))
     lists: dict[str, Any] = {key: tuple(row.get(key, ())) for key in ("classes", "reported_by")}
-    return Fact(**{**row, **lists})
+    return Fact(**{**row, **lists, "outcome": ServedAs(row["outcome"])})

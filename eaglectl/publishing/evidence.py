@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.layout import BOM, PROVENANCE, SIGNATURE
+from eaglectl.verdicts import FileState, SignatureState
 
 if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification
@@ -21,7 +22,7 @@ class Evidence:
 def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
     """What was looked at and held; a file that failed, or was not looked at, proves nothing."""
     found = []
-    if verification.lists and all(file.judgement == "same" for file in verification.files):
+    if verification.lists and all(file.judgement == FileState.SAME for file in verification.files):
         found.append(
             Evidence(
                 " and ".join(verification.lists),
@@ -30,7 +31,7 @@ def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
             )
         )
     signature = verification.signature
-    if signature is not None and signature.judgement == "verified":
+    if signature is not None and signature.judgement == SignatureState.VERIFIED:
         found.append(
             Evidence(
                 SIGNATURE,
@@ -39,7 +40,7 @@ def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
             )
         )
     provenance = verification.provenance
-    if provenance is not None and provenance.judgement == "verified":
+    if provenance is not None and provenance.judgement == SignatureState.VERIFIED:
         found.append(
             Evidence(
                 PROVENANCE,
@@ -47,7 +48,7 @@ def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
                 "that the statement is true: nothing was built again, and the run was not looked at",
             )
         )
-    if any(file.name == BOM and file.judgement == "same" for file in verification.files):
+    if any(file.name == BOM and file.judgement == FileState.SAME for file in verification.files):
         found.append(
             Evidence(
                 BOM,

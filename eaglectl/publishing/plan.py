@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import SIGNATURE
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.publishing.changes import Changes
 from eaglectl.publishing.files import LeftOut, UploadFile
-
-Change = Literal["new", "changed", "unchanged", "unknown"]
+from eaglectl.verdicts import FileChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +98,19 @@ class UploadPlan:
     proposed: str | None = None
     changes: Changes | None = None
 
-    def change(self, file: UploadFile) -> Change:
+    def change(self, file: UploadFile) -> FileChange:
         """How the commit changes a file in the repository."""
         if self.state is None:
-            return "new" if self.is_seen else "unknown"
+            return FileChange.NEW if self.is_seen else FileChange.UNKNOWN
         remote = self.state.files.get(file.name)
         if remote is None:
-            return "new"
-        return "unchanged" if remote.equals(file) else "changed"
+            return FileChange.NEW
+        return FileChange.UNCHANGED if remote.equals(file) else FileChange.CHANGED
 
     @property
     def changed(self) -> tuple[UploadFile, ...]:
         """The files that the commit holds."""
-        return tuple(file for file in self.files if self.change(file) != "unchanged")
+        return tuple(file for file in self.files if self.change(file) != FileChange.UNCHANGED)
 
     @property
     def is_needed(self) -> bool:

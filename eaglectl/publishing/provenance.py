@@ -15,6 +15,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.publishing.files import UploadFile
 from eaglectl.validation.rules.release import RECORD_SCHEMA
+from eaglectl.verdicts import CheckVerdict
 
 MAX_SMOKE = 64 * MIB
 # files that the record does not list: itself, and what is written after it
@@ -94,7 +95,7 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
             f"--smoke {path} does not say which files were measured; write it again with `eaglectl smoke"
             " ... --json`"
         )
-    if document["verdict"] != "pass":
+    if document["verdict"] != CheckVerdict.PASS:
         raise UsageError(
             f"--smoke {path}: the verdict is {document['verdict']}, and a card that says so helps nobody;"
             " find out why first"

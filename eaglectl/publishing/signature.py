@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.verdicts import SignatureState
 
 INSTALL = "install eaglectl's sign extra: pip install '.[sign]' in a checkout"
 MAX_KEY = MIB
 PAYLOAD, STATEMENT = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
-Judgement = Literal["verified", "failed", "missing", "not-looked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Signer:
 class Signature:
     """The judgement on model.sig, and why; `files`: the signed digests, where it is known who signed them."""
 
-    judgement: Judgement
+    judgement: SignatureState
     how: str
     files: Mapping[str, str] | None = None
 
@@ -75,11 +75,11 @@ def read_signature(path: Path, signer: Signer, *, is_offline: bool) -> Signature
         config.set_hashing_config(hashing_of(manifest)).verify(path.parent, path)
 
     judgement = _judged(path, signer, verify, is_offline=is_offline)
-    if judgement.judgement != "verified":
+    if judgement.judgement != SignatureState.VERIFIED:
         return judgement
     if manifest.is_of_other_digests:
         return Signature(
-            "not-looked",
+            SignatureState.NOT_LOOKED,
             "it is over other digests than SHA-256 of whole files; `model_signing verify` checks those",
         )
     return replace(judgement, files=manifest.files)
@@ -102,34 +102,40 @@ def read_statement(
         payloads.append(payload)
 
     judgement = _judged(path, signer, verify, is_offline=is_offline)
-    if judgement.judgement != "verified":
+    if judgement.judgement != SignatureState.VERIFIED:
         return judgement, None
     statement = json.loads(payloads[0])
     if not isinstance(statement, dict) or statement.get("_type") != STATEMENT:
-        return Signature("failed", f"what {signer.name} signed there is no in-toto statement"), None
+        return Signature(
+            SignatureState.FAILED, f"what {signer.name} signed there is no in-toto statement"
+        ), None
     return judgement, statement
 
 
 def _judged(path: Path, signer: Signer, verify: Callable[[Any], None], *, is_offline: bool) -> Signature:
     """The judgement on a bundle; `verify` gets the package's verifier of the signer, and raises."""
     if reason := _reason_not_looked(signer, is_offline=is_offline):
-        return Signature("not-looked", reason)
+        return Signature(SignatureState.NOT_LOOKED, reason)
     try:
         verifier = _verifier(signer)
     except ImportError as error:
-        return Signature("not-looked", f"the package model-signing lacks {error.name}; {INSTALL}")
+        return Signature(
+            SignatureState.NOT_LOOKED, f"the package model-signing lacks {error.name}; {INSTALL}"
+        )
     except Exception as error:  # of many packages
         what = "Sigstore's list of trust could not be fetched"
         if signer.public_key is not None:
             what = f"{signer.public_key} is no public key of an elliptic curve in PEM"
-        return Signature("not-looked", f"{what} ({type(error).__name__})")
+        return Signature(SignatureState.NOT_LOOKED, f"{what} ({type(error).__name__})")
     try:
         verify(verifier)
     except OSError as error:
-        return Signature("not-looked", f"{path.name} cannot be read: {error.strerror}")
+        return Signature(SignatureState.NOT_LOOKED, f"{path.name} cannot be read: {error.strerror}")
     except Exception as error:
-        return Signature("failed", f"it is not by {signer.name}, or it is broken ({type(error).__name__})")
-    return Signature("verified", f"by {signer.name}")
+        return Signature(
+            SignatureState.FAILED, f"it is not by {signer.name}, or it is broken ({type(error).__name__})"
+        )
+    return Signature(SignatureState.VERIFIED, f"by {signer.name}")
 
 
 def _reason_not_looked(signer: Signer, *, is_offline: bool) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Literal
 
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import OnProgress, report_step
@@ -17,12 +16,12 @@ from eaglectl.publishing.calls import HubCallError
 from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, UploadPlan
 from eaglectl.publishing.remote import Commit, Remote
+from eaglectl.verdicts import UploadOutcome
 
 # how often the repository is read after a lost response, and the pause between, which grows
 TRIES, PAUSE = 3, 2.0
 # commits newer than the plan that are searched for the plan's
 MAX_COMMITS = 20
-Outcome = Literal["planned", "nothing-to-do", "published", "mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Upload:
     """
 
     plan: UploadPlan
-    outcome: Outcome
+    outcome: UploadOutcome
     page: str
     oid: str | None = None
     sent: Commit | None = None
@@ -84,9 +83,9 @@ def carry_out(
     state = plan.state
     assert state is not None
     if plan.proposed:
-        return Upload(plan, "nothing-to-do", remote.page, state.pulls[plan.proposed])
+        return Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.pulls[plan.proposed])
     if not plan.changed:
-        return _with_tag(Upload(plan, "nothing-to-do", remote.page, state.head), remote)
+        return _with_tag(Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.head), remote)
     return _publish(plan, state, remote, check_unchanged, on_progress)
 
 
@@ -111,7 +110,7 @@ def _publish(
     report_step(on_progress, f"verifying {sent.shown}")
     with _naming(sent, "is not verified; run the command again, which compares it", on_progress):
         mismatches = _mismatches(remote, sent.oid, plan.files)
-    outcome: Outcome = "mismatch" if mismatches else "published"
+    outcome = UploadOutcome.MISMATCH if mismatches else UploadOutcome.PUBLISHED
     done = Upload(plan, outcome, remote.page, sent.oid, sent, None, is_recovered, mismatches)
     if mismatches:
         return done

@@ -6,7 +6,6 @@ As strict as `model_signing verify`: every file below the folder is listed, or i
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from eaglectl.checkpoint.digests import Digests
 from eaglectl.checkpoint.hub import HubSource
@@ -21,9 +20,10 @@ from eaglectl.publishing.digested import FolderFiles, HubFiles, VerifiedFiles
 from eaglectl.publishing.signature import Signature, Signer, read_signature, read_statement
 from eaglectl.publishing.stated import Digest, ListedFile, Lists, Tensors, can_list, hub_list, read_lists
 from eaglectl.text import listed as names_listed
+from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
 
-Verdict = Literal["equal", "differs", "could-not-look"]
-Judgement = Literal["same", "differs", "missing", "unlisted", "not-looked"]
+NOT_SIGNED = {SignatureState.FAILED, SignatureState.MISSING}
+WORST_FIRST = (FileState.DIFFERS, FileState.NOT_LOOKED, FileState.SAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CheckedFile:
     """
 
     name: str
-    judgement: Judgement
+    judgement: FileState
     lists: tuple[str, ...]
     how: str = ""
     by: tuple[Digest, ...] = ()
@@ -58,13 +58,14 @@ class Verification:
     provenance: Signature | None = None
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether all is as published; "could-not-look": nothing differs, and not all could be compared."""
+    def verdict(self) -> VerifyVerdict:
+        """Whether all is as published; COULD_NOT_LOOK: nothing differs, and not all could be compared."""
         judgements = {signed.judgement for signed in (self.signature, self.provenance) if signed}
         of_files = {file.judgement for file in self.files}
-        if judgements & {"failed", "missing"} or of_files - {"same", "not-looked"}:
-            return "differs"
-        return "could-not-look" if "not-looked" in judgements | of_files else "equal"
+        if judgements & NOT_SIGNED or of_files - {FileState.SAME, FileState.NOT_LOOKED}:
+            return VerifyVerdict.DIFFERS
+        is_open = SignatureState.NOT_LOOKED in judgements or FileState.NOT_LOOKED in of_files
+        return VerifyVerdict.COULD_NOT_LOOK if is_open else VerifyVerdict.EQUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _hashed_whole(lists: Lists) -> set[str]:
 
 def _check_comparable(shown: str, signature: Signature | None) -> None:
     """Raise UnreadableError unless the signature alone shows a difference: there are no digests."""
-    if signature is not None and signature.judgement in ("failed", "missing"):
+    if signature is not None and signature.judgement in NOT_SIGNED:
         return
     about = f" Its {SIGNATURE} could not be used: {signature.how}" if signature else ""
     raise UnreadableError(
@@ -152,7 +153,7 @@ def _missing_record(lists: Lists, expected: Expected) -> list[CheckedFile]:
     if not expected.needs_record or RECORD in lists:
         return []
     how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
-    return [CheckedFile(RECORD, "missing", (), how)]
+    return [CheckedFile(RECORD, FileState.MISSING, (), how)]
 
 
 def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
@@ -163,10 +164,10 @@ def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
         if silent:
             stating = tuple(list_name for list_name, stated in lists.items() if name in stated)
             how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
-            faults.append(CheckedFile(name, "unlisted", stating, how))
+            faults.append(CheckedFile(name, FileState.UNLISTED, stating, how))
     listed = {name for stated in lists.values() for name in stated}
     irregular = {name: how for name, how in files.irregular.items() if name not in listed}
-    return faults + [CheckedFile(name, "unlisted", (), how) for name, how in irregular.items()]
+    return faults + [CheckedFile(name, FileState.UNLISTED, (), how) for name, how in irregular.items()]
 
 
 def _is_silent(list_name: str, stated: Mapping[str, ListedFile], name: str) -> bool:
@@ -183,9 +184,11 @@ def _read_signature(files: VerifiedFiles, expected: Expected, *, is_offline: boo
             path.write_bytes(files.read(SIGNATURE))
             return read_signature(path, signer, is_offline=is_offline)
     if signer.name:
-        return Signature("missing", f"there is no {SIGNATURE}, and {signer.name} was to have signed")
+        return Signature(
+            SignatureState.MISSING, f"there is no {SIGNATURE}, and {signer.name} was to have signed"
+        )
     if expected.needs_signature:
-        return Signature("missing", f"there is no {SIGNATURE}, and a signature is required")
+        return Signature(SignatureState.MISSING, f"there is no {SIGNATURE}, and a signature is required")
     return None
 
 
@@ -201,11 +204,13 @@ def _read_provenance(files: VerifiedFiles, expected: Expected, *, is_offline: bo
         return signature
     claims = claims_of(statement)
     if claims is None:
-        return Signature("not-looked", "it is signed, and is no SLSA provenance as eaglectl writes it")
+        return Signature(
+            SignatureState.NOT_LOOKED, "it is signed, and is no SLSA provenance as eaglectl writes it"
+        )
     faults = [_signed_fault(name, digest, files) for name, digest in claims.files.items()]
     if different := [fault for fault in faults if fault]:
         how = f"it is {signature.how}, and about other files: {names_listed(different, most=3)}"
-        return Signature("failed", how)
+        return Signature(SignatureState.FAILED, how)
     return replace(signature, how=f"{signature.how}: {claims.words}", files=claims.files)
 
 
@@ -217,7 +222,8 @@ def _check_signed_files(signature: Signature, signed: Mapping[str, str], files: 
     if faults := [fault for fault in faults if fault]:
         more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
         return Signature(
-            "failed", f"it is {signature.how}, and not over these files: {', '.join(faults[:3])}{more}"
+            SignatureState.FAILED,
+            f"it is {signature.how}, and not over these files: {', '.join(faults[:3])}{more}",
         )
     return replace(signature, how=f"{signature.how}, over {len(signed)} files")
 
@@ -233,15 +239,15 @@ def _signed_fault(name: str, digest: str, files: VerifiedFiles) -> str:
 
 def _check_file(files: VerifiedFiles, name: str, lists: Lists) -> CheckedFile:
     stated = {list_name: entries[name] for list_name, entries in lists.items() if name in entries}
-    checked = CheckedFile(name, "same", tuple(stated))
+    checked = CheckedFile(name, FileState.SAME, tuple(stated))
     if name in files.irregular:
-        return replace(checked, judgement="differs", how=files.irregular[name])
+        return replace(checked, judgement=FileState.DIFFERS, how=files.irregular[name])
     if name not in files.names:
-        return replace(checked, judgement="missing", how="is listed and is not there")
+        return replace(checked, judgement=FileState.MISSING, how="is listed and is not there")
     results = [_compare(files, name, list_name, file, checked) for list_name, file in stated.items()]
     by = tuple(dict.fromkeys(digest for result in results for digest in result.by))
-    worst = min(results, key=lambda result: ("differs", "not-looked", "same").index(result.judgement))
-    if worst.judgement == "not-looked" and (equal := [result for result in results if result.by]):
+    worst = min(results, key=lambda result: WORST_FIRST.index(result.judgement))
+    if worst.judgement == FileState.NOT_LOOKED and (equal := [result for result in results if result.by]):
         worst = equal[0]  # another list settles it
     return replace(worst, by=by)
 
@@ -252,10 +258,10 @@ def _compare(
     """A file compared with what one list states of it."""
     if stated.others:
         how = f"has {1 + len(stated.others)} digests in {list_name}, and a file has one"
-        return replace(checked, judgement="differs", how=how)
+        return replace(checked, judgement=FileState.DIFFERS, how=how)
     if stated.size is not None and stated.size != (size := files.size(name)):
         return replace(
-            checked, judgement="differs", how=f"has {size} bytes and {list_name} says {stated.size}"
+            checked, judgement=FileState.DIFFERS, how=f"has {size} bytes and {list_name} says {stated.size}"
         )
     if stated.tensors is not None:
         return _compare_tensors(files, name, list_name, stated.tensors, checked)
@@ -266,17 +272,17 @@ def _compare(
         if digest == stated.sha256:
             return checked
         how = f"has SHA-256 {digest[:12]}... and {list_name} says {stated.sha256[:12]}..."
-        return replace(checked, judgement="differs", how=how)
+        return replace(checked, judgement=FileState.DIFFERS, how=how)
     if stated.git_id is not None:
         checked = replace(checked, by=("git-id",))
         if files.has_git_id(name, stated.git_id):
             return checked
         how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
-        return replace(checked, judgement="differs", how=how)
+        return replace(checked, judgement=FileState.DIFFERS, how=how)
     how = f"has its size, and {list_name} has no digest of it"
     if list_name == RECORD:
         how += ": it was linked by `convert --link`, which reads no data; convert without --link"
-    return replace(checked, judgement="not-looked", how=how)
+    return replace(checked, judgement=FileState.NOT_LOOKED, how=how)
 
 
 def _compare_tensors(
@@ -286,22 +292,22 @@ def _compare_tensors(
     try:
         found = files.tensors(name)
     except UnreadableError as error:
-        return replace(checked, judgement="differs", how=f"has no header that can be read: {error}")
+        return replace(checked, judgement=FileState.DIFFERS, how=f"has no header that can be read: {error}")
     if found is None:
         how = (
             f"was not downloaded, and {list_name} has digests of its tensors alone: download it, and run"
             " `eaglectl verify DIR`"
         )
-        return replace(checked, judgement="not-looked", how=how)
+        return replace(checked, judgement=FileState.NOT_LOOKED, how=how)
     checked = replace(checked, by=("tensors",), compared=len(stated.tensors))
     names = sorted(set(stated.tensors) | set(found.tensors))
     tensors = tuple(name for name in names if stated.tensors.get(name) != found.tensors.get(name))
     if tensors:
         how = f"has other bytes than {list_name} says in {names_listed(tensors)}"
-        return replace(checked, judgement="differs", how=how, tensors=tensors)
+        return replace(checked, judgement=FileState.DIFFERS, how=how, tensors=tensors)
     if found.header != stated.header:
         how = (
             f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
         )
-        return replace(checked, judgement="differs", how=how)
+        return replace(checked, judgement=FileState.DIFFERS, how=how)
     return checked

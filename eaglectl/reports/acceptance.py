@@ -8,6 +8,7 @@ from eaglectl.acceptance.measurement import Estimate
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
 from eaglectl.text import listed
+from eaglectl.verdicts import CheckVerdict
 
 Cells = Iterator[list[str]]
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
@@ -53,10 +54,13 @@ def set_ratios(against: DrafterComparison) -> Cells:
 
 
 def reasons(report: SmokeReport) -> Iterator[tuple[str, str]]:
-    """The kind ("fail", "could not look", "note") and the text of every remark."""
+    """The kind (FAIL, COULD_NOT_LOOK or "note") and the text of every remark."""
     against = report.against
-    yield from (("fail", text) for text in (*report.failures, *(against.failures if against else ())))
-    yield from (("could not look", text) for text in (*report.gaps, *(against.gaps if against else ())))
+    yield from (
+        (CheckVerdict.FAIL, text) for text in (*report.failures, *(against.failures if against else ()))
+    )
+    gaps = (*report.gaps, *(against.gaps if against else ()))
+    yield from ((CheckVerdict.COULD_NOT_LOOK, text) for text in gaps)
     yield from (("note", text) for text in report.notes)
 
 

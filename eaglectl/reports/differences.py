@@ -2,14 +2,15 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.wording import plural, shortened, size
+from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 if TYPE_CHECKING:
-    from eaglectl.comparison.comparison import Comparison, Fact, FactState, Side, TensorPair
+    from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
     from eaglectl.publishing.changes import Changes
 
 TENSOR_HEAD = ("", "difference", "numbers that differ", "max |A - B|", "relative RMS")
@@ -17,29 +18,30 @@ SPELLING = "no reason by itself to call it another drafter"
 
 
 def sentence(comparison: "Comparison") -> str:
-    """The verdict in words."""
+    """The verdict, and what it means."""
+    return f"{comparison.verdict}: {_meaning(comparison)}"
+
+
+def _meaning(comparison: "Comparison") -> str:
     facts = Counter(fact.state for fact in comparison.facts)
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
     match comparison.verdict:
-        case "equal" if comparison.spelling.differs:
+        case DiffVerdict.EQUAL if comparison.spelling.differs:
             return "the same drafter, written differently"
-        case "equal":
+        case DiffVerdict.EQUAL:
             return "the same drafter"
-        case "same-headers":
+        case DiffVerdict.SAME_HEADERS:
             return f"nothing differs in config and headers{unread}"
-        case "could-not-look":
-            return (
-                "cannot be told: nothing differs that is known, and"
-                f" {plural(facts['unknown'], 'fact')} must be asked for{unread}"
-            )
-    return _differences(facts["differs"], sum(pair.differs for pair in comparison.tensors)) + unread
+        case DiffVerdict.COULD_NOT_LOOK:
+            asked = plural(facts[FactState.UNKNOWN], "fact")
+            return f"nothing differs that is known, and {asked} must be asked for{unread}"
+    tensors = sum(pair.differs for pair in comparison.tensors)
+    return f"two drafters, by {_counted(facts[FactState.DIFFERS], tensors)}{unread}"
 
 
-def _differences(facts: int, tensors: int) -> str:
+def _counted(facts: int, tensors: int) -> str:
     counts = ((facts, "fact"), (tensors, "tensor"))
-    parts = [plural(count, word) for count, word in counts if count]
-    verb = "differs" if facts + tensors == 1 else "differ"
-    return f"two drafters: {' and '.join(parts)} {verb}"
+    return " and ".join(plural(count, word) for count, word in counts if count)
 
 
 def change_sentence(changes: "Changes") -> str:
@@ -47,7 +49,7 @@ def change_sentence(changes: "Changes") -> str:
     compared = changes.comparison
     if compared is None:
         return changes.reason
-    facts = [fact.name for fact in compared.facts if fact.state == "differs"]
+    facts = [fact.name for fact in compared.facts if fact.state == FactState.DIFFERS]
     tensors = sum(pair.differs for pair in compared.tensors)
     parts = [f"changes {', '.join(facts)}"] if facts else []
     if tensors:
@@ -55,25 +57,17 @@ def change_sentence(changes: "Changes") -> str:
     return " and ".join(parts) or "config and headers mean the same"
 
 
-FACT_WORDS: "Mapping[FactState, str]" = {
-    "equal": "equal",
-    "differs": "differ",
-    "unknown": "unknown",
-    "not-compared": "not compared",
-}
-
-
 def how(pair: "TensorPair") -> str:
     """How a tensor differs."""
     a, b = pair.a, pair.b
     match pair.state:
-        case "dtype" if a and b:
+        case TensorState.DTYPE if a and b:
             return f"{a.dtype} in A, {b.dtype} in B"
-        case "shape" if a and b:
+        case TensorState.SHAPE if a and b:
             return f"{list(a.shape)} in A, {list(b.shape)} in B"
-        case "only-a" | "only-b" | "zeros":
+        case TensorState.ONLY_A | TensorState.ONLY_B | TensorState.ZEROS:
             return "only in A" if b is None else "only in B"
-    return "values" if pair.state == "bytes" else pair.state.replace("-", " ")
+    return "values" if pair.state == TensorState.BYTES else pair.state
 
 
 def figures(pair: "TensorPair") -> tuple[str, str, str]:
@@ -103,14 +97,12 @@ def about(side: "Side") -> str:
 def count_facts(comparison: "Comparison") -> str:
     """How many facts are in each state."""
     counts = Counter(fact.state for fact in comparison.facts)
-    return "facts: " + ", ".join(
-        f"{counts[state]} {word}" for state, word in FACT_WORDS.items() if counts[state]
-    )
+    return "facts: " + ", ".join(f"{counts[state]} {state}" for state in FactState if counts[state])
 
 
 def shown_facts(comparison: "Comparison") -> Iterator["Fact"]:
     """The facts that are not plainly equal."""
-    return (fact for fact in comparison.facts if fact.state != "equal" or fact.why)
+    return (fact for fact in comparison.facts if fact.state != FactState.EQUAL or fact.why)
 
 
 def fact_values(fact: "Fact") -> tuple[str, str]:
@@ -124,14 +116,14 @@ def _fact_value(fact: "Fact", side: object) -> str:
 
 def fact_why(fact: "Fact") -> str:
     """The state, unless they differ, and its explanation."""
-    state = FACT_WORDS[fact.state] if fact.state != "differs" else ""
+    state = fact.state if fact.state != FactState.DIFFERS else ""
     return "; ".join(filter(None, (state, fact.why)))
 
 
 def count_tensors(comparison: "Comparison") -> str:
     """How many tensors are equal, differ, and were not read."""
-    same = sum(pair.state == "equal" for pair in comparison.tensors)
-    unread = sum(pair.state == "not-compared" for pair in comparison.tensors)
+    same = sum(pair.state == TensorState.EQUAL for pair in comparison.tensors)
+    unread = sum(pair.state == TensorState.NOT_COMPARED for pair in comparison.tensors)
     counts = [(same, "equal"), (sum(pair.differs for pair in comparison.tensors), "differ")]
     counts.append((unread, "of one shape and dtype, values not compared"))
     return ", ".join(f"{count} {word}" for count, word in counts if count)
@@ -139,7 +131,7 @@ def count_tensors(comparison: "Comparison") -> str:
 
 def shown_tensors(comparison: "Comparison") -> Iterator["TensorPair"]:
     """The tensors that differ, and biases of zeros on one side."""
-    return (pair for pair in comparison.tensors if pair.differs or pair.state == "zeros")
+    return (pair for pair in comparison.tensors if pair.differs or pair.state == TensorState.ZEROS)
 
 
 def value(item: object) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
-from eaglectl.validation.judge import Outcome, Report
+from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import SEVERITIES, Rule
+from eaglectl.verdicts import CheckVerdict
 
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
@@ -106,9 +107,9 @@ def own_unchecked(report: Report, common: Sequence[UncheckedGroup]) -> list[Unch
     return [group for group in unchecked_groups(report) if group not in common]
 
 
-def release_rows(report: Report) -> list[tuple[str, Outcome, str]]:
+def release_rows(report: Report) -> list[tuple[str, CheckVerdict, str]]:
     """Return rows of releases, their common outcome and its reason (rule ids or words)."""
-    groups: dict[tuple[str, Outcome, str], list[str]] = {}
+    groups: dict[tuple[str, CheckVerdict, str], list[str]] = {}
     for verdict in report.releases:
         reason = ", ".join(verdict.rules) or "; ".join(verdict.reasons)
         name = "==".join(filter(None, (verdict.engine, verdict.release)))

@@ -11,14 +11,9 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.wording import layers, plural, release_range, size
 from eaglectl.results import Inspection
+from eaglectl.verdicts import ServedAs
 
 Pairs = tuple[tuple[str, str], ...]
-OUTCOMES = {
-    "as trained": "runs as trained",
-    "differs": "runs differently than trained",
-    "fails": "does not load",
-    "unknown": "unknown",
-}
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
 SHOWN_GROUPS = 3
@@ -48,7 +43,7 @@ class ServedRow:
 
     engine: str
     releases: str
-    outcome: str
+    outcome: ServedAs | None
     reasons: str
 
 
@@ -252,7 +247,7 @@ def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
         oldest = groups[SHOWN_GROUPS - 1][-1].release
         others = plural(len(groups) - SHOWN_GROUPS, "other outcome")
         remark = f"{others} before {oldest}; list them with --engine 'vllm<{verdicts[-1].release}'"
-        yield ServedRow("vllm", "older", "", remark)
+        yield ServedRow("vllm", "older", None, remark)
 
 
 def _served_row(verdict: Verdict, releases: str) -> ServedRow:
@@ -269,7 +264,7 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
 
 def next_command(inspection: Inspection) -> str:
     """Return the command to run if the newest vLLM does not run the checkpoint as trained; else ""."""
-    is_served = _latest(inspection)["vllm"].outcome == "as trained"
+    is_served = _latest(inspection)["vllm"].outcome == ServedAs.AS_TRAINED
     return "" if is_served else inspection.convert
 
 

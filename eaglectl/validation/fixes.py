@@ -16,8 +16,8 @@ from eaglectl.formats.commands import WITH_TARGET, command
 from eaglectl.validation.rule import CannotLook
 from eaglectl.validation.rules.serving import edits, spelled
 from eaglectl.validation.subject import Subject
+from eaglectl.verdicts import ServedAs
 
-UNKNOWN = "unknown"
 # of a layout for which no plan was made yet
 UNTRIED = ("untried",)
 Defects = Mapping[str, Sequence[AppliedFact]]
@@ -77,7 +77,7 @@ class Conversion:
         outcomes = {
             name: {verdict.outcome for verdict in output_verdicts(plan, name)} for name in self.engines
         }
-        return tuple(name for name, known in outcomes.items() if known and "as trained" not in known)
+        return tuple(name for name, known in outcomes.items() if known and ServedAs.AS_TRAINED not in known)
 
 
 def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tup
 
 
 def _is_defect(applied_fact: AppliedFact) -> bool:
-    return applied_fact.fact.outcome != UNKNOWN
+    return applied_fact.fact.outcome != ServedAs.UNKNOWN
 
 
 def _steps(engine: Engine, checkpoint: View, defects: Defects, conversion: Conversion) -> Iterator[str]:

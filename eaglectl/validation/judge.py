@@ -13,7 +13,6 @@ from eaglectl.validation.fixes import smallest_changes
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule, Severity
 from eaglectl.validation.subject import Subject
-from eaglectl.validation.verdicts import Outcome as Outcome
 from eaglectl.validation.verdicts import (
     Reason,
     changes_serving,
@@ -23,6 +22,7 @@ from eaglectl.validation.verdicts import (
     release_verdicts,
 )
 from eaglectl.validation.verdicts import ReleaseVerdict as ReleaseVerdict
+from eaglectl.verdicts import CheckVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Report:
     source: str
     path: str
     engines: tuple[str, ...]
-    verdict: Outcome
+    verdict: CheckVerdict
     findings: tuple[Finding, ...]
     unchecked: tuple[Unchecked, ...]
     suppressed: tuple[Suppressed, ...]
@@ -105,9 +105,11 @@ def judge(
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
     if _is_failed(kept, releases, fail_on):
-        verdict: Outcome = "fail"
+        verdict = CheckVerdict.FAIL
+    elif is_unread or _is_open(result.unchecked, releases):
+        verdict = CheckVerdict.COULD_NOT_LOOK
     else:
-        verdict = "could-not-look" if is_unread or _is_open(result.unchecked, releases) else "pass"
+        verdict = CheckVerdict.PASS
     report = Report(
         source=subject.label,
         path=path,
@@ -218,13 +220,15 @@ def _is_failed(
         return False
     least = SEVERITIES.index(fail_on)
     is_severe = any(SEVERITIES.index(finding.severity) >= least for finding in findings)
-    return is_severe or any(verdict.outcome == "fail" and not verdict.rules for verdict in releases)
+    return is_severe or any(
+        verdict.outcome == CheckVerdict.FAIL and not verdict.rules for verdict in releases
+    )
 
 
 def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[ReleaseVerdict]) -> bool:
     """Whether a required rule could not look, or a release could not be judged."""
     outcomes = {verdict.outcome for verdict in releases}
-    return "could-not-look" in outcomes or any(rule.is_required for rule in unchecked)
+    return CheckVerdict.COULD_NOT_LOOK in outcomes or any(rule.is_required for rule in unchecked)
 
 
 def unopened_report(
@@ -235,7 +239,7 @@ def unopened_report(
         source=source,
         path=source,
         engines=(),
-        verdict="could-not-look",
+        verdict=CheckVerdict.COULD_NOT_LOOK,
         findings=(),
         unchecked=(),
         suppressed=(),
@@ -248,12 +252,10 @@ def unopened_report(
     )
 
 
-def overall_verdict(reports: Iterable[Report]) -> Outcome:
-    """The verdict on several checkpoints: "fail" if one fails, else "could-not-look" if one has it, else
-    "pass".
-    """
+def overall_verdict(reports: Iterable[Report]) -> CheckVerdict:
+    """The verdict on several checkpoints: FAIL if one fails, else COULD_NOT_LOOK if one has it, else PASS."""
     verdicts = {report.verdict for report in reports}
-    for verdict in ("fail", "could-not-look"):
+    for verdict in (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK):
         if verdict in verdicts:
             return verdict
-    return "pass"
+    return CheckVerdict.PASS

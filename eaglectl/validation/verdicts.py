@@ -5,15 +5,14 @@ The facts that hold in it, and findings that concern every engine.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.facts import AppliedFact
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule
 from eaglectl.validation.subject import Subject
+from eaglectl.verdicts import CheckVerdict, ServedAs
 
-Outcome = Literal["pass", "fail", "could-not-look"]
 # what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
 # where its weights are
 NOT_SERVED = ("files", "release")
@@ -32,7 +31,7 @@ class ReleaseVerdict:
 
     engine: str
     release: str
-    outcome: Outcome
+    outcome: CheckVerdict
     rules: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -89,7 +88,9 @@ def release_verdicts(
     except CannotLook as reason:
         if general:
             return tuple(_failed(*release, general) for release in releases)
-        return tuple(ReleaseVerdict(*release, "could-not-look", (), (str(reason),)) for release in releases)
+        return tuple(
+            ReleaseVerdict(*release, CheckVerdict.COULD_NOT_LOOK, (), (str(reason),)) for release in releases
+        )
     reporting = {finding.rule.id for finding in findings}
     questions = _questions(subject)
     return tuple(
@@ -121,7 +122,7 @@ def _verdict(
 
     `reporting` are rules that have findings.
     """
-    unknown = [fact for fact in facts if fact.fact.outcome == "unknown"]
+    unknown = [fact for fact in facts if fact.fact.outcome == ServedAs.UNKNOWN]
     reasons = [(_reporting_rule(fact, reporting), fact.text) for fact in facts if fact not in unknown]
     rules = {rule for rule, _ in reasons}
     reasons += [reason for reason in general if reason[0] not in rules]
@@ -129,13 +130,15 @@ def _verdict(
         return _failed(*release, reasons)
     open_questions = [*(fact.text for fact in unknown), *questions]
     if open_questions:
-        return ReleaseVerdict(*release, "could-not-look", (), ("; ".join(open_questions),))
-    return ReleaseVerdict(*release, "pass")
+        return ReleaseVerdict(*release, CheckVerdict.COULD_NOT_LOOK, (), ("; ".join(open_questions),))
+    return ReleaseVerdict(*release, CheckVerdict.PASS)
 
 
 def _failed(engine: str, release: str, reasons: Sequence[Reason]) -> ReleaseVerdict:
     rules = tuple(dict.fromkeys(rule for rule, _ in reasons if rule))
-    return ReleaseVerdict(engine, release, "fail", rules, tuple(dict.fromkeys(text for _, text in reasons)))
+    return ReleaseVerdict(
+        engine, release, CheckVerdict.FAIL, rules, tuple(dict.fromkeys(text for _, text in reasons))
+    )
 
 
 def _reporting_rule(applied_fact: AppliedFact, reporting: Collection[str]) -> str:

@@ -57,7 +57,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 # what smoke prints first, and its exit code, where it is not that of two prompts, which are too few
-VERDICTS = {"thresholds": ("FAIL", 1), "enough prompts": ("PASS", 0)}
+VERDICTS = {"thresholds": ("fail", 1), "enough prompts": ("pass", 0)}
 SMOKE_OPTIONS: dict[str, list[str]] = {
     "nothing more": [],
     "enough prompts": ["--prompts", "ENOUGH", "--max-tokens", "32"],
@@ -84,7 +84,7 @@ def test_smoke_prints_its_report(
     arguments = ["smoke", EAGLE3, "--target", str(TARGET), "--prompts", str(prompts), "--engine", engine]
     code = run([*arguments, "--max-tokens", "20", "--device", "cpu", *options])
     printed = capsys.readouterr()
-    word, expected = VERDICTS.get(name, ("COULD-NOT-LOOK", 3))
+    word, expected = VERDICTS.get(name, ("could-not-look", 3))
     assert (code, printed.out.split()[0]) == (expected, word), printed.err
     assert ("too few to judge by" in printed.out) is (code == 3)
     assert "acceptance length" in printed.out
@@ -100,7 +100,7 @@ def test_against_prints_both(prompts: Path, capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr()
     # 3: two prompts, of two sets, are too few for the drafter, and for the ratio on each set
     assert code == 3, printed.err
-    assert printed.out.startswith("COULD-NOT-LOOK  eagle3: acceptance length ")
+    assert printed.out.startswith("could-not-look  eagle3: acceptance length ")
     assert "against eagle3.1  ratio " in printed.out
     assert 'set "a": ratio ' in printed.out and 'set "b": ratio ' in printed.out
 

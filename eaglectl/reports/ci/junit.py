@@ -9,6 +9,7 @@ from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report
 from eaglectl.validation.rule import Rule
+from eaglectl.verdicts import CheckVerdict
 
 
 def junit(reports: Sequence[Report]) -> str:
@@ -32,7 +33,7 @@ def _suite(root: Element, report: Report) -> None:
         SubElement(properties, "property", {"name": name, "value": printable(value)})
     if report.problem:
         case = _testcase(suite, report, "the checkpoint can be read")
-        _add_outcome(case, "error", "could-not-look", report.problem)
+        _add_outcome(case, "error", CheckVerdict.COULD_NOT_LOOK, report.problem)
     for rule in rules_of(report):
         _add_rule(_testcase(suite, report, f"{rule.id} {rule.name}"), report, rule)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -66,7 +67,7 @@ def _add_rule(case: Element, report: Report, rule: Rule) -> None:
     for unchecked in report.unchecked:
         if unchecked.rule is rule:
             tag = "error" if unchecked.is_required else "skipped"
-            _add_outcome(case, tag, "could-not-look", unchecked.reason)
+            _add_outcome(case, tag, CheckVerdict.COULD_NOT_LOOK, unchecked.reason)
     if remarks := list(_remarks(report, rule)):
         SubElement(case, "system-out").text = "\n".join(map(printable, remarks))
 

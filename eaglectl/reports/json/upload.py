@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglectl.reports.differences import change_sentence, fact_values
 from eaglectl.reports.json.document import head
+from eaglectl.verdicts import FactState
 
 if TYPE_CHECKING:
     from eaglectl.publishing.changes import Changes
@@ -58,7 +59,7 @@ def _changes(changes: "Changes") -> dict[str, Any]:
         "facts": [
             {"name": fact.name, "there": there, "here": here}
             for fact in (compared.facts if compared else ())
-            if fact.state == "differs"
+            if fact.state == FactState.DIFFERS
             for there, here in [fact_values(fact)]
         ],
         "tensors": [pair.name for pair in (compared.tensors if compared else ()) if pair.differs],

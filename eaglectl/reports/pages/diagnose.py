@@ -18,8 +18,9 @@ from eaglectl.reports.pages.markup import (
     section,
     table,
 )
+from eaglectl.verdicts import CheckVerdict
 
-TONES = {"pass": "good", "fail": "bad", "could-not-look": "doubt"}
+TONES = {CheckVerdict.PASS: "good", CheckVerdict.FAIL: "bad", CheckVerdict.COULD_NOT_LOOK: "doubt"}
 READING_TONES = {"yes": "bad", "no": "good"}
 
 
@@ -27,7 +28,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
     """The page of one diagnosis."""
     lead = element("p", element("strong", diagnosis.title), class_="lead")
     tone = TONES[diagnosis.verdict]
-    return Page("diagnose", diagnosis.ending.upper(), tone, diagnosis.source, lead, _body(diagnosis))
+    return Page("diagnose", diagnosis.ending, tone, diagnosis.source, lead, _body(diagnosis))
 
 
 def _body(diagnosis: Diagnosis) -> Markup:

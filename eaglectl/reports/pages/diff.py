@@ -20,12 +20,18 @@ from eaglectl.reports.pages.markup import (
 )
 from eaglectl.reports.pages.svg import Bar, bars, fitted, fitted_log
 from eaglectl.reports.wording import plural
+from eaglectl.verdicts import DiffVerdict, FactState
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison, Fact, Spelling, TensorPair
 
-TONES = {"equal": "good", "differs": "bad", "same-headers": "doubt", "could-not-look": "doubt"}
-FACT_TONES = {"differs": "bad", "unknown": "doubt"}
+TONES = {
+    DiffVerdict.EQUAL: "good",
+    DiffVerdict.DIFFERS: "bad",
+    DiffVerdict.SAME_HEADERS: "doubt",
+    DiffVerdict.COULD_NOT_LOOK: "doubt",
+}
+FACT_TONES = {FactState.DIFFERS: "bad", FactState.UNKNOWN: "doubt"}
 # the largest over the smallest relative RMS that one linear scale shows
 WIDEST = 50
 

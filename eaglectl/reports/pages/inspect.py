@@ -36,8 +36,14 @@ from eaglectl.reports.pages.svg import (
 from eaglectl.reports.wording import placeholders, trained_layers
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.text import printable
+from eaglectl.verdicts import ServedAs
 
-TONES = {"as trained": "good", "differs": "bad", "fails": "bad", "unknown": "doubt"}
+TONES = {
+    ServedAs.AS_TRAINED: "good",
+    ServedAs.DIFFERS: "bad",
+    ServedAs.FAILS: "bad",
+    ServedAs.UNKNOWN: "doubt",
+}
 AS_TRAINED_TONES = {"yes": "good", "no": "bad", "unknown": "doubt"}
 STRIP_WORDS = {"yes": "as trained", "no": "not as trained", "unknown": "unknown whether as trained"}
 MARK_WORDS = {"trained": "trained", **shared.MARKS}
@@ -150,7 +156,7 @@ def _strip_row(part: shared.CapturedSet, strip: shared.LayerStrip, scale: Scale)
 def _timeline(inspection: Inspection) -> Markup:
     engines: dict[str, list[Cell]] = {}
     for verdict in inspection.requested or inspection.verdicts:
-        words = ": ".join(filter(None, (shared.OUTCOMES[verdict.outcome], "; ".join(verdict.reasons))))
+        words = ": ".join(filter(None, (verdict.outcome, "; ".join(verdict.reasons))))
         engines.setdefault(verdict.engine, []).append(Cell(verdict.release, TONES[verdict.outcome], words))
     return timelines(engines)
 
@@ -164,7 +170,7 @@ def _served_row(row: shared.ServedRow) -> Sequence[Content]:
     releases = element("span", row.releases, class_="whole")
     if not row.outcome:
         return row.engine, releases, None, row.reasons
-    return row.engine, releases, mark(shared.OUTCOMES[row.outcome], TONES[row.outcome]), row.reasons
+    return row.engine, releases, mark(row.outcome, TONES[row.outcome]), row.reasons
 
 
 def _tensor_table(inspection: Inspection) -> Markup:

@@ -1,6 +1,6 @@
 """The page of `smoke`: the verdict, acceptance by position as bars with intervals, and the probes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from eaglectl.acceptance.measurement import Estimate
 from eaglectl.acceptance.probe import DriftCondition
@@ -9,12 +9,12 @@ from eaglectl.reports import acceptance as shared
 from eaglectl.reports.pages.frame import Page
 from eaglectl.reports.pages.markup import Markup, element, join, mark, pairs, remarks, section, table
 from eaglectl.reports.pages.svg import Bar, Scale, Series, bars, fitted, line_legend, lines
+from eaglectl.verdicts import CheckVerdict
 
-TONES = {
-    "pass": "good",
-    "fail": "bad",
-    "could-not-look": "doubt",
-    "could not look": "doubt",
+TONES: Mapping[str, str] = {
+    CheckVerdict.PASS: "good",
+    CheckVerdict.FAIL: "bad",
+    CheckVerdict.COULD_NOT_LOOK: "doubt",
     "note": "plain",
     "yes": "bad",
     "no": "good",
@@ -32,7 +32,7 @@ DRIFT: tuple[tuple[str, Callable[[DriftCondition], Sequence[float]], float], ...
 def smoke_page(report: SmokeReport) -> Page:
     """The page of one run."""
     lead = element("p", element("strong", shared.length(report)), class_="lead")
-    return Page("smoke", report.verdict.upper(), TONES[report.verdict], report.source, lead, _body(report))
+    return Page("smoke", report.verdict, TONES[report.verdict], report.source, lead, _body(report))
 
 
 def _body(report: SmokeReport) -> Markup:

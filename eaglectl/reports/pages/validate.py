@@ -33,11 +33,12 @@ from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.rule import Rule
+from eaglectl.verdicts import CheckVerdict
 
 TONES = {
-    "pass": "good",
-    "fail": "bad",
-    "could-not-look": "doubt",
+    CheckVerdict.PASS: "good",
+    CheckVerdict.FAIL: "bad",
+    CheckVerdict.COULD_NOT_LOOK: "doubt",
     "error": "bad",
     "warning": "doubt",
     "note": "plain",

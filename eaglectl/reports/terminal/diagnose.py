@@ -4,13 +4,14 @@ from eaglectl.acceptance.diagnosis import Diagnosis
 from eaglectl.reports import diagnosis as shared
 from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading
+from eaglectl.verdicts import CheckVerdict
 
-STYLES = {"pass": "green", "fail": "red", "could-not-look": "yellow"}
+STYLES = {CheckVerdict.PASS: "green", CheckVerdict.FAIL: "red", CheckVerdict.COULD_NOT_LOOK: "yellow"}
 
 
 def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Print how the tree ended, what shows it, the next commands, and what it rests on."""
-    ending = (diagnosis.ending.upper(), f"bold {STYLES[diagnosis.verdict]}")
+    ending = (diagnosis.ending, f"bold {STYLES[diagnosis.verdict]}")
     console.print(Text.assemble(ending, f"  {diagnosis.source}: {diagnosis.title}"))
     console.print(indented(Text(diagnosis.words)))
     for command in diagnosis.commands:

@@ -23,11 +23,17 @@ from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
 from eaglectl.reports.terminal.layout import print_heading, print_rest, table
 from eaglectl.reports.wording import plural
 from eaglectl.text import listed
+from eaglectl.verdicts import DiffVerdict, FactState
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison, KeyPair, NamePair
 
-STYLES = {"equal": "green", "differs": "bold red", "same-headers": "yellow", "could-not-look": "yellow"}
+STYLES = {
+    DiffVerdict.EQUAL: "green",
+    DiffVerdict.DIFFERS: "bold red",
+    DiffVerdict.SAME_HEADERS: "yellow",
+    DiffVerdict.COULD_NOT_LOOK: "yellow",
+}
 SHOWN = 12
 # characters of a tensor's name that may be wrapped
 LONG_NAME = 80
@@ -54,7 +60,7 @@ def _print_facts(console: Console, comparison: "Comparison") -> None:
     print_heading(console, "Meaning", count_facts(comparison))
     rows = table("", "A", "B", "")
     for fact in shown_facts(comparison):
-        style = {"differs": "red", "unknown": "yellow"}.get(fact.state, "dim")
+        style = {FactState.DIFFERS: "red", FactState.UNKNOWN: "yellow"}.get(fact.state, "dim")
         values = (Text(text) for text in fact_values(fact))
         rows.add_row(Text(fact.name, style=style), *values, Text(fact_why(fact), style="dim"))
     if rows.row_count:

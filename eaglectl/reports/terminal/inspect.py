@@ -8,8 +8,14 @@ from eaglectl.reports.terminal.console import Console, Table, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_notes, table
 from eaglectl.reports.wording import placeholders, trained_layers
 from eaglectl.results import FailedSource, Inspection
+from eaglectl.verdicts import ServedAs
 
-OUTCOME_STYLES = {"as trained": "green", "differs": "red", "fails": "red", "unknown": "yellow"}
+OUTCOME_STYLES = {
+    ServedAs.AS_TRAINED: "green",
+    ServedAs.DIFFERS: "red",
+    ServedAs.FAILS: "red",
+    ServedAs.UNKNOWN: "yellow",
+}
 MARK_STYLES = {"good": "green", "bad": "red", "doubt": "yellow", "missing": "", "": "dim"}
 GLYPHS = {"good": "●", "bad": "×", "doubt": "?", "missing": "○", "": "─"}
 ASCII_GLYPHS = {"good": "*", "bad": "x", "doubt": "?", "missing": "o", "": "-"}
@@ -99,7 +105,7 @@ def _outcome_table(inspection: Inspection) -> Table:
     rows = table(*shared.SERVED_HEAD)
     for row in shared.served_rows(inspection):
         if row.outcome:
-            outcome = Text(shared.OUTCOMES[row.outcome], style=OUTCOME_STYLES[row.outcome])
+            outcome = Text(row.outcome, style=OUTCOME_STYLES[row.outcome])
             rows.add_row(row.engine, row.releases, outcome, row.reasons)
         else:
             rows.add_row(row.engine, row.releases, "", Text(row.reasons, style="dim"))

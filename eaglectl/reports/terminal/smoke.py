@@ -1,19 +1,22 @@
 """The terminal output of `smoke`: the verdict, then the numbers."""
 
+from collections.abc import Mapping
+
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports import acceptance as shared
 from eaglectl.reports.terminal.console import Console, Content, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, table
+from eaglectl.verdicts import CheckVerdict
 
-STYLES = {"pass": "green", "fail": "red", "could-not-look": "yellow"}
-REASON_STYLES = {"fail": "red", "could not look": "yellow", "note": "dim"}
+STYLES = {CheckVerdict.PASS: "green", CheckVerdict.FAIL: "red", CheckVerdict.COULD_NOT_LOOK: "yellow"}
+REASON_STYLES: Mapping[str, str] = {"note": "dim"} | STYLES
 BETTER_STYLES = {"yes": "red", "no": "green"}
 
 
 def print_smoke(console: Console, report: SmokeReport) -> None:
     """Print the verdict, what ran, acceptance, probes, and the reasons of a failure."""
     style = STYLES[report.verdict]
-    verdict = (report.verdict.upper(), f"bold {style}")
+    verdict = (report.verdict, f"bold {style}")
     console.print(Text.assemble(verdict, f"  {report.source}: {shared.length(report)}"))
     console.print(indented(pairs(shared.facts(report))))
     print_heading(console, "Acceptance", shared.DEFINITION)

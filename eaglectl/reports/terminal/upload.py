@@ -7,6 +7,7 @@ from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
 from eaglectl.reports.terminal.layout import print_rest, table
 from eaglectl.reports.wording import size
 from eaglectl.text import listed
+from eaglectl.verdicts import FactState, FileChange, UploadOutcome
 
 if TYPE_CHECKING:
     from eaglectl.publishing.changes import Changes
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from eaglectl.publishing.upload import Upload
 
 WEIGHTS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
-STYLES = {"new": "green", "changed": "yellow", "unchanged": "dim", "unknown": "dim"}
+STYLES = {
+    FileChange.NEW: "green",
+    FileChange.CHANGED: "yellow",
+    FileChange.UNCHANGED: "dim",
+    FileChange.UNKNOWN: "dim",
+}
 
 
 def print_plan(console: Console, plan: "UploadPlan") -> None:
@@ -63,8 +69,8 @@ def _print_changes(console: Console, changes: "Changes") -> None:
     console.print(Text.assemble("  ", ("drafter   ", "dim"), change_sentence(changes)), soft_wrap=True)
     rows = table("", "there", "here", "")
     # without its data, a draft vocabulary of one size is never compared
-    for fact in (fact for fact in shown_facts(compared) if fact.state != "not-compared"):
-        style = {"differs": "yellow"}.get(fact.state, "dim")
+    for fact in (fact for fact in shown_facts(compared) if fact.state != FactState.NOT_COMPARED):
+        style = {FactState.DIFFERS: "yellow"}.get(fact.state, "dim")
         rows.add_row(
             Text(fact.name, style=style), *map(Text, fact_values(fact)), Text(fact_why(fact), style="dim")
         )
@@ -97,17 +103,17 @@ def _where(plan: "UploadPlan") -> str:
 def print_upload(console: Console, done: "Upload") -> None:
     """Print the outcome, and the command that downloads what was published."""
     match done.outcome:
-        case "planned":
-            console.print("nothing was sent (--dry-run)")
-        case "nothing-to-do":
+        case UploadOutcome.PLANNED:
+            console.print(f"{done.outcome}: nothing was sent (--dry-run)")
+        case UploadOutcome.NOTHING_TO_DO:
             _print_nothing_to_do(console, done)
-        case "published":
+        case UploadOutcome.PUBLISHED:
             _print_published(console, done)
-        case "mismatch":
+        case UploadOutcome.MISMATCH:
             _print_mismatch(console, done)
     if done.tag:
         console.print(f"  tag {done.tag} is at {done.oid}", soft_wrap=True)
-    if done.oid and done.outcome != "mismatch":
+    if done.oid and done.outcome != UploadOutcome.MISMATCH:
         console.print(f"  {done.download}", soft_wrap=True)
 
 
@@ -115,13 +121,15 @@ def _print_nothing_to_do(console: Console, done: "Upload") -> None:
     where = f"{done.plan.revision} at {(done.oid or '')[:12]} has"
     if done.plan.proposed:
         where = f"pull request {done.plan.proposed} holds"
-    console.print(Text.assemble(("nothing to do", "green"), f": {where} these files already"), soft_wrap=True)
+    console.print(Text.assemble((done.outcome, "green"), f": {where} these files already"), soft_wrap=True)
 
 
 def _print_published(console: Console, done: "Upload") -> None:
     sent = done.sent
     assert sent is not None
-    console.print(Text.assemble(("published ", "green"), (sent.pull_url or sent.url, "bold")), soft_wrap=True)
+    console.print(
+        Text.assemble((f"{done.outcome} ", "green"), (sent.pull_url or sent.url, "bold")), soft_wrap=True
+    )
     if done.is_recovered:
         console.print(
             "  the Hub's answer was lost; the repository was looked at, and holds the commit", soft_wrap=True
@@ -134,7 +142,7 @@ def _print_published(console: Console, done: "Upload") -> None:
 def _print_mismatch(console: Console, done: "Upload") -> None:
     commit = done.sent.shown if done.sent else ""
     text = f": the commit {commit} does not hold what was sent; do not merge or serve it"
-    console.print(Text.assemble(("mismatch", "bold red"), text), soft_wrap=True)
+    console.print(Text.assemble((done.outcome, "bold red"), text), soft_wrap=True)
     for mismatch in done.mismatches[:MOST_ROWS]:
         console.print(f"  {mismatch.name}: {mismatch.how}", soft_wrap=True)
     print_rest(console, len(done.mismatches) - MOST_ROWS)

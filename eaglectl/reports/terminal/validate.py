@@ -18,14 +18,15 @@ from eaglectl.reports.terminal.layout import print_sentence
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
+from eaglectl.verdicts import CheckVerdict
 
 STYLES = {
     "error": "red",
     "warning": "yellow",
     "note": "dim",
-    "pass": "green",
-    "fail": "red",
-    "could-not-look": "yellow",
+    CheckVerdict.PASS: "green",
+    CheckVerdict.FAIL: "red",
+    CheckVerdict.COULD_NOT_LOOK: "yellow",
 }
 COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
 # columns of a finding's text: two, then the severity and a gap

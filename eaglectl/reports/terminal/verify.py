@@ -1,11 +1,12 @@
 """The result of `verify` on the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from eaglectl.publishing.evidence import evidence_of
 from eaglectl.reports.terminal.console import Console, Text
 from eaglectl.text import listed
+from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
 
 if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification
@@ -18,43 +19,37 @@ BY = {
     "git-id": "by the git id that the Hub lists",
     "tensors": "by the SHA-256 of the header and of each tensor",
 }
-VERDICTS = {
-    "equal": ("equal", "green"),
-    "differs": ("differs", "bold red"),
-    "could-not-look": ("could not look", "bold yellow"),
-}
-SIGNATURES = {
-    "verified": ("signature verified", "green"),
-    "failed": ("signature failed", "bold red"),
-    "missing": ("signature missing", "bold red"),
-    "not-looked": ("could not look at the signature", "bold yellow"),
+STYLES: Mapping[str, str] = {
+    VerifyVerdict.EQUAL: "green",
+    VerifyVerdict.DIFFERS: "bold red",
+    VerifyVerdict.COULD_NOT_LOOK: "bold yellow",
+    SignatureState.VERIFIED: "green",
+    SignatureState.FAILED: "bold red",
+    SignatureState.MISSING: "bold red",
+    SignatureState.NOT_LOOKED: "bold yellow",
 }
 
 
 def print_verification(console: Console, verification: "Verification") -> None:
     """Print the verdict, every file that differs, and the signature."""
-    word, style = VERDICTS[verification.verdict]
-    good = sum(file.judgement == "same" for file in verification.files)
+    verdict = (verification.verdict, STYLES[verification.verdict])
+    good = sum(file.judgement == FileState.SAME for file in verification.files)
     lists = ": no list beside the signature"
     if verification.lists:
         lists = f": {good} files as {' and '.join(verification.lists)} say"
-    console.print(Text.assemble((word, style), f"  {verification.folder}{lists}"), soft_wrap=True)
+    console.print(Text.assemble(verdict, f"  {verification.folder}{lists}"), soft_wrap=True)
     for line in _settled(verification):
         console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
-    different = [file for file in verification.files if file.judgement != "same"]
+    different = [file for file in verification.files if file.judgement != FileState.SAME]
     for file in different[:MAX_FILES]:
-        is_open = file.judgement == "not-looked"
-        judgement = ("could not look", "yellow") if is_open else (file.judgement, "red")
+        judgement = (file.judgement, "yellow" if file.judgement == FileState.NOT_LOOKED else "red")
         console.print(Text.assemble("  ", judgement, f"  {file.name} {file.how}"), soft_wrap=True)
     if len(different) > MAX_FILES:
         console.print(f"  and {len(different) - MAX_FILES:,} more; --json lists all", soft_wrap=True)
-    if verification.signature:
-        word, style = SIGNATURES[verification.signature.judgement]
-        console.print(Text.assemble("  ", (word, style), f"  {verification.signature.how}"), soft_wrap=True)
-    if verification.provenance:
-        word, style = SIGNATURES[verification.provenance.judgement]
-        word = word.replace("signature", "provenance")
-        console.print(Text.assemble("  ", (word, style), f"  {verification.provenance.how}"), soft_wrap=True)
+    for name, signed in (("signature", verification.signature), ("provenance", verification.provenance)):
+        if signed:
+            words = (f"{name} {signed.judgement}", STYLES[signed.judgement])
+            console.print(Text.assemble("  ", words, f"  {signed.how}"), soft_wrap=True)
     for part in evidence_of(verification):
         console.print(f"  by {part.name}  proved: {part.proves}; not: {part.leaves_open}", soft_wrap=True)
     if verification.others:
@@ -65,7 +60,9 @@ def print_verification(console: Console, verification: "Verification") -> None:
 def _settled(verification: "Verification") -> Iterator[str]:
     """What the equal files were compared by."""
     for digest, text in BY.items():
-        files = [file for file in verification.files if file.judgement == "same" and digest in file.by]
+        files = [
+            file for file in verification.files if file.judgement == FileState.SAME and digest in file.by
+        ]
         if files:
             tensors = sum(file.compared for file in files)
             of = f" ({tensors} tensors)" if digest == "tensors" else ""

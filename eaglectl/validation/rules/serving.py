@@ -12,6 +12,7 @@ from eaglectl.engines.releases import is_within, ranges
 from eaglectl.engines.view import View
 from eaglectl.validation.rule import CannotLook, Check, Match, Rule
 from eaglectl.validation.subject import Subject
+from eaglectl.verdicts import ServedAs
 
 # the key of config.json that a fact is about, where its remedy does not name it
 ABOUT = {
@@ -81,7 +82,7 @@ def _check(engine: Engine, fact: Fact) -> Check:
             return
         texts = [f"{ranges(named, engine.releases)} {text}" for text, named in releases.items()]
         message = "; ".join(f"{engine.title} {text}" for text in texts)
-        if fact.outcome == "unknown":
+        if fact.outcome == ServedAs.UNKNOWN:
             raise CannotLook(message)
         checkpoint = subject.view(engine.name)
         written = edits(fact, checkpoint)

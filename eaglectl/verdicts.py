@@ -1,0 +1,122 @@
+"""Every verdict, and the state of each part that one rests on.
+
+A member is its own text: the terminal, pages, JSON documents and the Python API have this wording.
+"""
+
+from enum import StrEnum
+
+
+class CheckVerdict(StrEnum):
+    """How `validate`, `smoke` and `diagnose` end, and one release or one set of prompts in them."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    COULD_NOT_LOOK = "could-not-look"
+
+
+class ServedAs(StrEnum):
+    """What an engine release does with a checkpoint as stored (`inspect`)."""
+
+    AS_TRAINED = "as trained"
+    DIFFERS = "differs"
+    FAILS = "fails"
+    UNKNOWN = "unknown"
+
+
+class DiffVerdict(StrEnum):
+    """How `diff` ends: by meaning and tensors, not spelling; SAME_HEADERS: no tensor data was compared."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    SAME_HEADERS = "same-headers"
+    COULD_NOT_LOOK = "could-not-look"
+
+
+class FactState(StrEnum):
+    """A property of two drafters in `diff`."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+    NOT_COMPARED = "not-compared"
+
+
+class TensorState(StrEnum):
+    """A tensor of two drafters in `diff`; ZEROS: a bias on one side only that adds nothing."""
+
+    EQUAL = "equal"
+    ZEROS = "zeros"
+    ONLY_A = "only-a"
+    ONLY_B = "only-b"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    BYTES = "bytes"
+    NOT_COMPARED = "not-compared"
+
+
+class VerifyVerdict(StrEnum):
+    """How `verify` ends."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    COULD_NOT_LOOK = "could-not-look"
+
+
+class FileState(StrEnum):
+    """A file in `verify`, beside what the lists state of it."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    MISSING = "missing"
+    UNLISTED = "unlisted"
+    NOT_LOOKED = "not-looked"
+
+
+class SignatureState(StrEnum):
+    """A signature, or signed provenance, in `verify`."""
+
+    VERIFIED = "verified"
+    FAILED = "failed"
+    MISSING = "missing"
+    NOT_LOOKED = "not-looked"
+
+
+class UploadOutcome(StrEnum):
+    """How `upload` ends; MISMATCH: the commit does not hold what was sent."""
+
+    PLANNED = "planned"
+    NOTHING_TO_DO = "nothing-to-do"
+    PUBLISHED = "published"
+    MISMATCH = "mismatch"
+
+
+class FileChange(StrEnum):
+    """A file of an upload beside the repository's; UNKNOWN: the repository was not looked at."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    UNKNOWN = "unknown"
+
+
+class DiagnosisEnding(StrEnum):
+    """What the cause is in that `diagnose` names, or that there is none."""
+
+    FILE = "file"
+    ENGINE = "engine"
+    PAIR = "pair"
+    PROMPTS = "prompts"
+    TRAINING = "training"
+    HEALTHY = "healthy"
+    NOT_FOUND = "not-found"
+    COULD_NOT_LOOK = "could-not-look"
+
+
+class ReadingOutcome(StrEnum):
+    """How another reading of the file drafts beside the stated one (`smoke --probe`, `diagnose`)."""
+
+    BETTER = "better"
+    SLIGHTLY_BETTER = "slightly better"
+    TOO_FEW_PROMPTS = "too few prompts"
+    LATE_POSITIONS_ONLY = "late positions only"
+    NO_BETTER = "no better"
