@@ -137,6 +137,52 @@ def test_one_that_does_not_fit_is_told_and_not_taken(
     assert not found.notes_at("problem")
 
 
+def two_drafters(folder: Path) -> tuple[Path, Path]:
+    """A drafter that states no layers, and one that states those of 8; their cards name the target."""
+    stated = {"eagle_aux_hidden_state_layer_ids": [2, 4, 5], "eagle_config": ABSENT}
+    pair = (drafter_folder(folder, "a", config=UNSTATED), drafter_folder(folder, "b", config=stated))
+    for drafter in pair:
+        in_card(drafter)
+    return pair
+
+
+@pytest.mark.parametrize("headers", [(), ("--headers-only",)])
+def test_diff_takes_the_target_that_both_name(headers: tuple[str, ...], cache: Path, tmp_path: Path) -> None:
+    pair = two_drafters(tmp_path)
+    alone = call("diff", *pair, *headers)
+    assert alone.code == 3
+    why = "base_model in README.md names org/target, and it is neither in a folder of that name nor in the"
+    assert f"the target of A and B could not be looked up: {why}" in flat(alone.out)
+    cached(cache, "org/target", target_folder(tmp_path / "files"))
+    done = call("diff", *pair, *headers)
+    assert done.code == 0 and "the target of A and B: org/target" in flat(done.out)
+    assert "which base_model in README.md names" in flat(done.out)
+    given = call("diff", *pair, *headers, "--target", target_folder(tmp_path / "other", num_hidden_layers=12))
+    assert given.code == 1 and "the target of" not in given.out
+
+
+def test_diff_reads_each_side_with_its_own_target(cache: Path, tmp_path: Path) -> None:
+    a, _ = two_drafters(tmp_path)
+    b = drafter_folder(tmp_path, "default", config=UNSTATED)
+    name_in_card(b, "org/deeper")
+    cached(cache, "org/target", target_folder(tmp_path / "files"))
+    assert "the target of B could not be looked up: base_model" in flat(call("diff", a, b).out)
+    cached(cache, "org/deeper", target_folder(tmp_path / "more", num_hidden_layers=12))
+    document = call("diff", a, b, "--json").document
+    assert document["verdict"] == "differs"
+    assert [fact["name"] for fact in document["facts"] if fact["state"] == "differs"] == ["boundaries"]
+    assert [note.partition(" (")[0] for note in document["notes"][:2]] == [
+        "the target of A: org/target",
+        "the target of B: org/deeper",
+    ]
+
+
+def test_diff_names_a_target_that_does_not_fit(cache: Path, tmp_path: Path) -> None:
+    cached(cache, "org/target", target_folder(tmp_path / "files", hidden_size=24))
+    done = call("diff", *two_drafters(tmp_path))
+    assert done.code == 3 and "the target of A and B: not taken: org/target" in flat(done.out)
+
+
 @pytest.mark.parametrize(
     "name",
     ["/nowhere/at/all", "../outside", "~/model", "org/target", "-x", "a\nb", ".", "drafter", "org/empty"],

@@ -7,7 +7,14 @@ from functools import partial
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target
-from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.api.targets import (
+    NONE_NAMED,
+    TargetChoice,
+    choose_target,
+    fitting_target,
+    with_places_looked_at,
+)
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
 from eaglectl.comparison.meaning import compare_facts, questions, stated_fact
@@ -22,7 +29,7 @@ from eaglectl.comparison.pairing import (
 from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
 from eaglectl.comparison.spelling import compare_spelling
 from eaglectl.drafter.drafter import Target
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
 from eaglectl.progress import OnProgress
@@ -36,7 +43,8 @@ NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
 class DiffOptions:
     """Options of `diff`.
 
-    `headers_only` reads no tensor data. `answers` go to the side whose files leave the question open.
+    `target` is of both; None: of each the one that it names, if it is here. `headers_only` reads no tensor
+    data. `answers` go to the side whose files leave the question open.
     """
 
     target: str | None = None
@@ -54,21 +62,23 @@ def diff(
     """
     options = options or DiffOptions()
     try:
-        return _compare(a, b, open_target(options.target), options, on_progress)
+        return _compare(a, b, options, on_progress)
     except RefusedError as error:  # its exit code would mean that they differ
         raise UnreadableError(str(error), error.topic, error.where) from None
 
 
-def _compare(
-    text_a: str, text_b: str, target: Target, options: DiffOptions, on_progress: OnProgress | None
-) -> Comparison:
+def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProgress | None) -> Comparison:
     answers = options.answers or Answers()
     check_answers(answers)
-    written_a, written_b = open_side("A", text_a, target, answers), open_side("B", text_b, target, answers)
+    given = None if options.target is None else open_target(options.target)
+    written_a, choice_a = _open("A", text_a, given, answers)
+    written_b, choice_b = _open("B", text_b, given, answers)
+    targets = tuple(_target_notes(choice_a, choice_b))
     if options.headers_only:
-        return compare_headers(written_a, written_b, target, answers)
+        compared = compare_headers(written_a, written_b, answers)
+        return replace(compared, notes=(*targets, *compared.notes))
     a, b, order_notes = in_one_order(written_a, written_b)
-    notes = _notes(written_a, written_b, target, answers, order_notes)
+    notes = (*targets, *_notes(written_a, written_b, answers, order_notes))
     spelled = partial(compare_spelling, written_a, written_b)
     with _readable(a) as data_a, _readable(b) as data_b:
         notes = (*notes, *_copied_notes((a, data_a), (b, data_b)))
@@ -80,20 +90,45 @@ def _compare(
     return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
 
 
-def compare_headers(written_a: Side, written_b: Side, target: Target, answers: Answers) -> Comparison:
+def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:
+    """A or B with the target that was given, or that it names; and how that was found."""
+    choice = TargetChoice()
+
+    def target_of(checkpoint: Checkpoint) -> Target:
+        nonlocal choice
+        if given is not None:
+            return given
+        choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
+        return choice.known()
+
+    try:
+        return open_side(name, text, target_of, answers), choice
+    except UsageError as error:
+        raise UsageError(with_places_looked_at(str(error), choice), error.topic, error.where) from None
+
+
+def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
+    """Which target each side was read with, and which one that it names could not be looked up."""
+    choices = {"A and B": a} if (a.how, a.missing) == (b.how, b.missing) else {"A": a, "B": b}
+    for name, choice in choices.items():
+        if choice.how:
+            yield f"the target of {name}: {choice.how}"
+        elif choice.missing not in ("", NONE_NAMED):
+            yield f"the target of {name} could not be looked up: {choice.missing}; pass --target"
+
+
+def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Comparison:
     """Compare two opened drafters by config and headers."""
     a, b, order_notes = in_one_order(written_a, written_b)
     facts = (*compare_facts(a, b), _vocabulary_size(a, b))
     pairs = tuple(header.pair for header in pair_headers(a, b))
-    notes = _notes(written_a, written_b, target, answers, order_notes)
+    notes = _notes(written_a, written_b, answers, order_notes)
     return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
 
 
-def _notes(
-    a: Side, b: Side, target: Target, answers: Answers, order_notes: tuple[str, ...]
-) -> tuple[str, ...]:
+def _notes(a: Side, b: Side, answers: Answers, order_notes: tuple[str, ...]) -> tuple[str, ...]:
     """The notes on two sides as they are written."""
-    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers, target), *order_notes)
+    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers), *order_notes)
 
 
 @contextmanager

@@ -41,5 +41,5 @@ def _compare(
     there: str, frozen: FrozenSource, folder: str, target: str | None, answers: Answers
 ) -> Comparison:
     known = open_target(target)
-    before = open_side("A", f"{SCHEME}{there}", known, answers)
-    return compare_headers(before, open_side("B", folder, known, answers, frozen), known, answers)
+    before = open_side("A", f"{SCHEME}{there}", lambda _: known, answers)
+    return compare_headers(before, open_side("B", folder, lambda _: known, answers, frozen), answers)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
@@ -13,12 +13,15 @@ SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A or B: the source as given, its headers, its drafter, and its config without nesting."""
+    """A or B: the source as given, its headers, its drafter, its config without nesting, and the target
+    that it was read with.
+    """
 
     source: str
     checkpoint: Checkpoint
     drafter: Drafter
     flat: Mapping[str, Any]
+    target: Target
 
 
 @dataclass(frozen=True, slots=True)

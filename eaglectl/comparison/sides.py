@@ -11,7 +11,7 @@ from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.comparison.comparison import Side
 from eaglectl.comparison.pairing import KnownDigests
-from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name, known_answers
 from eaglectl.formats.config_keys import MISSING, Keys
@@ -47,17 +47,24 @@ NOT_NEEDED = {
 }
 
 
-def open_side(name: str, text: str, target: Target, answers: Answers, source: Source | None = None) -> Side:
+def open_side(
+    name: str,
+    text: str,
+    target_of: Callable[[Checkpoint], Target],
+    answers: Answers,
+    source: Source | None = None,
+) -> Side:
     """Open A or B, headers only; `source` are its files where they are open already.
 
     Raises UsageError, and UnreadableError for all other errors: exit code 1 is for a difference.
     """
     try:
         checkpoint = read_checkpoint(source or open_source(text))
-        side = _side(text, checkpoint, read_drafter(checkpoint, Answers(), target))
+        target = target_of(checkpoint)
+        side = _side(text, checkpoint, Answers(), target)
         needed = needed_answers(side, answers)
         if needed != Answers():
-            side = _side(text, checkpoint, read_drafter(checkpoint, needed, target))
+            side = _side(text, checkpoint, needed, target)
         _ = side.drafter.rope.mla_factors  # raises here, where the side is known
     except UsageError:
         raise
@@ -67,8 +74,9 @@ def open_side(name: str, text: str, target: Target, answers: Answers, source: So
     return side
 
 
-def _side(text: str, checkpoint: Checkpoint, drafter: Drafter) -> Side:
-    return Side(text, checkpoint, drafter, by_name(drafter.producer).flat(checkpoint.config))
+def _side(text: str, checkpoint: Checkpoint, answers: Answers, target: Target) -> Side:
+    drafter = read_drafter(checkpoint, answers, target)
+    return Side(text, checkpoint, drafter, by_name(drafter.producer).flat(checkpoint.config), target)
 
 
 def needed_answers(side: Side, answers: Answers) -> Answers:
@@ -82,11 +90,11 @@ def needed_answers(side: Side, answers: Answers) -> Answers:
     return Answers(answers.aux_layers if is_answered else None, convention, semantics)
 
 
-def unneeded_answers(a: Side, b: Side, answers: Answers, target: Target) -> Iterator[str]:
+def unneeded_answers(a: Side, b: Side, answers: Answers) -> Iterator[str]:
     """A note for each answer that neither side needs."""
     needed: set[str] = set()
     for side in (a, b):
-        unanswered = _side(side.source, side.checkpoint, read_drafter(side.checkpoint, Answers(), target))
+        unanswered = _side(side.source, side.checkpoint, Answers(), side.target)
         needed.update(_options(needed_answers(unanswered, answers)))
     for option in _options(answers):
         if option not in needed:
