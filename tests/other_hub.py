@@ -19,10 +19,20 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 Files = dict[str, bytes]
+Fault = Callable[[str, str], int | None]
+
+
+def first_of(faults: list[Fault], method: str, path: str) -> int | None:
+    """The status that the first of the faults gives."""
+    return next((status for fault in faults if (status := fault(method, path)) is not None), None)
 
 
 class OtherHub:
-    """Repositories as lists of commits: (id, title, files); `is_bare` leaves ETag and commit headers out."""
+    """Repositories as lists of commits: (id, title, files); `is_bare` leaves ETag and commit headers out.
+
+    `faults` are called with the method and path of each request: one that returns a status answers with it,
+    before the request takes effect. `lost` returns the status of a request's answer that is exchanged after.
+    """
 
     def __init__(self, endpoint: str, *, is_bare: bool = False) -> None:
         self.endpoint = endpoint
@@ -31,6 +41,8 @@ class OtherHub:
         self.tags: dict[str, dict[str, str]] = defaultdict(dict)
         self.blobs: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
+        self.faults: list[Fault] = []
+        self.lost: list[Fault] = []
 
     def commit(self, repo: str, files: Files, title: str = "first") -> str:
         """Add a commit with these files on top of the others."""
@@ -75,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: int, body: bytes = b"", headers: dict[str, str] | None = None, *, zipped: bool = False
     ) -> None:
         headers = dict(headers or {})
+        if (lost := first_of(self.hub.lost, self.command, urlsplit(self.path).path)) is not None:
+            status, body, headers, zipped = lost, b"", {}, False
         if zipped:
             body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
         self.send_response(status)
@@ -91,6 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.hub.asked.append((self.command, url.path))
+        if (status := first_of(self.hub.faults, self.command, url.path)) is not None:
+            return self.reply(status)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         if parts[0] == "storage":
             return self.storage(parts[1], parts[2] if len(parts) > 2 else "", body)
@@ -165,7 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def commits(self, repo: str, found: tuple[str, Files], _: bytes) -> object:
         rest = {"message": "", "date": "2026-01-01T00:00:00.000000Z", "authors": []}
-        log = reversed(self.hub.repos[repo])
+        log = self.hub.repos[repo]
+        log = log[: 1 + [oid for oid, _, _ in log].index(found[0])][::-1]
         return [{"id": oid, "title": title, **rest} for oid, title, _ in log]
 
     def commit(self, repo: str, head: str, lines: list[dict[str, Any]]) -> None:

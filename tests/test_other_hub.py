@@ -1,11 +1,13 @@
 """Hubs that are not the Hub: inspect, convert, upload and verify over one that differs where it may."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import eaglectl
 from eaglectl.publishing import upload
 from tests.builders import STATED, call, drafter_folder, floats, is_one_line
 from tests.hub import TOKEN, short_waits
@@ -111,6 +113,109 @@ def test_a_head_that_moved_is_not_committed_on(
     done = call("upload", tmp_path / "made", "org/old", "--direct")
     assert done.code == 1 and "moved" in done.err
     assert [title for _, title, _ in hub.repos["org/old"]] == ["first", "theirs"]
+
+
+Arrange = Callable[[OtherHub], object]
+
+
+def before(part: str, status: int) -> Arrange:
+    """A status in the place of what a request would do."""
+    return lambda hub: hub.faults.append(lambda _, path: status if part in path else None)
+
+
+def lost(part: str, status: int, method: str = "POST") -> Arrange:
+    """A status in the place of the answer to what was done."""
+    return lambda hub: hub.lost.append(
+        lambda how, path: status if (how, part in path) == (method, True) else None
+    )
+
+
+def theirs(part: str) -> Arrange:
+    """Somebody else commits at the first request of a kind."""
+
+    def arrange(hub: OtherHub) -> None:
+        def fault(_: str, path: str) -> int | None:
+            if part in path and len(hub.repos["org/old"]) == 1:
+                hub.commit("org/old", {"theirs": b"1"}, "theirs")
+            return None
+
+        hub.faults.append(fault)
+
+    return arrange
+
+
+def spoiled(hub: OtherHub) -> None:
+    """The commit holds other weights of the same size than were sent."""
+
+    def fault(_: str, path: str) -> int | None:
+        oid, title, files = hub.repos["org/old"][-1]
+        if "/paths-info/" in path and title != "first":
+            data = files["model.safetensors"]
+            hub.repos["org/old"][-1] = (oid, title, {**files, "model.safetensors": data[::-1]})
+        return None
+
+    hub.faults.append(fault)
+
+
+def after(part: str, status: int) -> Arrange:
+    """A status for requests after the commit."""
+
+    def arrange(hub: OtherHub) -> None:
+        hub.faults.append(lambda _, path: status if part in path and len(hub.repos["org/old"]) > 1 else None)
+
+    return arrange
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A fault, the exit code and sentence that come of it, and the commits there are then."""
+
+    arrange: Arrange
+    code: int
+    says: str
+    titles: tuple[str, ...] = ("first",)
+    is_tagged: bool = False
+
+
+OURS = ("first", f"Upload with eaglectl {eaglectl.__version__}")
+FAULTS = {
+    "the token may not write": Case(before("/auth-check/", 403), 3, "may not write there (403)"),
+    "the Hub cannot say who may write": Case(before("/auth-check/", 405), 0, "tag v1 is at", OURS, True),
+    "files are not taken": Case(before("/preupload/", 400), 3, "(400); nothing was committed"),
+    "a blob is refused": Case(before("/storage/", 403), 3, "nothing was committed"),
+    "a blob fails": Case(before("/storage/", 503), 3, "try again later; nothing was committed"),
+    "a commit is refused": Case(before("/commit/", 403), 3, "may not write there (403)"),
+    "a commit fails": Case(before("/commit/", 503), 3, "did not take effect; nothing was committed"),
+    "there are no commits": Case(before("/commit/", 501), 3, "fails (501) and did not make the commit"),
+    "the answer to the commit is lost": Case(
+        lost("/commit/", 500), 0, "the Hub's answer was lost", OURS, True
+    ),
+    "a proxy refuses the answer": Case(lost("/commit/", 403), 0, "the Hub's answer was lost", OURS, True),
+    "somebody commits before": Case(theirs("/preupload/"), 1, "nothing was committed", ("first", "theirs")),
+    "somebody commits in between": Case(
+        theirs("/commit/"), 1, "moved while the commit was made", ("first", "theirs", OURS[1])
+    ),
+    "the parent cannot be read": Case(after("/commits/", 500), 3, "is there and holds what was sent", OURS),
+    "the commit cannot be compared": Case(after("/paths-info/", 500), 3, "is not verified; run the", OURS),
+    "the commit holds other bytes": Case(spoiled, 1, "does not hold what was sent; do not merge", OURS),
+    "the tag is refused": Case(before("/tag/", 403), 3, "is there and holds what was sent", OURS),
+    "the answer to the tag is lost": Case(lost("/tag/", 500), 0, "tag v1 is at", OURS, True),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_ends_as_on_the_hub(name: str, hub: OtherHub, tmp_path: Path) -> None:
+    case, first = FAULTS[name], hub.commit("org/old", {})
+    case.arrange(hub)
+    done = call("upload", tmp_path / "made", "org/old", "--direct", "--tag", "v1")
+    assert (done.code, case.says in " ".join((done.out + done.err).split())) == (case.code, True), done
+    assert TOKEN not in done.out + done.err
+    log = hub.repos["org/old"]
+    assert tuple(title for _, title, _ in log) == case.titles
+    oid = log[-1][0]
+    assert oid == first or case.titles[-1] == "theirs" or oid in done.out + done.err
+    assert hub.tags["org/old"] == ({"v1": oid} if case.is_tagged else {})
+    assert len([path for _, path in hub.asked if "/commit/" in path]) <= 1
 
 
 def test_a_hub_without_pull_requests_takes_no_proposal(hub: OtherHub, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from eaglectl.checkpoint.hub import check_token
 from eaglectl.checkpoint.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_session import XET_CODE
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
-from eaglectl.progress import notify
 from eaglectl.publishing.calls import CARD_CODE, HubCallError, call
 from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.frozen import changed
@@ -42,6 +41,11 @@ class Commit:
     def shown(self) -> str:
         """The commit with its page, and its pull request's."""
         return f"{self.oid} ({self.url}{f', in {self.pull_url}' if self.pull_url else ''})"
+
+
+def can_name(parent: str) -> bool:
+    """Whether the client can ask for a commit on this one alone; it takes no longer ids."""
+    return len(parent) <= MAX_PARENT
 
 
 class Remote:
@@ -128,6 +132,13 @@ class Remote:
             if (ref := f"refs/pr/{number}") in state.pulls:
                 yield ref, state.pulls[ref]
 
+    def parent(self, oid: str) -> str:
+        """The commit before a commit; empty for the first. Raises UnreadableError where it is not listed."""
+        oids = [*self.titles(oid), ""]
+        if oid not in oids[:-1]:
+            raise UnreadableError(f"{self.request.repo}: the Hub at {self.request.host} does not list {oid}")
+        return oids[oids.index(oid) + 1]
+
     def titles(self, revision: str) -> Mapping[str, str]:
         """Titles of the commits of a revision, newest first."""
         try:
@@ -198,11 +209,9 @@ class Remote:
     ) -> Commit:
         """Create the commit, without retries. Raises HubCallError, after which the commit may exist.
 
-        The client takes no parent of more than 40 digits; there the caller's own look at the head is all.
+        Where the client cannot name the parent, the caller compares it afterwards.
         """
-        has_parent = len(parent) <= MAX_PARENT
-        if not has_parent:
-            notify(f"{self.request.repo}: its commit ids are longer than the client can name as the parent")
+        has_parent = can_name(parent)
         made = call(
             lambda: self.api.create_commit(
                 self.request.repo,

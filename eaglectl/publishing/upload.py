@@ -15,7 +15,7 @@ from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.calls import HubCallError
 from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, UploadPlan
-from eaglectl.publishing.remote import Commit, Remote
+from eaglectl.publishing.remote import Commit, Remote, can_name
 from eaglectl.verdicts import UploadOutcome
 
 # how often the repository is read after a lost response, and the pause between, which grows
@@ -115,6 +115,7 @@ def _publish(
     if mismatches:
         return done
     with _naming(sent, "is there and holds what was sent", on_progress):
+        _check_parent(plan, state, remote, sent)
         return _with_tag(done, remote)
 
 
@@ -252,6 +253,17 @@ def _mismatches(remote: Remote, oid: str, files: Sequence[UploadFile]) -> tuple[
         elif not remote_file.equals(file):
             mismatches.append(Mismatch(file.name, remote_file.difference(file)))
     return tuple(mismatches)
+
+
+def _check_parent(plan: UploadPlan, state: RepositoryState, remote: Remote, sent: Commit) -> None:
+    """Raise RefusedError for a commit that is not on the plan's head, where the Hub could not be told to."""
+    if can_name(state.head) or (parent := remote.parent(sent.oid)) == state.head:
+        return
+    raise RefusedError(
+        f"{plan.repo} moved while the commit was made: it is on {parent[:12]} and the plan was made for"
+        f" {state.head[:12]}, as the client cannot ask for a parent with so long an id. Look at what is in"
+        " between, then run the command again"
+    )
 
 
 def _with_tag(done: Upload, remote: Remote) -> Upload:
