@@ -11,8 +11,6 @@ from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import View
-from eaglectl.formats.catalogue import prefixes
-from eaglectl.formats.names import inner_wrapper, stored_prefix
 from eaglectl.verdicts import ServedAs
 
 
@@ -53,11 +51,11 @@ class Case:
     @cached_property
     def refused_prefixes(self) -> tuple[str, ...]:
         """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
-        return tuple(dict.fromkeys(filter(None, map(self._refused_prefix, self.view.names))))
+        refused = (self._refused_prefix(*prefixed) for prefixed in self.view.prefixed_names)
+        return tuple(dict.fromkeys(filter(None, refused)))
 
-    def _refused_prefix(self, name: str) -> str:
-        prefix = stored_prefix(name, prefixes())
-        if inner := inner_wrapper(name.removeprefix(prefix)):
+    def _refused_prefix(self, name: str, prefix: str, inner: str) -> str:
+        if inner:
             return name.partition(inner)[0] + inner
         if prefix not in ("", *self.behaviour.prefixes.get(self.view.model_class, ())):
             return prefix

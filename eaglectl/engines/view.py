@@ -8,6 +8,8 @@ from typing import Any, Literal
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.layers import IDS
+from eaglectl.formats.catalogue import prefixes
+from eaglectl.formats.names import inner_wrapper, stored_prefix
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ class View:
         if self.drafter.dims.attention == "MLA":
             return "mla"
         return "qwen3" if Feature.QK_NORM in self.features else "llama"
+
+    @cached_property
+    def prefixed_names(self) -> tuple[tuple[str, str, str], ...]:
+        """Each stored name that has a prefix or a wrapper in its middle, with both."""
+        prefixes_of = ((name, stored_prefix(name, prefixes())) for name in self.names)
+        found = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
+        return tuple((name, prefix, inner) for name, prefix, inner in found if prefix or inner)
 
     @property
     def is_speculators(self) -> bool:
