@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.acceptance.sensitivity import find_fall
+from eaglectl.acceptance.measurement import Estimate, Measurement
+from eaglectl.acceptance.sensitivity import MOST_TIMES, Variant, find_fall, judge_gain
 from eaglectl.acceptance.significance import (
     LEVEL,
     gain_effect,
@@ -88,10 +89,58 @@ def test_a_gain_without_a_spread_has_no_effect_size() -> None:
     assert gain_effect(np.array([1.0])) is None
 
 
+READINGS = 20
+NOISY = np.array([3.0, -1.0, 4.0, -2.0, 5.0, 0.0, 3.0, -1.0] * 2)  # an effect of 0.53
+
+
+def reading(ratio: float, p_value: float = 1.0) -> Variant:
+    """A variant that accepts `ratio` times as much in its rounds."""
+    measured = Measurement(Estimate(2.0, 1.9, 2.1), (), 100, 200, 16)
+    return Variant("another", "--option", measured, Estimate(ratio, 0.9, 1.3), p_value)
+
+
+def test_a_gain_that_more_prompts_could_show_says_how_many() -> None:
+    judged = judge_gain(reading(1.06), NOISY, 1.05, READINGS)
+    assert (judged.outcome, judged.prompts_needed) == ("too few prompts", 33)
+
+
+@pytest.mark.parametrize(
+    ("gains", "ratio", "gain_at_starts", "why"),
+    [
+        (NOISY, 1.06, 1.02, "over all starts it is less than matters"),
+        (NOISY, 1.06, 0.98, "over all starts it is a loss"),
+        (NOISY, 1.02, 1.05, "in the rounds it is less than matters"),
+        (-NOISY, 1.06, 1.05, "the prompts' mean is a loss"),
+        (NOISY - 1.0, 1.06, 1.05, "it would take many times the prompts"),
+    ],
+)
+def test_a_gain_that_hides_in_chance_asks_for_no_prompts(
+    gains: np.ndarray, ratio: float, gain_at_starts: float, why: str
+) -> None:
+    judged = judge_gain(reading(ratio), gains, gain_at_starts, READINGS)
+    assert (judged.outcome, judged.prompts_needed) == ("no better", None), why
+
+
+def test_the_prompts_that_are_asked_for_are_at_most_so_many_times_those_given() -> None:
+    asked = [judge_gain(reading(1.06), NOISY + shift, 1.05, READINGS) for shift in np.linspace(-2, 2, 81)]
+    needed = [variant.prompts_needed for variant in asked if variant.prompts_needed]
+    assert max(needed) <= MOST_TIMES * len(NOISY) < 2 * max(needed)
+
+
+def test_a_single_prompt_that_gains_asks_for_more() -> None:
+    judged = judge_gain(reading(1.5), np.array([4.0]), 1.4, READINGS)
+    assert (judged.outcome, judged.prompts_needed) == ("too few prompts", None)
+
+
+def test_a_sure_gain_is_named_whatever_the_other_starts_say() -> None:
+    assert judge_gain(reading(1.06, 0.01), NOISY, 1.0, READINGS).outcome == "better"
+    assert judge_gain(reading(1.01, 0.01), NOISY, 1.0, READINGS).outcome == "slightly better"
+
+
 def test_a_fall_of_acceptance_is_found_at_its_position() -> None:
     positions = np.tile(np.arange(200), 10)
     right = np.random.default_rng(0).random(2000) < np.where(positions < 64, 0.6, 0.3)
-    fall = find_fall(positions, right.astype(np.float64))
+    fall = find_fall(positions, right)
     assert fall is not None
     assert fall.position == 64
 
@@ -99,5 +148,5 @@ def test_a_fall_of_acceptance_is_found_at_its_position() -> None:
 def test_a_rise_and_a_level_are_no_fall() -> None:
     positions, random = np.tile(np.arange(200), 10), np.random.default_rng(0)
     for rates in (np.full(2000, 0.5), np.where(positions < 64, 0.4, 0.6)):
-        assert find_fall(positions, (random.random(2000) < rates).astype(np.float64)) is None
-    assert find_fall(np.array([], dtype=np.int64), np.array([])) is None
+        assert find_fall(positions, random.random(2000) < rates) is None
+    assert find_fall(np.array([], dtype=np.int64), np.array([], dtype=np.bool_)) is None

@@ -20,8 +20,6 @@ from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome
 
 # a drafter is called weak where its first draft token is accepted in less than half of drafts
 WEAK_POSITION_0 = 0.5
-# a gain that so many times the prompts would show is left open; one that needs more is taken for chance
-MOST_TIMES = 4
 NO_ENGINE = "no engine was asked for; give --engine"
 NO_REFERENCE = "the reference did not run it"
 
@@ -277,9 +275,7 @@ def _open_reading(evidence: Evidence) -> Variant | None:
     open_ones = [
         variant
         for variant in variants
-        if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS
-        and variant.prompts_needed is not None
-        and variant.prompts_needed <= MOST_TIMES * variant.measured.prompts
+        if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS and variant.prompts_needed is not None
     ]
     return max(open_ones, key=lambda variant: variant.ratio.value, default=None)
 

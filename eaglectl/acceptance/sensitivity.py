@@ -29,6 +29,8 @@ Integers = npt.NDArray[np.int64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
 LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
+# a gain that so many times the prompts would show is left open; one that needs more is taken for chance
+MOST_TIMES = 4
 # only these are run by draft-and-verify: the best, and one whose ratio is as large but for this factor
 MOST_VERIFIED, CLOSE = 2, 0.95
 BATCH = 8
@@ -104,13 +106,18 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     for (candidate, run), gain, p_value in zip(runs, gains, p_values, strict=True):
         compared = ratio(run.results, stated.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
-        judged.append(_judged(variant, gain, len(runs)))
+        judged.append(judge_gain(variant, gain, run.length / stated.length, len(runs)))
     verified = _verified(first, judged, {candidate.option: candidate for candidate, _ in runs})
     return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
 
 
-def _judged(variant: Variant, gains: npt.NDArray[np.float64], tries: int) -> Variant:
-    """The variant with what its gain over prompts shows."""
+def judge_gain(
+    variant: Variant, gains: npt.NDArray[np.float64], gain_at_starts: float, tries: int
+) -> Variant:
+    """The variant with what its gain over prompts shows.
+
+    `gain_at_starts` is the ratio of mean draft lengths over all starts, which are many more than the rounds.
+    """
     if variant.ratio.value <= 1:
         return variant
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
@@ -118,8 +125,14 @@ def _judged(variant: Variant, gains: npt.NDArray[np.float64], tries: int) -> Var
         return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_sure else variant
     if is_sure:
         return replace(variant, outcome=ReadingOutcome.BETTER)
-    needed = prompts_needed(gain_effect(gains) or 0.0, LEVEL / tries)
-    if needed is not None:
+    # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
+    if gain_at_starts < LEAST_GAIN:
+        return variant
+    effect, needed = gain_effect(gains), None
+    if effect is not None:
+        needed = prompts_needed(effect, LEVEL / tries)
+        if needed is None or needed > MOST_TIMES * len(gains):
+            return variant
         needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
     return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
 
@@ -152,6 +165,11 @@ class _Drafts:
 
     matches: tuple[Integers, ...]
     results: tuple[PromptResult, ...]
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a draft that begins at any start, with the target's own."""
+        return 1 + float(np.concatenate(self.matches).mean())
 
     def gains(self, stated: "_Drafts") -> npt.NDArray[np.float64]:
         """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
