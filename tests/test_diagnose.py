@@ -32,6 +32,7 @@ from eaglectl.reports.terminal.diagnose import print_diagnosis  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.pages import read_page  # noqa: E402
+from tests.pairs import write_prompts  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
 from tests.test_page import screen  # noqa: E402
 from tests.test_probe_table import prompts_file  # noqa: E402
@@ -229,6 +230,42 @@ def test_a_target_of_other_weights_is_another_revision(
     diagnosis = diagnose(drafter, prompts, target)
     assert (diagnosis.cause, diagnosis.ending) == ("other-revision", "pair")
     assert "differ from the target's" in diagnosis.words and "pass the revision" in diagnosis.words
+
+
+# of the tiny target, which knows code and no chat: the user's message is a comment above it
+TEMPLATE = "{% for message in messages %}# {{ message.content }}\n\nimport {% endfor %}"
+ANOTHER_TEMPLATE = "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n"
+QUESTIONS = (
+    "What does the module do?",
+    "How do I read a file?",
+    "Which value is returned?",
+    "Explain the parser",
+    "Give the names of the fields",
+    "How is an error raised?",
+    "What is the type of the key?",
+    "List the arguments",
+    "When is the cache cleared?",
+    "How do I sort a list?",
+    "What happens to the path?",
+    "How many items are left?",
+)
+
+
+@pytest.mark.slow
+def test_chats_in_the_template_of_another_model_end_in_the_template(
+    good: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(TARGET, target := tmp_path / "target")
+    (target / "chat_template.jinja").write_text(TEMPLATE)
+    texts = [ANOTHER_TEMPLATE.format(question) for question in QUESTIONS]
+    diagnosis = diagnose(good["eagle3"], write_prompts(tmp_path / "chats.jsonl", texts), target)
+    assert (diagnosis.cause, diagnosis.ending) == ("template", "prompts")
+    templated, served = diagnosis.evidence.templated, diagnosis.evidence.served
+    assert templated is not None and served is not None
+    assert templated.measured.length.low > 1.5 * served.measured.length.high
+    messages = [{"messages": [{"role": "user", "content": question}]} for question in QUESTIONS]
+    (tmp_path / "mended.jsonl").write_text("".join(json.dumps(line) + "\n" for line in messages))
+    assert diagnose(good["eagle3"], tmp_path / "mended.jsonl", target).cause == "healthy"
 
 
 # ------------------------------------------------------------------- engines, from stood-in runs

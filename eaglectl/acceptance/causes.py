@@ -557,7 +557,7 @@ CAUSES: tuple[Cause, ...] = (
         "template",
         DiagnosisEnding.PROMPTS,
         "measured",
-        "prompts without the chat template",
+        "prompts without the target's chat template",
         "plain prompts again, through the target's chat template",
         "Give chats as `messages`.",
         _template,

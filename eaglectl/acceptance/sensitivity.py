@@ -269,16 +269,25 @@ class _FirstPass:
         return bool(gain >= (1.0 if candidate.is_of_positions else LEAST_GAIN))
 
     def _fall(self) -> "Fall | None":
-        """Where the share of right first draft tokens falls, by powers of two; None where it does not."""
+        """Where the share of right first draft tokens falls, in prompts or in answers; None where nowhere.
+
+        Apart, as other text is in prompts than in answers; and without the words that all prompts begin with.
+        """
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
         drafter = ForcedDrafter(self.stage.drafter, self.stage.target, self.stage.boundaries, self.job.k)
-        positions, right = [], []
-        for _, batch in self.batches:
-            is_text = batch.valid[:, :-1].cpu().numpy()
-            positions.append(batch.positions[:, :-1].cpu().numpy()[is_text])
-            right.append(drafter.first_matches(batch).cpu().numpy()[is_text])
-        return find_fall(np.concatenate(positions), np.concatenate(right).astype(np.float64))
+        shared = _shared_start(self.stage.texts)
+        parts: tuple[list[tuple[Integers, Integers]], ...] = ([], [])
+        for indices, batch in self.batches:
+            right = drafter.first_matches(batch).cpu().numpy()
+            places = batch.positions[:, :-1].cpu().numpy()
+            for row, index in enumerate(indices):
+                is_text = batch.valid[row, :-1].cpu().numpy()
+                positions, is_answer = places[row], places[row] >= len(self.stage.texts[index]) - 1
+                for part, kept in zip(parts, (~is_answer & (positions >= shared), is_answer), strict=True):
+                    part.append((positions[is_text & kept], right[row][is_text & kept]))
+        falls = [find_fall(*map(np.concatenate, zip(*part, strict=True))) for part in parts]
+        return min(filter(None, falls), key=lambda fall: fall.above / fall.below, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +299,17 @@ class Fall:
     above: float
 
 
-def find_fall(positions: Integers, right: npt.NDArray[np.float64]) -> Fall | None:
+def _shared_start(texts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all texts begin with."""
+    shared = 0
+    for tokens in zip(*texts, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        shared += 1
+    return shared
+
+
+def find_fall(positions: Integers, right: npt.NDArray[np.bool_]) -> Fall | None:
     """The power of two at which `right` falls most beyond chance; None where it falls at none."""
     best, most = None, FALL_ERRORS
     edge = FIRST_EDGE
