@@ -16,6 +16,7 @@ from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import Source
 from eaglectl.conversion.plan import ConversionPlan
+from eaglectl.drafter.drafter import Note
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import default_format, detect
 from eaglectl.formats.commands import WITH_TARGET
@@ -37,6 +38,9 @@ NEEDS_OTHER_FILES = "the files do not hold what it takes"
 NOTHING_FOUND = "nothing was found that could be fixed"
 NO_REPAIR = "writing it anew repairs none of the findings"
 NEW_IN_OUTPUT = "it came to light in the output"
+CARRIED = "carried: still open, as it is about how the drafter was trained; eaglectl.json keeps it"
+BLIND = "whether it is so in the output could not be looked at: {reason}"
+NOT_SHOWN = "no rule shows that the output is without it"
 
 
 def fix(
@@ -71,7 +75,7 @@ def fix(
         # the answers are about the source; the output states all of it
         settled = replace(options, answers=Answers())
         after = replace(judge_source(open_source(str(folder.work)), str(out), settled), source=out.name)
-        fixed, remaining = _compare(before, after)
+        fixed, remaining = _compare(before, after, conversion.plan.drafter.doubts)
         if not fixed:
             return FixResult(before, None, replace(conversion, out=None), (), remaining, NO_REPAIR)
         folder.publish()
@@ -154,10 +158,17 @@ class _Rewriter:
         return None
 
 
-def _compare(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[RemainingFinding, ...]]:
-    """The findings that are gone, and those that remain or are new. Findings of one rule are matched by
+def _compare(
+    before: Report, after: Report, doubts: Sequence[Note]
+) -> tuple[tuple[Finding, ...], tuple[RemainingFinding, ...]]:
+    """The findings that are repaired, and those that remain or are new. Findings of one rule are matched by
     message.
+
+    One is repaired if its rule looked at the output and does not report it. A doubt about how the drafter was
+    trained (`doubts`) is never: a conversion changes nothing about that.
     """
+    carried = {(note.topic, COMMAND.sub("", note.text)) for note in doubts}
+    unseen = _unseen(before, after)
     counts = Counter(finding.rule.id for finding in after.findings)
     messages = set(map(_statement, after.findings))
     # those with the same message first, so that they count as the ones that remain
@@ -165,11 +176,14 @@ def _compare(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[
     reasons: dict[int, str] = {}
     remaining = []
     for finding in ordered:
-        if counts[finding.rule.id] > 0:
-            counts[finding.rule.id] -= 1
+        is_there = counts[finding.rule.id] > 0
+        counts[finding.rule.id] -= is_there
+        if (finding.rule.name, _statement(finding)[1]) in carried:
+            reason = CARRIED
+        elif is_there:
             reason = NEEDS_OTHER_FILES
         else:
-            reason = _assumption(finding)
+            reason = unseen.get(finding.rule.id) or _assumption(finding)
         if reason:
             reasons[id(finding)] = reason
             remaining.append(RemainingFinding(finding, reason))
@@ -181,6 +195,18 @@ def _compare(before: Report, after: Report) -> tuple[tuple[Finding, ...], tuple[
 def _statement(finding: Finding) -> tuple[str, str]:
     """The rule and what it says, without commands, which name the folder."""
     return finding.rule.id, COMMAND.sub("", finding.match.message)
+
+
+def _unseen(before: Report, after: Report) -> Mapping[str, str]:
+    """The rules with findings before that did not look at the output, each with the reason."""
+    reported = {finding.rule.id for finding in after.findings}
+    looked = reported | {rule.id for rule in after.passed}
+    blind = {unchecked.rule.id: BLIND.format(reason=unchecked.reason) for unchecked in after.unchecked}
+    return {
+        finding.rule.id: blind.get(finding.rule.id, NOT_SHOWN)
+        for finding in before.findings
+        if finding.rule.id not in looked
+    }
 
 
 def _assumption(finding: Finding) -> str:

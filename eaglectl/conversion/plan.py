@@ -7,6 +7,9 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.doubts import doubt_entries
+from eaglectl.formats.format import CheckpointSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +150,19 @@ class ConversionPlan:
             "eagle": self.drafter.version,
             "layout": self.layout,
             "boundaries": None if boundaries is None else list(boundaries),
-            "doubts": [{"producer": note.producer, "topic": note.topic} for note in self.drafter.doubts],
+            "doubts": doubt_entries(self.drafter.doubts, self._summary),
         }
 
     def completed(self, complete: Callable[[str], str]) -> "ConversionPlan":
         """The plan with whole commands in its notes, for who ran it; what is written says SOURCE."""
         notes = tuple(note.completed(complete) for note in self.notes)
         return replace(self, notes=notes, drafter=self.drafter.completed(complete))
+
+    @property
+    def _summary(self) -> CheckpointSummary:
+        """The output without its data, as its layout's reader takes it."""
+        config = by_name(self.layout).flat(self.config)
+        return CheckpointSummary(config, tuple(step.name for step in self.steps), self.metadata)
 
     @property
     def nbytes(self) -> int:

@@ -1,19 +1,20 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
 from eaglectl.checkpoint.target_files import text_part
-from eaglectl.drafter.drafter import Drafter, Note, Rope, Target
+from eaglectl.drafter.drafter import Drafter, Rope, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
 from eaglectl.formats.aux_ids import by_record, read_aux_layers
-from eaglectl.formats.catalogue import by_name, detect, known_answers, known_formats, tensor_names
+from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import MISSING, TARGET_DEPTH, Keys
+from eaglectl.formats.doubts import producer_doubts, recorded_doubts
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
 from eaglectl.formats.names import read_names
 from eaglectl.formats.other_drafters import refuse_other_families
@@ -90,8 +91,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     )
     rope = _answered_rope(rope, answers, target)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
-    keys.notes.extend(_doubts(format, summary, answers))
-    keys.notes.extend(_recorded_doubts(record, replace(summary, config=keys.config), answers))
+    keys.notes.extend(producer_doubts(format, summary, answers))
+    keys.notes.extend(recorded_doubts(record, replace(summary, config=keys.config), answers))
     norms = norms_by_record(keys, norms, format, record)
     if target.origin:
         keys.add_note("note", "target", target.origin)
@@ -183,26 +184,6 @@ def _answered_rope(rope: Rope, answers: Answers, target: Target) -> Rope:
             return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
         case base:
             return replace(rope, theta=float(base))
-
-
-def _doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
-    """The producer's doubts; a warning that no answer has settled names the producer."""
-    unanswered = set(format.doubts(summary, Answers()))
-    for note in format.doubts(summary, answers):
-        stays = note.level == "warning" and note in unanswered
-        yield replace(note, producer=format.name) if stays else note
-
-
-def _recorded_doubts(
-    record: Mapping[str, Any], summary: CheckpointSummary, answers: Answers
-) -> Iterator[Note]:
-    """The doubts that eaglectl.json names, of the producers whose files the drafter was converted from."""
-    entries = record.get("doubts")
-    for entry in entries if isinstance(entries, list) else ():
-        match entry:
-            case {"producer": str(name), "topic": str(topic)} if name in known_formats():
-                found = _doubts(by_name(name), summary, answers)
-                yield from (note for note in found if note.topic == topic and note.level == "warning")
 
 
 def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:

@@ -13,6 +13,9 @@ from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.doubts import doubt_entries
+from eaglectl.formats.format import CheckpointSummary
 from eaglectl.publishing.files import UploadFile
 from eaglectl.validation.rules.release import RECORD_SCHEMA
 from eaglectl.verdicts import CheckVerdict
@@ -200,6 +203,11 @@ def _brief(smoke: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _summary(checkpoint: Checkpoint, drafter: Drafter) -> CheckpointSummary:
+    config = by_name(drafter.producer).flat(checkpoint.config)
+    return CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
+
+
 def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
     """A record for a drafter that is published as its trainer wrote it."""
     boundaries = drafter.aux.boundaries
@@ -216,7 +224,7 @@ def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, A
         "eagle": drafter.version,
         "layout": drafter.producer,
         "boundaries": None if boundaries is None else list(boundaries),
-        "doubts": [{"producer": note.producer, "topic": note.topic} for note in drafter.doubts],
+        "doubts": doubt_entries(drafter.doubts, _summary(checkpoint, drafter)),
         "tensors": [],
         "left": [],
         "notes": [],

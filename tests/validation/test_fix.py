@@ -3,18 +3,21 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from eaglectl import ValidateOptions, fix
+from eaglectl import ValidateOptions, fix, validate
 from eaglectl.formats.format import Answers
 from eaglectl.results import FixResult
+from eaglectl.validation.catalogue import rules
+from eaglectl.validation.judge import Report, Unchecked
 from tests.builders import call as call_line
 from tests.builders import contents, drafter_folder, floats, refusal
-from tests.cases import digests
+from tests.cases import CASES, Case, digests
 from tests.conftest import FIXTURES
 from tests.mla import Heads, mla_folder
 
@@ -224,3 +227,98 @@ def test_a_folder_that_may_not_be_written_in_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     source = PRODUCERS / "modelopt/hf-mla"
     assert "cannot write there" in refusal(3, "validate", source, "--fix", "-o", tmp_path / "file/out")
+
+
+# what is said to be fixed
+
+
+@pytest.mark.parametrize("source", ["modelopt/hf-mla", "modelopt/hf-full-vocab"])
+def test_a_doubt_about_training_is_carried_and_never_fixed(source: str, tmp_path: Path) -> None:
+    done = fixed(PRODUCERS / source, tmp_path / "out")
+    assert "EGL507" not in {one.rule.id for one in done.fixed}
+    (carried,) = [one for one in done.left if one.finding.rule.id == "EGL507"]
+    assert carried.why.startswith("carried: still open") and "eaglectl smoke" in carried.finding.fix
+    assert json.loads((tmp_path / "out/eaglectl.json").read_text())["doubts"] == [
+        {"producer": "modelopt", "topic": "double-norm"}
+    ]
+
+
+def last_layer_of_deepspec(tmp_path: Path) -> Path:
+    """A drafter of DeepSpec that was trained on the target's last layer, of 8."""
+    source = tmp_path / "source"
+    shutil.copytree(PRODUCERS / "deepspec/qwen3", source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "target_layer_ids": [1, 2, 3, 4, 7]}))
+    return source
+
+
+def test_a_doubt_that_the_output_no_longer_shows_stays_through_two_conversions(tmp_path: Path) -> None:
+    done = fixed(last_layer_of_deepspec(tmp_path), tmp_path / "out")
+    (carried,) = [one for one in done.left if one.finding.rule.id == "EGL402"]
+    assert carried.why.startswith("carried: still open")
+    assert done.after and carried.finding.match.message in [one.match.message for one in done.after.findings]
+    assert call_line("convert", tmp_path / "out", "--for", "speculators", "-o", tmp_path / "again").code == 0
+    again = call_line("validate", tmp_path / "again", "--json").document
+    assert carried.finding.match.message in [one["message"] for one in again["findings"]]
+
+
+@pytest.mark.parametrize("text", [None, 5, "", ["a"]])
+def test_a_text_in_a_record_that_is_no_text_says_nothing(text: object, tmp_path: Path) -> None:
+    fixed(last_layer_of_deepspec(tmp_path), tmp_path / "out")
+    record = json.loads((tmp_path / "out/eaglectl.json").read_text())
+    record["doubts"][0]["text"] = text
+    (tmp_path / "out/eaglectl.json").write_text(json.dumps(record))
+    found = call_line("validate", tmp_path / "out", "--json").document["findings"]
+    assert "EGL402" not in {one["rule"] for one in found}
+
+
+@pytest.mark.parametrize(
+    ("blind", "why"), [(True, "could not be looked at: no reason"), (False, "no rule shows that the output")]
+)
+def test_what_no_rule_looked_for_in_the_output_is_not_fixed(
+    blind: bool, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_blind(source: str, options: ValidateOptions) -> Report:
+        report = validate(source, options)
+        (judged,) = [rule for rule in rules() if rule.id == "EGL114"]
+        passed = tuple(rule for rule in report.passed if rule.id != "EGL114")
+        unchecked = (*report.unchecked, Unchecked(judged, "no reason", False)) if blind else report.unchecked
+        return replace(report, passed=passed, unchecked=unchecked)
+
+    monkeypatch.setattr("eaglectl.api.fixing.validate", half_blind)
+    done = fixed(PRODUCERS / "modelopt/hf-mla", tmp_path / "out")
+    assert ids(done.fixed) == ["EGL406"]
+    (unseen,) = [one for one in done.left if one.finding.rule.id == "EGL114"]
+    assert why in unseen.why
+
+
+def restored(out: Path, source: Path, folder: Path, *, has_weights: bool) -> Path:
+    """The output with the config of the source put back, and its weights."""
+    shutil.copytree(out, folder)
+    shutil.copyfile(source / "config.json", folder / "config.json")
+    if has_weights:
+        for path in folder.glob("*.safetensors*"):
+            path.unlink()
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
+def test_what_is_said_to_be_fixed_comes_back_with_what_was_changed(case: Case, tmp_path: Path) -> None:
+    source = PRODUCERS / case.path
+    answers = Answers(semantics=case.answers, aux_convention=case.aux_convention, aux_layers=case.aux_layers)
+    done = fixed(source, tmp_path / "out", answers=answers)
+    claimed = {one.rule.id for one in done.fixed}
+    if not claimed:
+        return
+    assert done.out and done.after and done.conversion
+    assert claimed <= {rule.id for rule in done.after.passed} | {one.rule.id for one in done.after.findings}
+    assert not {one.rule.name for one in done.fixed} & {
+        note.topic for note in done.conversion.plan.drafter.doubts
+    }
+    options = ValidateOptions(answers=answers, select=tuple(claimed))
+    back = set()
+    for has_weights in (False, True):
+        folder = restored(done.out, source, tmp_path / f"back-{has_weights}", has_weights=has_weights)
+        back |= {one.rule.id for one in validate(str(folder), options).findings}
+    assert back == claimed
