@@ -11,6 +11,8 @@ import jsonschema
 import pytest
 
 from eaglectl import ValidateOptions, fix, validate
+from eaglectl.api.validating import judge_source
+from eaglectl.checkpoint.source import Source
 from eaglectl.formats.format import Answers
 from eaglectl.results import FixResult
 from eaglectl.validation.catalogue import rules
@@ -257,7 +259,8 @@ def test_a_doubt_that_the_output_no_longer_shows_stays_through_two_conversions(t
     (carried,) = [one for one in done.left if one.finding.rule.id == "EGL402"]
     assert carried.why.startswith("carried: still open")
     assert done.after and carried.finding.match.message in [one.match.message for one in done.after.findings]
-    assert call_line("convert", tmp_path / "out", "--for", "speculators", "-o", tmp_path / "again").code == 0
+    to = ("--for", "speculators", "--target-name", "example/target", "-o", tmp_path / "again")
+    assert call_line("convert", tmp_path / "out", *to).code == 0
     again = call_line("validate", tmp_path / "again", "--json").document
     assert carried.finding.match.message in [one["message"] for one in again["findings"]]
 
@@ -278,14 +281,14 @@ def test_a_text_in_a_record_that_is_no_text_says_nothing(text: object, tmp_path:
 def test_what_no_rule_looked_for_in_the_output_is_not_fixed(
     blind: bool, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half_blind(source: str, options: ValidateOptions) -> Report:
-        report = validate(source, options)
+    def half_blind(source: Source, path: str, options: ValidateOptions) -> Report:
+        report = judge_source(source, path, options)
         (judged,) = [rule for rule in rules() if rule.id == "EGL114"]
         passed = tuple(rule for rule in report.passed if rule.id != "EGL114")
         unchecked = (*report.unchecked, Unchecked(judged, "no reason", False)) if blind else report.unchecked
         return replace(report, passed=passed, unchecked=unchecked)
 
-    monkeypatch.setattr("eaglectl.api.fixing.validate", half_blind)
+    monkeypatch.setattr("eaglectl.api.fixing.judge_source", half_blind)
     done = fixed(PRODUCERS / "modelopt/hf-mla", tmp_path / "out")
     assert ids(done.fixed) == ["EGL406"]
     (unseen,) = [one for one in done.left if one.finding.rule.id == "EGL114"]
