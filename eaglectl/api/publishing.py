@@ -212,8 +212,8 @@ def _expected(options: VerifyOptions) -> Expected:
     signer.check()
     if options.is_signature_ignored and (signer.name or options.needs_signature):
         raise UsageError(
-            "--no-signature leaves model.sig closed; leave it out, or --public-key, --identity and"
-            " --require-signature"
+            "--no-signature leaves model.sig closed; leave it out, or --public-key, --identity,"
+            " --certificate-chain and --require-signature"
         )
     if options.is_signature_ignored and (required.require_signature or _policy_signer(required).name):
         raise UsageError(
@@ -230,7 +230,7 @@ def _expected(options: VerifyOptions) -> Expected:
 
 
 def _policy_signer(policy: VerifyPolicy) -> Signer:
-    return Signer(policy.public_key, policy.identity, policy.identity_provider)
+    return Signer(policy.public_key, policy.identity, policy.identity_provider, policy.certificate_chain)
 
 
 def _folder(text: str) -> FolderSource:

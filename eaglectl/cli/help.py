@@ -94,10 +94,16 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "upload": {
         "The commit": ("--pr", "--revision", "--message", "--tag", "--private", "--yes"),
         "The card": ("--license", "--base-model", "--training", "--smoke", "--eval-results"),
-        "Evidence": ("--sign", "--ml-bom"),
+        "Evidence": ("--sign", "--signing-certificate", "--certificate-chain", "--ml-bom"),
     },
     "verify": {
-        "Signature": ("--public-key", "--identity", "--identity-provider", "--no-signature"),
+        "Signature": (
+            "--public-key",
+            "--identity",
+            "--identity-provider",
+            "--certificate-chain",
+            "--no-signature",
+        ),
         "What must be there": ("--require-signature", "--require-record", "--policy"),
     },
 }

@@ -15,13 +15,14 @@ from eaglectl.cli.options import (
     Target,
     print_json,
 )
-from eaglectl.errors import RefusedError
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import Progress
 from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say, secret_prompt
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
+    from eaglectl.publishing.signing import SigningKey
 
 Pull = Annotated[
     bool | None,
@@ -89,6 +90,20 @@ def upload_command(
             " or PIN is read from EAGLECTL_KEY_PASSWORD.",
         ),
     ] = None,
+    signing_certificate: Annotated[
+        str | None,
+        typer.Option(
+            "--signing-certificate",
+            metavar="FILE",
+            help="The certificate of --sign's key: whose it is.",
+        ),
+    ] = None,
+    certificate_chain: Annotated[
+        str | None,
+        typer.Option(
+            "--certificate-chain", metavar="FILE", help="The certificates between that one and its root."
+        ),
+    ] = None,
     ml_bom: Annotated[
         bool, typer.Option("--ml-bom", help="Add ml-bom.cdx.json: a CycloneDX ML-BOM of the drafter.")
     ] = False,
@@ -152,7 +167,7 @@ def upload_command(
                 target=target,
                 smoke=smoke,
                 has_results=eval_results,
-                signer=None if sign is None else api.SigningKey.read(sign, secret_prompt()),
+                signer=_signing_key(sign, signing_certificate, certificate_chain),
                 has_bom=ml_bom,
                 message=message,
                 dry_run=dry_run,
@@ -168,3 +183,14 @@ def upload_command(
         settings.show(lambda console: print_upload(console, done))
     if done.outcome == UploadOutcome.MISMATCH:
         raise typer.Exit(EXIT_CODES[CheckVerdict.FAIL])
+
+
+def _signing_key(sign: str | None, certificate: str | None, chain: str | None) -> "SigningKey | None":
+    """What signs, if anything. Raises UsageError for a certificate without a key."""
+    from eaglectl import api
+
+    if sign is not None:
+        return api.SigningKey.read(sign, secret_prompt(), certificate=certificate, chain=chain)
+    if certificate is not None or chain is not None:
+        raise UsageError("--signing-certificate and --certificate-chain go with --sign KEY, which signs")
+    return None

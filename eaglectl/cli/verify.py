@@ -37,6 +37,14 @@ def verify_command(
     provider: Annotated[
         str | None, typer.Option("--identity-provider", metavar="URL", help="Who knows that identity.")
     ] = None,
+    certificate_chain: Annotated[
+        str | None,
+        typer.Option(
+            "--certificate-chain",
+            metavar="FILE",
+            help="Who must have signed: the holder of a certificate under a root in this file.",
+        ),
+    ] = None,
     no_signature: Annotated[
         bool, typer.Option("--no-signature", help="Leave model.sig unlooked at.")
     ] = False,
@@ -66,7 +74,7 @@ def verify_command(
     from eaglectl.reports.terminal.verify import print_verification
 
     options = api.VerifyOptions(
-        api.Signer(public_key, identity, provider),
+        api.Signer(public_key, identity, provider, certificate_chain),
         is_signature_ignored=no_signature,
         needs_signature=require_signature,
         needs_record=require_record,

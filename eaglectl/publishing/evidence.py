@@ -35,8 +35,8 @@ def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
         found.append(
             Evidence(
                 SIGNATURE,
-                f"the files are those that were signed {signature.how.partition(',')[0]}",
-                "that the drafter is good or harmless, or who trained it",
+                f"the files are those that were signed by {signature.by}",
+                f"that the drafter is good or harmless, or who trained it{signature.leaves_open}",
             )
         )
     provenance = verification.provenance

@@ -4,6 +4,7 @@ Files are hashed by eaglectl alone; the package verifies who signed a list of di
 """
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,20 +18,28 @@ from eaglectl.verdicts import SignatureState
 INSTALL = "install eaglectl's sign extra: pip install '.[sign]' in a checkout"
 MAX_KEY = MIB
 PAYLOAD, STATEMENT = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
+# the package takes the time at which the certificate begins for the time of the signature
+CERTIFICATES_OPEN = "; whether the certificate had expired or was revoked when it signed"
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Who must have signed: the holder of `public_key` (a file), or `identity` at `provider` (Sigstore)."""
+    """Who must have signed: the holder of `public_key` (a file), or of a certificate under a root in
+    `certificate_chain` (a file), or `identity` at `provider` (Sigstore).
+    """
 
     public_key: str | None = None
     identity: str | None = None
     provider: str | None = None
+    certificate_chain: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for options that do not go together, UnreadableError for a missing key."""
-        if self.public_key is not None and (self.identity or self.provider):
-            raise UsageError("--public-key and --identity are two ways to say who signed; give one of them")
+        ways = (self.public_key, self.identity or self.provider, self.certificate_chain)
+        if sum(way is not None for way in ways) > 1:
+            raise UsageError(
+                "--public-key, --identity and --certificate-chain say who signed in three ways; give one"
+            )
         if bool(self.identity) != bool(self.provider):
             raise UsageError(
                 "--identity NAME and --identity-provider URL belong together, like --identity me@example.com"
@@ -38,20 +47,34 @@ class Signer:
             )
         if self.public_key is not None:
             check_key("--public-key", self.public_key)
+        if self.certificate_chain is not None:
+            read_small_file(Path(self.certificate_chain), MAX_KEY, "--certificate-chain")
 
     @property
     def name(self) -> str:
         """The signer in words; empty where none is given."""
+        if self.certificate_chain is not None:
+            return f"the holder of a certificate under {self.certificate_chain}"
         return f"the key {self.public_key}" if self.public_key is not None else self.identity or ""
+
+    @property
+    def is_by_file(self) -> bool:
+        """Whether the signer is known by a file, and not by Sigstore."""
+        return self.public_key is not None or self.certificate_chain is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The judgement on model.sig, and why; `files`: the signed digests, where it is known who signed them."""
+    """The judgement on model.sig, and why; `files`: the signed digests, where it is known who signed them.
+
+    `by`: the signer, where it was verified, and `leaves_open` what its kind does not show.
+    """
 
     judgement: SignatureState
     how: str
     files: Mapping[str, str] | None = None
+    by: str = ""
+    leaves_open: str = ""
 
 
 def has_package() -> bool:
@@ -126,6 +149,8 @@ def _judged(path: Path, signer: Signer, verify: Callable[[Any], None], *, is_off
         what = "Sigstore's list of trust could not be fetched"
         if signer.public_key is not None:
             what = f"{signer.public_key} is no public key of an elliptic curve in PEM"
+        elif signer.certificate_chain is not None:
+            what = f"{signer.certificate_chain} holds no certificates in PEM"
         return Signature(SignatureState.NOT_LOOKED, f"{what} ({type(error).__name__})")
     try:
         verify(verifier)
@@ -135,7 +160,18 @@ def _judged(path: Path, signer: Signer, verify: Callable[[Any], None], *, is_off
         return Signature(
             SignatureState.FAILED, f"it is not by {signer.name}, or it is broken ({type(error).__name__})"
         )
-    return Signature(SignatureState.VERIFIED, f"by {signer.name}")
+    by = signer.name if signer.certificate_chain is None else f"{_subject(path)}, {signer.name}"
+    open_ = "" if signer.certificate_chain is None else CERTIFICATES_OPEN
+    return Signature(SignatureState.VERIFIED, f"by {by}", by=by, leaves_open=open_)
+
+
+def _subject(bundle: Path) -> str:
+    """Whom the signing certificate of a verified bundle names."""
+    from cryptography import x509
+
+    material = json.loads(bundle.read_bytes())["verificationMaterial"]
+    raw = material["x509CertificateChain"]["certificates"][0]["rawBytes"]
+    return x509.load_der_x509_certificate(b64decode(raw)).subject.rfc4514_string()
 
 
 def _reason_not_looked(signer: Signer, *, is_offline: bool) -> str:
@@ -144,10 +180,10 @@ def _reason_not_looked(signer: Signer, *, is_offline: bool) -> str:
         return f"the package model-signing is not installed; {INSTALL}"
     if not signer.name:
         return (
-            "anybody can sign: say who must have, with --public-key FILE, or with --identity NAME and"
-            " --identity-provider URL"
+            "anybody can sign: say who must have, with --public-key FILE, --certificate-chain FILE, or with"
+            " --identity NAME and --identity-provider URL"
         )
-    if is_offline and signer.public_key is None:
+    if is_offline and not signer.is_by_file:
         return "Sigstore's list of trust comes from the network, and this call is offline"
     return ""
 
@@ -179,6 +215,8 @@ def _verifier(signer: Signer) -> Any:
     config = verifying.Config()
     if signer.public_key is not None:
         return config.use_elliptic_key_verifier(public_key=signer.public_key)
+    if signer.certificate_chain is not None:
+        return config.use_certificate_verifier(certificate_chain=[signer.certificate_chain])
     return config.use_sigstore_verifier(identity=signer.identity or "", oidc_issuer=signer.provider or "")
 
 

@@ -1,8 +1,9 @@
 """Signatures made by the optional package model-signing: over the files (model.sig), and over a statement."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,29 @@ KINDS = f", the word {SIGSTORE}, or a URI {PKCS11}token=...;object=... of a hard
 class SigningKey:
     """What signs: a private key's file, "sigstore", or an RFC 7512 URI of a PKCS#11 token.
 
-    `password` opens an encrypted file, or is the token's PIN.
+    `password` opens an encrypted file, or is the token's PIN. `certificate` is the file of the key's
+    certificate, `chain` that of those between it and a root.
     """
 
     key: str
     password: str | None = field(default=None, repr=False)
+    certificate: str | None = None
+    chain: str | None = None
 
     @classmethod
-    def read(cls, key: str, ask: Callable[[str], str] | None = None) -> "SigningKey":
+    def read(
+        cls,
+        key: str,
+        ask: Callable[[str], str] | None = None,
+        *,
+        certificate: str | None = None,
+        chain: str | None = None,
+    ) -> "SigningKey":
         """The key with its password from the environment, or by `ask` where an encrypted file needs one."""
         password = os.environ.get(PASSWORD) or None
         if password is None and ask is not None and has_package() and _is_encrypted(key):
             password = ask(f"password of {key}: ")
-        return cls(key, password)
+        return cls(key, password, certificate, chain)
 
     @property
     def is_file(self) -> bool:
@@ -51,10 +62,28 @@ class SigningKey:
             raise UnreadableError(
                 f"--sign needs the package model-signing, which is not installed; {INSTALL}"
             )
+        self._check_certificate()
         if self.key.startswith(PKCS11):
             self._check_token()
         elif self.is_file:
             self._check_file()
+
+    def _check_certificate(self) -> None:
+        """Raise where there is a certificate, and it could not be verified or does not go with the key."""
+        if self.certificate is None:
+            if self.chain is not None:
+                raise UsageError("--certificate-chain goes with --signing-certificate; give both")
+            return
+        if self.key == SIGSTORE:
+            raise UsageError("--signing-certificate: sigstore makes its own certificates; leave it out")
+        if _is_encrypted(self.key):
+            raise UsageError(
+                f"--signing-certificate: model-signing opens no encrypted key beside a certificate, and"
+                f" {self.key} is one; use an unencrypted key, or a token's pkcs11: URI"
+            )
+        if self.chain is not None:
+            read_small_file(Path(self.chain), MAX_KEY, "--certificate-chain")
+        _check_usable(self.certificate)
 
     def _check_token(self) -> None:
         if "pin-value" in self.key:
@@ -83,9 +112,49 @@ class SigningKey:
             about = f"a PEM file of an elliptic curve (P-256, P-384 or P-521) was expected{KINDS}"
             if is_encrypted:
                 about = "the password does not open it"
+            elif self.certificate is not None:
+                about = f"{about}; and {self.certificate} must be of its public key"
             raise UnreadableError(
                 f"--sign {self.key} is no private key that can be used ({type(error).__name__}); {about}"
             ) from None
+
+
+def _check_usable(path: str) -> None:
+    """Raise UnreadableError for a file without a certificate that can sign now."""
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(
+            read_small_file(Path(path), MAX_KEY, "--signing-certificate")
+        )
+        can_sign = any(_uses(certificate))
+    except ValueError as error:
+        raise UnreadableError(
+            f"--signing-certificate {path} is no certificate in PEM ({type(error).__name__})"
+        ) from None
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begin <= datetime.now(UTC) <= end:
+        raise UnreadableError(
+            f"--signing-certificate {path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and not now"
+        )
+    if not can_sign:
+        raise UnreadableError(
+            f"--signing-certificate {path} is not for signatures: key usage digitalSignature, or extended key"
+            " usage codeSigning, was expected"
+        )
+
+
+def _uses(certificate: Any) -> Iterator[bool]:
+    """For each use that lets a certificate sign, whether it states it."""
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    for extension in certificate.extensions:
+        match extension.value:
+            case x509.KeyUsage() as usage:
+                yield usage.digital_signature
+            case x509.ExtendedKeyUsage() as usage:
+                yield ExtendedKeyUsageOID.CODE_SIGNING in usage
 
 
 def _is_encrypted(key: str) -> bool:
@@ -156,8 +225,17 @@ def _config(signer: SigningKey) -> Any:
     config = signing.Config()
     if signer.key == SIGSTORE:
         return config.use_sigstore_signer(use_ambient_credentials=True)
+    certificates: dict[str, Any] = {}
+    if signer.certificate is not None:
+        chain = Path(signer.chain or signer.certificate)  # the package takes no chain without certificates
+        certificates = {"signing_certificate": Path(signer.certificate), "certificate_chain": [chain]}
     if signer.key.startswith(PKCS11):
-        return config.use_pkcs11_signer(pkcs11_uri=_with_pin(signer))
+        uri = _with_pin(signer)
+        if certificates:
+            return config.use_pkcs11_certificate_signer(pkcs11_uri=uri, **certificates)
+        return config.use_pkcs11_signer(pkcs11_uri=uri)
+    if certificates:
+        return config.use_certificate_signer(private_key=signer.key, **certificates)
     password = signer.password if _is_encrypted(signer.key) else None
     # the package hands it to cryptography, which takes bytes
     return config.use_elliptic_key_signer(

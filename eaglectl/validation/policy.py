@@ -43,6 +43,7 @@ class VerifyPolicy:
     public_key: str | None = None
     identity: str | None = None
     identity_provider: str | None = None
+    certificate_chain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ KEYS = (
 )
 CONVENTIONS = ("boundary", "output")
 DEFAULT_KEYS = ("target", "aux-layers", "aux-convention", "source-semantics")
-VERIFY_KEYS = ("require-signature", "require-record", "public-key", "identity", "identity-provider")
+SIGNERS = ("public-key", "identity", "identity-provider", "certificate-chain")
+VERIFY_KEYS = ("require-signature", "require-record", *SIGNERS)
 SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
 
@@ -121,12 +122,13 @@ def _defaults(table: "_Table", engines: tuple[str, ...], folder: Path) -> Defaul
 
 def _verify(table: "_Table", folder: Path) -> VerifyPolicy:
     table.check_keys(VERIFY_KEYS)
-    texts = ("public-key", "identity", "identity-provider")
-    key, identity, provider = (table.text(name) or None for name in texts)
-    if empty := [name for name in texts if table.values.get(name) == ""]:
+    key, identity, provider, chain = (table.text(name) or None for name in SIGNERS)
+    if empty := [name for name in SIGNERS if table.values.get(name) == ""]:
         raise table.error(empty[0], "a text, or no such key")
     if key is not None and (identity or provider):
         raise table.error("public-key", "no identity beside it: both say who signed")
+    if chain is not None and (key or identity or provider):
+        raise table.error("certificate-chain", "no other signer beside it: both say who signed")
     if bool(identity) != bool(provider):
         missing = "identity-provider" if identity else "identity"
         raise table.error(missing, "a text: identity and identity-provider belong together")
@@ -136,6 +138,7 @@ def _verify(table: "_Table", folder: Path) -> VerifyPolicy:
         public_key=key and str(folder / key),
         identity=identity,
         identity_provider=provider,
+        certificate_chain=chain and str(folder / chain),
     )
 
 
