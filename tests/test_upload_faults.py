@@ -242,7 +242,43 @@ def moved(is_it: Callable[[Request], bool]) -> Arrange:
     return arrange
 
 
+def by_xet(scene: Scene) -> None:
+    """The Hub chooses Xet, and its tokens fail."""
+    pytest.importorskip("hf_xet")
+    from huggingface_hub import constants
+
+    scene.monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+
+    def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
+        if "/xet-" in request.path:
+            return Reply(500)
+        if not request.path.endswith("/info/lfs/objects/batch"):
+            return None
+        body = proceed().body
+        assert isinstance(body, bytes)
+        answer = {**json.loads(body), "transfer": "xet"}
+        return Reply(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
+
+    scene.answer(fault)
+
+
+HOUR = {"Retry-After": "3600"}
 BEFORE = {
+    **{
+        f"the Hub cannot say who may write, {status}": Case(
+            always(on("/auth-check"), Reply(status)), 0, "a commit on main", asked=1, made=1
+        )
+        for status in (404, 405, 501)
+    },
+    **{
+        f"{what}, for an hour": Case(always(is_it, Reply(status, HOUR)), 3, says)
+        for what, is_it, status, says in (
+            ("too many requests", is_preupload, 429, "for 3600 seconds and try again"),
+            ("no blob is taken", lambda request: request.is_blob, 503, "3600 seconds"),
+            ("the repository is not shown", lambda request: request.is_info, 503, "the 3600 seconds that it"),
+        )
+    },
+    "Xet fails": Case(by_xet, 3, "set HF_HUB_DISABLE_XET=1"),
     "the token may not write": Case(
         always(on("/auth-check"), error(403, "no")), 3, "the token may not write there (403)"
     ),
@@ -360,6 +396,7 @@ COMMIT = {
             ("a page", OTHER_WORDS, "it did not take effect"),
             ("403", Reply(403), "may not write there (403)"),
             ("413", Reply(413), "does not make the commit (413); nothing was committed"),
+            ("429 for an hour", Reply(429, HOUR), "wait for 3600 seconds and try again; nothing was"),
             (
                 "429",
                 Reply(429, {"Retry-After": "7"}),

@@ -32,7 +32,7 @@ KEYS = (
 )
 CONVENTIONS = ("boundary", "output")
 DEFAULT_KEYS = ("target", "aux-layers", "aux-convention", "source-semantics")
-SIGNERS = ("public-key", "identity", "identity-provider", "certificate-chain")
+SIGNERS = ("public-key", "certificate-chain", "identity", "identity-provider")
 VERIFY_KEYS = ("require-signature", "require-record", *SIGNERS)
 SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
@@ -122,14 +122,14 @@ def _defaults(table: "_Table", engines: tuple[str, ...], folder: Path) -> Defaul
 
 def _verify(table: "_Table", folder: Path) -> VerifyPolicy:
     table.check_keys(VERIFY_KEYS)
-    key, identity, provider, chain = (table.text(name) or None for name in SIGNERS)
     if empty := [name for name in SIGNERS if table.values.get(name) == ""]:
         raise table.error(empty[0], "a text, or no such key")
-    if key is not None and (identity or provider):
-        raise table.error("public-key", "no identity beside it: both say who signed")
-    if chain is not None and (key or identity or provider):
-        raise table.error("certificate-chain", "no other signer beside it: both say who signed")
-    if bool(identity) != bool(provider):
+    signers = {name: table.text(name) or None for name in SIGNERS}
+    key, chain, identity, provider = signers.values()
+    if ways := [name for name in ("public-key", "certificate-chain") if signers[name]]:
+        if len([*filter(None, signers.values())]) > 1:
+            raise table.error(ways[0], "no other signer beside it: both say who signed")
+    elif bool(identity) != bool(provider):
         missing = "identity-provider" if identity else "identity"
         raise table.error(missing, "a text: identity and identity-provider belong together")
     return VerifyPolicy(

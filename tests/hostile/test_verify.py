@@ -256,7 +256,9 @@ def test_a_record_is_required_by_the_policy(signed: Path, policy: Callable[[str]
         ('public-key = ""', "a text"),
         ('identity = "me@example.com"', "belong together"),
         ('identity-provider = "https://example.com"', "belong together"),
-        ('public-key = "k"\nidentity = "a"\nidentity-provider = "b"', "no identity beside it"),
+        ('public-key = "k"\nidentity = "a"\nidentity-provider = "b"', "no other signer beside it"),
+        ('public-key = "k"\ncertificate-chain = "c"', "no other signer beside it"),
+        ('certificate-chain = ""', "a text, or no such key"),
     ],
 )
 def test_a_policy_that_is_wrong_is_usage(
