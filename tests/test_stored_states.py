@@ -109,6 +109,33 @@ def test_states_on_disk_give_the_statistics_of_a_run_on_the_same_tokens(
     assert found.engine["name"] == "states" and found.engine["files"] == "3"
 
 
+RECORDED = TINY / "states"  # written by SpecForge (fixtures/tiny/README.md)
+
+
+def test_what_specforges_script_wrote_gives_the_statistics_of_its_tokens(tmp_path: Path) -> None:
+    target = load_target(TARGET, (2, 4, 5), dtype="float32", device="cpu")
+    engine = TransformersEngine(target, "cpu", "float32")
+    for path in sorted(RECORDED.glob("rows_0-2000/*.ckpt")):
+        tokens = torch.load(path, weights_only=True)["input_ids"]
+        states = engine.states([tokens.tolist()]).aux[0].unflatten(-1, (3, 128))
+        stacked(tmp_path, len(tokens), tokens, states.contiguous())
+    own = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+    found = api.calibrate(EAGLE3, str(TARGET), options=options(RECORDED))
+    assert (found.tokens, found.engine["files"]) == (own.tokens, "2") == (85, "2")
+    assert found.rms == pytest.approx(own.rms, rel=1e-5)
+    assert found.spread == pytest.approx(own.spread, rel=1e-4)
+    assert found.sigma == pytest.approx(own.sigma, rel=1e-5)
+    assert found.matrices is not None and own.matrices is not None
+    assert found.matrices.gram == pytest.approx(own.matrices.gram, rel=1e-3, abs=1e-4)
+
+
+def test_a_vocabulary_mapping_elsewhere_is_refused_as_no_states(tmp_path: Path) -> None:
+    mapping = torch.load(RECORDED / "vocab_mapping/vocab_mapping.pt", weights_only=True)
+    torch.save(mapping, tmp_path / "mapping.pt")
+    with pytest.raises(EaglectlError, match=r"mapping\.pt has d2t, t2d, .*: no hidden states"):
+        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+
+
 def test_layers_in_another_order_are_put_in_the_drafters(
     sequences: list[tuple[Any, Any]], tmp_path: Path
 ) -> None:

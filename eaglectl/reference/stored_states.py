@@ -16,6 +16,9 @@ from eaglectl.reference.target_engine import AuxStates, join_states
 from eaglectl.text import listed
 
 SUFFIXES = (".safetensors", ".ckpt", ".ckpt.gz", ".pt")
+# what SpecForge 0.2.0 writes beside its states (scripts/prepare_hidden_states.py,
+# _generate_shared_vocab_mapping): d2t and t2d
+VOCABULARY = "vocab_mapping/vocab_mapping.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +163,17 @@ class StoredStates:
 
 
 def state_files(folder: Path) -> list[Path]:
-    """The files of states in a folder and those below it, by name.
+    """The files of states in a folder and those below it, by name, without a trainer's vocabulary mapping.
 
     Raises UnreadableError where there is no such folder, UsageError where it has none.
     """
     if not folder.is_dir():
         raise UnreadableError(f"--states {folder}: no such folder")
-    files = sorted(path for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.name.endswith(SUFFIXES) and not path.match(VOCABULARY) and path.is_file()
+    )
     if not files:
         raise UsageError(f"--states {folder}: no {', '.join(SUFFIXES)} in it; give a trainer's hidden states")
     return files
