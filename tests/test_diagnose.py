@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes import CAUSES  # noqa: E402
+from eaglectl.acceptance.causes.catalogue import CAUSES  # noqa: E402
 from eaglectl.acceptance.diagnosis import Diagnosis, Walk, causes_of  # noqa: E402
 from eaglectl.acceptance.job import EngineRun  # noqa: E402
 from eaglectl.acceptance.layers import climb, starts  # noqa: E402

@@ -71,7 +71,7 @@ def diagnose(
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
     options that make no sense, UnreadableError where the target or the prompts are not there.
     """
-    from eaglectl.acceptance.causes import CAUSES
+    from eaglectl.acceptance.causes.catalogue import CAUSES
     from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
 
     options = options or DiagnoseOptions()
@@ -185,7 +185,7 @@ class _Looks:
 
     def _prompts(self, evidence: "Evidence") -> "Evidence":
         """Other temperatures and the chat template, where those can be the cause."""
-        from eaglectl.acceptance.causes import is_low
+        from eaglectl.acceptance.causes.looks import is_low
 
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         evidence = replace(

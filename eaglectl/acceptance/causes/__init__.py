@@ -1,0 +1,1 @@
+"""The causes of low acceptance, by how a diagnosis with them ends."""

@@ -1,0 +1,78 @@
+"""What several causes look at: findings, acceptance that is low, dead or too little."""
+
+from collections.abc import Iterator
+
+from eaglectl.acceptance.diagnosis import Evidence, NotLooked, Shown, Test
+from eaglectl.acceptance.measurement import (
+    DEAD_LENGTH,
+    DEAD_POSITION_0,
+    FEWEST_DRAFTS,
+    FEWEST_PROMPTS,
+    Measurement,
+)
+from eaglectl.text import listed
+from eaglectl.validation.finding import Finding
+from eaglectl.validation.verdicts import changes_serving
+
+# a drafter is called weak where its first draft token is accepted in less than half of drafts
+WEAK_POSITION_0 = 0.5
+NOT_RUN = "the reference did not run it"
+
+
+def serving_errors(evidence: Evidence, *, of_target: bool) -> Iterator[Finding]:
+    """Errors of `validate` that change what every engine serves, on the target or on the file."""
+    for finding in evidence.validated.findings:
+        is_of_target = finding.rule.family == "target"
+        if finding.severity == "error" and changes_serving(finding.rule) and is_of_target == of_target:
+            yield finding
+
+
+def as_shown(findings: list[Finding], *commands: str) -> Shown | None:
+    """The first finding with its repair, and the names of the others; None where there is none."""
+    if not findings:
+        return None
+    first, more = findings[0], len(findings) - 1
+    rest = f" (and {more} more: {listed(finding.rule.name for finding in findings[1:])})" if more else ""
+    words = f"{first.rule.id} {first.rule.name}: {first.match.message}{rest}; fix: {first.fix}"
+    return Shown(words, commands)
+
+
+def unchecked_rules(evidence: Evidence, *, of_target: bool) -> NotLooked | None:
+    """Which rules that change what is served could not look; None where all could."""
+    rules = [
+        entry.rule.id
+        for entry in evidence.validated.unchecked
+        if changes_serving(entry.rule) and (entry.rule.family == "target") == of_target
+    ]
+    return NotLooked(f"rules that could not look: {listed(rules)}") if rules else None
+
+
+def warned(name: str) -> Test:
+    """Whether a rule's warning stands beside low acceptance."""
+
+    def test(evidence: Evidence) -> Shown | NotLooked | None:
+        if reasons := [entry.reason for entry in evidence.validated.unchecked if entry.rule.name == name]:
+            return NotLooked(reasons[0])
+        found = [finding for finding in evidence.validated.findings if finding.rule.name == name]
+        return as_shown(found, evidence.commands["validate"]) if found and is_low(evidence) else None
+
+    return test
+
+
+def is_thin(measured: Measurement) -> bool:
+    """Whether too little was measured for any verdict."""
+    return measured.prompts < FEWEST_PROMPTS or measured.drafts < FEWEST_DRAFTS
+
+
+def is_dead(measured: Measurement) -> bool:
+    """Whether it accepts next to nothing, as a drafter that is broken or was never trained."""
+    return measured.length.value <= DEAD_LENGTH or measured.per_position[0].value < DEAD_POSITION_0
+
+
+def is_low(evidence: Evidence) -> bool:
+    """Whether acceptance is below what was expected, or that of a weak drafter where nothing was."""
+    served = evidence.served
+    assert served is not None
+    if evidence.expected is not None:
+        return served.measured.length.high < evidence.expected
+    return served.measured.per_position[0].value < WEAK_POSITION_0
