@@ -17,15 +17,18 @@ from eaglectl.reports.terminal.scan import lines
 PAGE = Path(__file__).with_name("engines.md")
 SCANS = PAGE.parent.parent / "tests/scans"
 BEFORE, RELEASE = "0.5.16", "0.5.17"
-BLOCK = re.compile(r"(```\n\$ eaglectl engines scan sglang-[^\n]*\n).*?```", re.DOTALL)
+BLOCK = re.compile(r"(```\n\$ eaglectl engines scan (sglang-[^\n]*)\n).*?```", re.DOTALL)
 
 
 def page() -> str:
     """The page with the scan as it is printed now."""
     found = json.loads((SCANS / f"sglang-{RELEASE}.json").read_text())
+    text = PAGE.read_text()
+    block = BLOCK.search(text)
+    assert block
     with tempfile.TemporaryDirectory() as parent, data_from(data_before(Path(parent))):
-        printed = "\n".join(line.rstrip() for line in lines(held_to_data(found)))
-    return BLOCK.sub(lambda block: f"{block[1]}{printed}\n```", PAGE.read_text())
+        printed = "\n".join(line.rstrip() for line in lines(held_to_data(found), block[2]))
+    return text.replace(block[0], f"{block[1]}{printed}\n```")
 
 
 def data_before(parent: Path) -> Path:

@@ -14,6 +14,9 @@ import pytest
 import typer.main
 from hypothesis import settings
 
+from eaglectl import cli, terminal
+from tests.printed import commands_in, fault
+
 # a target in the cache of who runs the tests would be taken where a checkpoint names it
 os.environ["HF_HUB_CACHE"] = "/nonexistent/eaglectl-tests"
 
@@ -65,6 +68,43 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def _properties(report: Any) -> list[tuple[str, Any]]:
     """What a test recorded; nothing for a report of another kind."""
     return report.user_properties if getattr(report, "when", "") == "call" else []
+
+
+# what the running test printed that may hold a command, each with the command that printed it
+PRINTED: list[tuple[str, str]] = []
+RUNNING = {"command": ""}
+
+
+def _collect_printed() -> None:
+    """Keep what is printed; `_write` prints all of it."""
+    write, make = terminal._write, cli.make_app
+
+    def written(lines: Iterable[str], stream: Any) -> None:
+        every = list(lines)
+        text = "\n".join(every)
+        if "eaglectl " in text:
+            PRINTED.append((RUNNING["command"], text))
+        write(every, stream)
+
+    def made(name: str | None) -> Any:
+        RUNNING["command"] = name or ""
+        return make(name)
+
+    terminal._write, cli.make_app = written, made
+
+
+_collect_printed()
+
+
+@pytest.fixture(autouse=True)
+def whole_commands() -> Iterator[None]:
+    """Fail a test in which a command of eaglectl was printed that cannot be run as it is."""
+    PRINTED.clear()
+    RUNNING["command"] = ""
+    yield
+    lines = {(line, command) for command, text in PRINTED for line in commands_in(text)}
+    faults = {line: why for line, command in lines if (why := fault(line, command))}
+    assert faults == {}, "commands that are printed must be complete (CONTRIBUTING.md)"
 
 
 @pytest.fixture(autouse=True)

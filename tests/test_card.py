@@ -361,7 +361,11 @@ def test_what_was_measured_of_other_files_is_not_published(folder: Path, tmp_pat
     else:
         write_safetensors(folder / name, drafter_tensors(), {"format": "pt", "run": "2"})
     done = call("upload", folder, "org/drafter", "--dry-run", "--smoke", path)
-    assert done.code == 1 and f"had another {name}" in done.err and "run `eaglectl smoke DIR" in done.err
+    assert (
+        done.code == 1
+        and f"had another {name}" in done.err
+        and f"run `eaglectl smoke {folder} --json" in done.err
+    )
 
 
 def measured(prompts: int, length: float) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_nothing_measured_is_refused_with_what_to_run(folder: Path, has_record: 
     if has_record:
         (folder / "eaglectl.json").write_text(json.dumps(record(folder)))
     message = refused(folder, "org/drafter", "--eval-results")
-    assert "nothing is measured" in message and "eaglectl smoke DIR --target T --json" in message
+    assert "nothing is measured" in message and f"eaglectl smoke {folder} --json > smoke.json`" in message
 
 
 def test_a_drafter_that_failed_its_smoke_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_the_plan_shows_what_changes_in_the_drafter_before_its_files(hub: Loopba
     assert "boundaries 2, 4, 5 2, 4, 6" in text and "intermediate 24 32" in text
     assert "layers.0.mlp.down_proj.weight BF16 [16, 24] BF16 [16, 32]" in text
     assert text.index("boundaries") < text.index("model.safetensors")
-    assert f"model.safetensors has other bytes; their values: eaglectl diff {NAME}@{head} {folder}" in text
+    assert f"model.safetensors has other bytes; their values: `eaglectl diff {NAME}@{head} {folder}`" in text
     changes = checked(call("upload", folder, NAME, "--dry-run", "--json"))["changes"]
     assert (changes["verdict"], sorted(changes["tensors"])) == ("differs", sorted(wider))
     assert changes["facts"][0] == {"name": "boundaries", "there": "2, 4, 5", "here": "2, 4, 6"}

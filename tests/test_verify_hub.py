@@ -108,7 +108,7 @@ def test_digests_of_tensors_alone_do_not_settle_a_repository(hub: LoopbackHub, t
     done = call("verify", "org/pushed", "--json")
     assert (done.code, done.document["verdict"]) == (3, "could-not-look")
     assert differing("org/pushed")[WEIGHTS][0] == "not-looked"
-    assert "eaglectl verify DIR" in call("verify", "org/pushed").out
+    assert "download the repository, and verify that folder" in call("verify", "org/pushed").out
     assert call("verify", tmp_path / "out", "--against", "org/pushed").code == 0
 
 

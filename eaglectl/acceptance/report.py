@@ -169,7 +169,7 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     failure = (
         f"the file drafts better read with {best.name}: acceptance length x{best.ratio.value:.2f}"
         f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {best.p_value:.1g} after {len(probed.variants)}"
-        f" readings{also}; if that is what was trained, write it so and measure again: {repair(best)}"
+        f" readings{also}; if that is what was trained, write it so and measure again: `{repair(best)}`"
     )
     return replace(report, failures=(*report.failures, failure))
 

@@ -19,7 +19,7 @@ from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.drafter.drafter import Note
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import default_format, detect
-from eaglectl.formats.commands import WITH_TARGET
+from eaglectl.formats.commands import COMMAND, WITH_TARGET
 from eaglectl.formats.format import Answers, CheckpointSummary
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, FixResult, RemainingFinding
@@ -33,7 +33,7 @@ REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
     "--mla-query-lora": {"has_query_lora": True},
 }
-COMMAND = re.compile(rf"`eaglectl [^`]*`({WITH_TARGET})?")
+OFFER = re.compile(rf"{COMMAND.pattern}({WITH_TARGET})?")
 NEEDS_OTHER_FILES = "the files do not hold what it takes"
 NOTHING_FOUND = "nothing was found that could be fixed"
 NO_REPAIR = "writing it anew repairs none of the findings"
@@ -194,7 +194,7 @@ def _compare(
 
 def _statement(finding: Finding) -> tuple[str, str]:
     """The rule and what it says, without commands, which name the folder."""
-    return finding.rule.id, COMMAND.sub("", finding.match.message)
+    return finding.rule.id, OFFER.sub("", finding.match.message)
 
 
 def _unseen(before: Report, after: Report) -> Mapping[str, str]:

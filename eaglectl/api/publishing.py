@@ -27,6 +27,7 @@ from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import hub_name
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
@@ -106,6 +107,17 @@ def upload(
     """
     options = options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
+    with whole_commands(completing(folder, options.target, options.answers)):
+        return _upload(folder, to, options, on_plan, on_progress)
+
+
+def _upload(
+    folder: str,
+    to: Destination,
+    options: UploadOptions,
+    on_plan: Callable[[UploadPlan], None] | None,
+    on_progress: OnProgress | None,
+) -> Upload:
     to.check()
     options.card.check()
     source = _folder(folder)

@@ -30,7 +30,7 @@ from eaglectl.checkpoint.writer import check_apart, check_free
 from eaglectl.conversion.request import DEFAULT_LAYOUT, FC_NORM_MODES, UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.commands import command, completing
+from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion
@@ -114,9 +114,9 @@ def upgrade(
             choice = target_of(files, conversion.answers, needs_weights=needs_target)
         target, conversion = given or open_inputs(conversion, choice)
         place = None if out is None else Path(out)
-        with asking_for(choice):
+        complete = completing(source, choice.text, conversion.answers)
+        with asking_for(choice), whole_commands(complete):
             done = _Upgrade(files, target, options, conversion, on_progress, choice.text).run(place)
-    complete = completing(source, choice.text, conversion.answers)
     return replace(done, plan=done.plan.completed(complete))
 
 

@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
     try:
         app = make_app(_command(arguments))
-        code = int(app(_common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
+        code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
         _print_error(error, arguments)
         say(f"eaglectl: {error}", sys.stderr)
@@ -62,7 +62,7 @@ def _print_end(what: str) -> None:
     say(f"eaglectl: {what}; {rest}", sys.stderr)
 
 
-def _common_first(arguments: list[str]) -> list[str]:
+def common_first(arguments: list[str]) -> list[str]:
     """Move the common options, which the application parses, before the command, and --json behind it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = arguments[:end]

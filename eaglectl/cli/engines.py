@@ -58,7 +58,7 @@ def scan_command(
     if json_:
         print_json(scan.found)
     else:
-        for line in lines(scan):
+        for line in lines(scan, str(wheel)):
             say(line)
     if scan.differences:
         raise typer.Exit(1)

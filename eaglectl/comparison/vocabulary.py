@@ -94,7 +94,7 @@ def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:
     """The reading without a d2t; pickles beside the weights are compared as bytes."""
     source = side.checkpoint.source
     beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
-    where = f"; {beside[0]} holds it, a pickle, which only `eaglectl convert` opens" if beside else ""
+    where = f"; {beside[0]} holds it, a pickle, which `convert` alone opens" if beside else ""
     return VocabularyReading((), f"d2t is missing{where}", (*data, *map(source.read, beside)), is_absent=True)
 
 

@@ -24,6 +24,7 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
 SCHEMA = "eaglectl/statistics/1"
 MAX_STATISTICS = 64 * MIB
+WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
 ENDS, PIECE = 1 << 16, 8 << 20
 
 
@@ -165,13 +166,12 @@ def read_statistics(folder: Path) -> Statistics:
             raise UnreadableError(f"{FILE} is not as it was written: {fault}")
     except OSError as error:
         raise UnreadableError(
-            f"--calibration {folder}: {error.filename and Path(error.filename).name}: {error.strerror}; give"
-            " the folder that `eaglectl calibrate` wrote"
+            f"--calibration {error.filename or folder}: {error.strerror}; give the folder that {WRITES}"
         ) from None
     except (UnreadableError, ValueError, KeyError, TypeError) as error:
         what = f"{FILE} has no {error}" if isinstance(error, KeyError) else str(error)
         raise UnreadableError(
-            f"--calibration {folder}: not a folder that `eaglectl calibrate` wrote ({what}); calibrate again"
+            f"--calibration {folder}: not a folder that calibrate wrote ({what}); give the one that {WRITES}"
         ) from None
     return statistics
 
@@ -284,9 +284,7 @@ def check_statistics(
     ):
         difference = "was made with another target"
     if difference:
-        raise RefusedError(
-            f"the calibration {difference}; run `eaglectl calibrate` with this drafter and its target"
-        )
+        raise RefusedError(f"the calibration {difference}; give --calibration the folder that {WRITES}")
 
 
 def _drafter_difference(statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter) -> str | None:

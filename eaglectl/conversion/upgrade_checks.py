@@ -39,7 +39,8 @@ def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
         raise UsageError(
             "this is an EAGLE-3 drafter, and fc_norm and norm_output change what it computes unless they are"
             " set from its target's states; pass --target with the target's weights, or --calibration with"
-            " what `eaglectl calibrate` wrote; --init-only gives a trainer's start without them"
+            " the folder that `eaglectl calibrate SOURCE -o calibration --target TARGET` writes; --init-only"
+            " gives a trainer's start without them"
         )
 
 

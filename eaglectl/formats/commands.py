@@ -3,17 +3,22 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 
-# a command in a text that is about no checkpoint yet (documentation, a rule's fix), between backticks
-TEMPLATE = re.compile(r"`eaglectl ([^`]*\bSOURCE\b[^`]*)`")
+# a command in a text, between backticks; what is quoted in it may hold one
+COMMAND = re.compile(r"""`(eaglectl (?:'[^']*'|"[^"]*"|[^`'"])*)`""")
+# where a text is about no checkpoint yet (documentation, a rule's fix); the output may go to a file
 SOURCE, GIVEN_TARGET = "SOURCE", ("--target", "TARGET")
 # where the target is not known; TARGET would read as though the command could be run
 WITH_TARGET = " with --target and the target's folder"
+# a name from a file that may stand in a command
+PLAIN = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 # makes the commands in a text whole
 Complete = Callable[[str], str]
 
@@ -44,7 +49,8 @@ def completed(text: str, source: str, target: str | None = None, answers: Answer
 
     def whole(match: re.Match[str]) -> str:
         try:
-            verb, *words = shlex.split(match[1])
+            line, redirect, file = match[1].partition(" > ")
+            _, verb, *words = shlex.split(line)
         except ValueError:  # text of a file
             return match[0]
         if SOURCE not in words:
@@ -54,10 +60,20 @@ def completed(text: str, source: str, target: str | None = None, answers: Answer
         if is_needed:
             place = words.index(GIVEN_TARGET[0])
             del words[place : place + 2]
-        line = f"`{command(verb, source, *words, target=target, answers=answers)}`"
-        return line + WITH_TARGET if is_needed and target is None else line
+        line = command(verb, source, *words, target=target, answers=answers)
+        return f"`{line}{redirect}{file}`{WITH_TARGET if is_needed and target is None else ''}"
 
-    return TEMPLATE.sub(whole, text) if "`eaglectl " in text else text
+    return COMMAND.sub(whole, text) if SOURCE in text else text
+
+
+@contextmanager
+def whole_commands(complete: Complete) -> Iterator[None]:
+    """Errors that are raised have whole commands in their text."""
+    try:
+        yield
+    except EaglectlError as error:
+        error.args = (complete(str(error)),)
+        raise
 
 
 def _uncontradicted(answers: Answers, options: Sequence[str]) -> Answers:

@@ -13,6 +13,7 @@ from eaglectl.acceptance.prompts import builtin_prompts, digest_prompts
 from eaglectl.checkpoint.layout import CARD
 from eaglectl.conversion.card import DEFINITION
 from eaglectl.errors import RefusedError
+from eaglectl.publishing.provenance import MEASURE
 from eaglectl.text import printable
 
 BEGIN = "# eaglectl: begin. What `eaglectl smoke` measured; `eaglectl upload` writes it again."
@@ -57,9 +58,8 @@ def with_results(
 def nothing_measured(why: str = "") -> RefusedError:
     """The error for results that are requested and were not measured."""
     return RefusedError(
-        f"{why or '--eval-results: '}nothing is measured of this drafter; run `eaglectl smoke DIR"
-        " --target T --json > smoke.json`, then upload"
-        " with --smoke smoke.json"
+        f"{why or '--eval-results: '}nothing is measured of this drafter; run {MEASURE}, then upload with"
+        " --smoke smoke.json"
     )
 
 

@@ -21,6 +21,8 @@ from eaglectl.validation.rules.release import RECORD_SCHEMA
 from eaglectl.verdicts import CheckVerdict
 
 MAX_SMOKE = 64 * MIB
+# how a measurement for a card is made
+MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
 # files that the record does not list: itself, and what is written after it
 UNLISTED = (RECORD, SUMS, PROVENANCE, SIGNATURE)
 # keys of a smoke document that are published: no names of folders
@@ -87,16 +89,13 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
     try:
         document = json.loads(read_small_file(Path(path), MAX_SMOKE, "--smoke"))
     except (ValueError, RecursionError):
-        raise UnreadableError(
-            f"--smoke {path} is not JSON; write it with `eaglectl smoke ... --json > FILE`"
-        ) from None
+        raise UnreadableError(f"--smoke {path} is not JSON; write it by {MEASURE}") from None
     if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
-        raise UsageError(f"--smoke {path} is no document of `eaglectl smoke --json`")
+        raise UsageError(f"--smoke {path} is no document of smoke; write one by {MEASURE}")
     _check_smoke(document, f"--smoke {path}")
     if not isinstance(document.get("files"), dict):
         raise UnreadableError(
-            f"--smoke {path} does not say which files were measured; write it again with `eaglectl smoke"
-            " ... --json`"
+            f"--smoke {path} does not say which files were measured; write it again by {MEASURE}"
         )
     if document["verdict"] != CheckVerdict.PASS:
         raise UsageError(
@@ -137,13 +136,13 @@ def _is_measured(name: str) -> bool:
 def _check_smoke(document: Mapping[str, Any], where: str) -> None:
     """Raise UnreadableError for a document that `smoke` did not write; every published value is checked."""
     if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
-        raise UnreadableError(f"{where} has no {missing[0]}; write it again with `eaglectl smoke ... --json`")
+        raise UnreadableError(f"{where} has no {missing[0]}; write it again by {MEASURE}")
     try:
         is_good = _has_good_values(document)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         is_good = False
     if not is_good:
-        raise UnreadableError(f"{where} is not as `eaglectl smoke --json` writes it; write it again")
+        raise UnreadableError(f"{where} is not as smoke writes it; write it again by {MEASURE}")
 
 
 def _has_good_values(document: Mapping[str, Any]) -> bool:
@@ -184,9 +183,8 @@ def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> Non
     different = sorted(name for name in {*sent, *measured} if sent.get(name) != measured.get(name))
     if different:
         raise RefusedError(
-            f"--smoke: what was measured had another {different[0]}; run `eaglectl smoke DIR --target T"
-            " --json >"
-            " smoke.json` on the folder that is uploaded"
+            f"--smoke: what was measured had another {different[0]} than the folder that is uploaded; run"
+            f" {MEASURE}"
         )
 
 

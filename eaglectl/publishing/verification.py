@@ -13,6 +13,7 @@ from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
+from eaglectl.formats.commands import command
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.publishing.attestation import claims_of
 from eaglectl.publishing.contents import is_bookkeeping
@@ -113,7 +114,7 @@ def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline:
     signed = (signature.files if signature else None) or {}
     faults = _missing_record(lists, expected)
     if not (lists or signed or faults):
-        _check_comparable(shown, signature)
+        _check_comparable(shown, signature, is_folder=isinstance(files, FolderFiles))
     listed = dict.fromkeys(name for stated in lists.values() for name in stated)
     if isinstance(files, FolderFiles):
         files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)), {*listed, *signed})
@@ -137,14 +138,18 @@ def _hashed_whole(lists: Lists) -> set[str]:
     return {name for name, file in entries if file.sha256 is not None}
 
 
-def _check_comparable(shown: str, signature: Signature | None) -> None:
+def _check_comparable(shown: str, signature: Signature | None, *, is_folder: bool) -> None:
     """Raise UnreadableError unless the signature alone shows a difference: there are no digests."""
     if signature is not None and signature.judgement in NOT_SIGNED:
         return
     about = f" Its {SIGNATURE} could not be used: {signature.how}" if signature else ""
+    if is_folder:
+        line = (
+            f"`{command('verify', shown)}` with --against and its repository on the Hub (org/name@revision)"
+        )
+        about = f" {line} compares it with what the Hub lists.{about}"
     raise UnreadableError(
         f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
-        " `eaglectl verify DIR --against org/name@revision` compares a folder with what the Hub lists."
         f"{about}"
     )
 
@@ -295,8 +300,8 @@ def _compare_tensors(
         return replace(checked, judgement=FileState.DIFFERS, how=f"has no header that can be read: {error}")
     if found is None:
         how = (
-            f"was not downloaded, and {list_name} has digests of its tensors alone: download it, and run"
-            " `eaglectl verify DIR`"
+            f"was not downloaded, and {list_name} has digests of its tensors alone: download the repository,"
+            " and verify that folder"
         )
         return replace(checked, judgement=FileState.NOT_LOOKED, how=how)
     checked = replace(checked, by=("tensors",), compared=len(stated.tensors))

@@ -3,23 +3,25 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError
+from eaglectl.errors import EaglectlError, RefusedError, UsageError
 from eaglectl.formats.catalogue import default_format
-from eaglectl.formats.commands import WITH_TARGET, command
+from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
+from eaglectl.text import MOST, listed
 from eaglectl.validation.rule import CannotLook
 from eaglectl.validation.rules.serving import edits, spelled
 from eaglectl.validation.subject import Subject
 from eaglectl.verdicts import ServedAs
 
-# of a layout for which no plan was made yet
-UNTRIED = ("untried",)
+if TYPE_CHECKING:
+    from eaglectl.conversion.plan import ConversionPlan
+
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
@@ -30,21 +32,55 @@ class Conversion:
     source: str
     subject: Subject
 
-    def command(self, engine: Engine, *, needs_target: bool) -> str:
-        """The `convert` with which an engine serves the checkpoint, and the others requested too if any can.
+    def steps(self, engine: Engine, releases: Iterable[str], *, needs_target: bool) -> Iterator[str]:
+        """The `convert` with which these releases serve the checkpoint, and the other engines too if any can.
 
-        It says so where a target is needed and not known.
+        What keeps the conversion from it, or releases that do not serve its output, are a step too.
         """
+        layout = self._layout(engine)
+        match self._plan(layout):
+            case RefusedError() as refusal:
+                yield str(refusal)
+                return
+            case UsageError() as question:
+                yield f"{self._command(layout, needs_target=needs_target)} with an answer: {question}"
+                return
+            case EaglectlError() | CannotLook():
+                yield self._command(layout, needs_target=needs_target)
+                return
+            case plan:
+                unserved = _unserved(plan, engine)
+        concerned = {release: reason for release, reason in unserved.items() if release in releases}
+        served = [release for release in engine.releases if release not in unserved]
+        if served and not all(release in unserved for release in releases):
+            yield self._with_engines_lost(layout, engine, needs_target=needs_target)
+        if concerned:
+            yield _ask_for(engine, _first_of(engine, served), concerned)
+
+    def _layout(self, engine: Engine) -> str:
+        """The layout that loses none of the requested engines, else the engine's own."""
         own, common = engine.name, default_format().name
         choices = (own,) if len(self.engines) == 1 else (common, own)
-        layout = next((layout for layout in choices if self.engines_lost(layout) == ()), own)
-        target, answers = self.subject.target.text, self.subject.answers
-        text = f"`{command('convert', self.source, '--for', layout, target=target, answers=answers)}`"
-        if needs_target and target is None:
-            text += WITH_TARGET
+        return next((layout for layout in choices if self.engines_lost(layout) == ()), own)
+
+    def _with_engines_lost(self, layout: str, engine: Engine, *, needs_target: bool) -> str:
+        text = self._command(layout, needs_target=needs_target)
         lost = self.engines_lost(layout) or ()
         titles = " and ".join(ENGINES[name].title for name in lost if name != engine.name)
         return f"{text} (which {titles} then does not serve as trained)" if titles else text
+
+    def _command(self, layout: str, *, needs_target: bool) -> str:
+        target, answers = self.subject.target.text, self.subject.answers
+        drops = [word for name in self._dropped for word in ("--drop", name)]
+        line = command("convert", self.source, "--for", layout, *drops, target=target, answers=answers)
+        text = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
+        return f"{text}, if nothing in training used {listed(self._dropped)}" if drops else text
+
+    @cached_property
+    def _dropped(self) -> tuple[str, ...]:
+        """The tensors that no drafter has, which a conversion leaves out only if it is told to."""
+        unknown = self.subject.drafter.unknown
+        return unknown if len(unknown) <= MOST and all(map(PLAIN.fullmatch, unknown)) else ()
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -54,30 +90,68 @@ class Conversion:
     def engines_lost(self, candidate: str) -> tuple[str, ...] | None:
         """The requested engines that have no release which runs the output in a layout as trained.
 
-        None where no plan can be made before a question is answered.
+        None where no plan can be made.
         """
-        if (lost := self._lost.get(candidate, UNTRIED)) == UNTRIED:
-            lost = self._lost[candidate] = self._without(candidate)
-        return lost
-
-    @cached_property
-    def _lost(self) -> dict[str, tuple[str, ...] | None]:
-        return {}
-
-    def _without(self, candidate: str) -> tuple[str, ...] | None:
-        from eaglectl.conversion.planning import make_plan
-        from eaglectl.conversion.request import ConversionRequest
         from eaglectl.conversion.serving import output_verdicts
 
-        request = ConversionRequest(candidate)
-        try:
-            plan = make_plan(self.subject.checkpoint, self.subject.drafter, request, self.subject.answers)
-        except (EaglectlError, CannotLook):
+        plan = self._plan(candidate)
+        if isinstance(plan, Exception):
             return None
         outcomes = {
             name: {verdict.outcome for verdict in output_verdicts(plan, name)} for name in self.engines
         }
         return tuple(name for name, known in outcomes.items() if known and ServedAs.AS_TRAINED not in known)
+
+    @cached_property
+    def _plans(self) -> dict[str, "ConversionPlan | EaglectlError | CannotLook"]:
+        return {}
+
+    def _plan(self, candidate: str) -> "ConversionPlan | EaglectlError | CannotLook":
+        """The plan of a conversion to a layout, or why none can be made."""
+        if candidate not in self._plans:
+            self._plans[candidate] = self._new_plan(candidate)
+        return self._plans[candidate]
+
+    def _new_plan(self, candidate: str) -> "ConversionPlan | EaglectlError | CannotLook":
+        from eaglectl.conversion.planning import make_plan
+        from eaglectl.conversion.request import ConversionRequest
+
+        request = ConversionRequest(candidate, drop=self._dropped)
+        try:
+            return make_plan(self.subject.checkpoint, self.subject.drafter, request, self.subject.answers)
+        except (EaglectlError, CannotLook) as error:
+            return error
+
+
+def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
+    """The releases of an engine that do not run the output of a plan as trained, with the first reason."""
+    from eaglectl.conversion.serving import output_verdicts
+
+    verdicts = output_verdicts(plan, f"{engine.name}>={engine.releases[0]}")
+    return {
+        verdict.release: verdict.reasons[0]
+        for verdict in verdicts
+        if verdict.outcome in (ServedAs.DIFFERS, ServedAs.FAILS)
+    }
+
+
+def _first_of(engine: Engine, served: Sequence[str]) -> str | None:
+    """The first release from which on every known one is among those that serve it."""
+    first = None
+    for release in reversed(engine.releases):
+        if release not in served:
+            break
+        first = release
+    return first
+
+
+def _ask_for(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
+    """What is left where releases serve it in no way, with their reasons."""
+    because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
+    if first is None:
+        return f"no known release serves it whatever is written {because}"
+    earlier = "since nothing written makes earlier ones serve it"
+    return f"ask for {engine.name}>={first}, {earlier} {because}"
 
 
 def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tuple[str, ...]:
@@ -112,13 +186,7 @@ def _steps(engine: Engine, checkpoint: View, defects: Defects, conversion: Conve
     yield from _change(engine, checkpoint, rest, conversion)
     if not hopeless:
         return
-    reasons = ", ".join(dict.fromkeys(fact.text for fact in hopeless.values()))
-    because = f"({ranges(hopeless, engine.releases)} {reasons})"
-    if first is None:
-        yield f"no known release serves it whatever is written {because}"
-    else:
-        earlier = "since nothing written makes earlier ones serve it"
-        yield f"ask for {engine.name}>={first}, {earlier} {because}"
+    yield _ask_for(engine, first, {release: fact.text for release, fact in hopeless.items()})
 
 
 def _hopeless(engine: Engine, defects: Defects, first: str | None) -> Mapping[str, AppliedFact]:
@@ -149,7 +217,8 @@ def _change(engine: Engine, checkpoint: View, defects: Defects, conversion: Conv
         return
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
-        yield conversion.command(engine, needs_target=_needs_target(facts.values(), checkpoint))
+        needs_target = _needs_target(facts.values(), checkpoint)
+        yield from conversion.steps(engine, tuple(defects), needs_target=needs_target)
 
 
 def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:

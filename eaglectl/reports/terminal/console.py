@@ -18,6 +18,7 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from eaglectl.formats.commands import COMMAND
 from eaglectl.text import inert, printable
 
 # columns between those of a table
@@ -27,7 +28,7 @@ LONGEST_UNBROKEN = 60
 # the most rows of a table that are shown where not all are asked for
 MOST_ROWS = 40
 # a word, or a command in backticks with what stands directly before and after it
-UNBROKEN = re.compile(r"[^\s`]*`eaglectl [^`]*`\S*|\S+")
+UNBROKEN = re.compile(rf"[^\s`]*{COMMAND.pattern}\S*|\S+")
 
 
 class Text(RichText):
@@ -168,7 +169,8 @@ def indented(content: Content, columns: int = 2, lines_after: int = 0) -> Conten
 def broken_lines(text: str, width: int) -> Iterator[str]:
     """Yield a text in lines of `width` columns; a word is not broken, nor a command, as it is copied."""
     line = ""
-    for word in UNBROKEN.findall(printable(text)):
+    for match in UNBROKEN.finditer(printable(text)):
+        word = match[0]
         if line and cell_len(line) + 1 + cell_len(word) > width:
             yield line
             line = word

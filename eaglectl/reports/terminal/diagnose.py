@@ -3,7 +3,7 @@
 from eaglectl.acceptance.diagnosis import Diagnosis
 from eaglectl.reports import diagnosis as shared
 from eaglectl.reports.terminal.console import Console, Text, indented
-from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading
+from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_sentence
 from eaglectl.verdicts import CheckVerdict
 
 STYLES = {CheckVerdict.PASS: "green", CheckVerdict.FAIL: "red", CheckVerdict.COULD_NOT_LOOK: "yellow"}
@@ -13,7 +13,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Print how the tree ended, what shows it, the next commands, and what it rests on."""
     ending = (diagnosis.ending, f"bold {STYLES[diagnosis.verdict]}")
     console.print(Text.assemble(ending, f"  {diagnosis.source}: {diagnosis.title}"))
-    console.print(indented(Text(diagnosis.words)))
+    print_sentence(console, diagnosis.words, 2)
     for command in diagnosis.commands:
         console.print(Text(f"next: {command}"), soft_wrap=True)
     _print_figures(console, diagnosis)

@@ -21,7 +21,9 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
             severity = Text(rule.severity, style=STYLES[rule.severity])
             grid.add_row(rule.id, severity, rule.name, Text(f"{rule.summary}{_releases(rule)}", style="dim"))
         console.print(indented(grid, lines_after=1))
-    console.print(f"{plural(len(rules), 'rule')}; `eaglectl explain RULE` says why and what to do")
+    console.print(
+        f"{plural(len(rules), 'rule')}; `eaglectl explain {rules[0].id}` says why and what to do about one"
+    )
 
 
 def _releases(rule: Rule) -> str:
@@ -52,7 +54,7 @@ def print_rule(console: Console, rule: Rule) -> None:
 def suppression(rule: Rule) -> str:
     """Return how to suppress the findings of a rule: for one run, or with a reason in a policy file."""
     return (
-        f"once: eaglectl validate ... --ignore {rule.id}\n"
+        f"once: eaglectl validate SOURCE --ignore {rule.id}\n"
         "in eaglectl.toml, with `where` for one place only and `until` for a last day"
         " (both may be left out):\n\n"
         f'[[suppress]]\nrule = "{rule.id}"\nreason = "why this is accepted"\nuntil = 2027-06-30'

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from shlex import quote
 
 from eaglectl.engines.scanner import PLANS, Rerun, Scan
 
 DATA = "eaglectl/engines/{engine}_releases.json"
 
 
-def lines(scan: Scan) -> Iterator[str]:
+def lines(scan: Scan, wheel: str) -> Iterator[str]:
     """What differs, the entry to add, what it leaves to decide, what only a run shows, what to run again."""
     release, plan = str(scan.found["release"]), PLANS[scan.engine]
     count = f"{len(plan.checks)} facts, {len(plan.claims)} claims, runners and ids"
@@ -21,7 +22,7 @@ def lines(scan: Scan) -> Iterator[str]:
         yield from ("", f"add to `behaviour` in {DATA.format(engine=scan.engine)}:", "", *_entry(scan))
         kept = f"tests/scans/{scan.engine}-{release}.json"
         yield "and keep the scan:"
-        yield f"  eaglectl engines scan WHEEL --json | python -m json.tool --compact > {kept}"
+        yield f"  eaglectl engines scan {quote(wheel)} --json | python -m json.tool --compact > {kept}"
     if scan.undecided:
         yield from ("", "to decide by hand:", *(f"  {text}" for text in scan.undecided))
     if scan.only_when_run:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports import acceptance as shared
 from eaglectl.reports.terminal.console import Console, Content, Text, indented
-from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, table
+from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_sentence, table
 from eaglectl.verdicts import CheckVerdict
 
 STYLES = {CheckVerdict.PASS: "green", CheckVerdict.FAIL: "red", CheckVerdict.COULD_NOT_LOOK: "yellow"}
@@ -34,7 +34,7 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
         console.print(indented(_table(shared.drift(report))))
     for kind, text in shared.reasons(report):
         label = f"{kind:<9}" if len(kind) < 9 else f"{kind}  "
-        console.print(Text.assemble((label, REASON_STYLES[kind]), text))
+        print_sentence(console, text, 0, (label, REASON_STYLES[kind]))
     if settings := shared.resolved(report):
         console.print(Text(settings, style="dim"))
 

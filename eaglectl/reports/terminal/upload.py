@@ -82,7 +82,7 @@ def _print_changes(console: Console, changes: "Changes") -> None:
     if changes.weights:
         console.print(
             f"  {listed(changes.weights)} {'has' if len(changes.weights) == 1 else 'have'} other bytes; their"
-            f" values: {changes.command}",
+            f" values: `{changes.command}`",
             soft_wrap=True,
         )
 

@@ -81,7 +81,7 @@ def unsafe_file(subject: Subject) -> Iterator[Match]:
             try:
                 subject.source.path(name)
             except UnreadableError as error:
-                yield Match(str(error), name)
+                yield Match(str(error), name, fix="put the file itself there.")
     if subject.ended_on(UNSAFE) and _read_error(subject).where not in subject.names:
         yield _read_error(subject)
 

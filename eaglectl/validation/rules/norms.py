@@ -3,6 +3,7 @@ reverse.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
 from eaglectl.validation.rule import Match, rule
@@ -38,7 +39,8 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
 
     Fix: write fc_norm: true or norm_before_fc: true, or run `eaglectl convert SOURCE`.
     """
-    yield from subject.reported("norm-flag-missing")
+    contrary = "write fc_norm: true or norm_before_fc: true if it was trained so; else remove the tensors."
+    yield from (replace(match, fix=contrary) for match in subject.reported("norm-flag-missing"))
     norms, keys = subject.drafter.norms, Keys(subject.flat)
     for flag, tensor, is_on in (
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),

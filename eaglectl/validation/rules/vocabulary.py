@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from eaglectl.checkpoint.header import parse_json
@@ -14,6 +15,7 @@ from eaglectl.validation.subject import Subject
 from eaglectl.validation.vocabulary_tables import EXACT
 
 # tokens of a chat template that start or end thoughts and tool calls
+RESTORE = "restore d2t from the trainer's checkpoint."
 TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
 
 
@@ -180,7 +182,7 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
     from the trainer.
     """
     matches = tuple(subject.reported("d2t-missing"))
-    yield from matches
+    yield from (replace(match, fix=RESTORE) for match in matches)
     if matches:
         return
     drafter = subject.drafter
@@ -201,7 +203,8 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
     """
     tensor = subject.drafter.tensors.get("d2t")
     if tensor and tensor.dtype != "I64" and not subject.vocabulary_tables.is_rounded:
-        yield Match(f"d2t is {tensor.dtype}; int64 is what engines hold it in", "tensor:d2t")
+        fix = "" if tensor.dtype[0] in "IU" else RESTORE
+        yield Match(f"d2t is {tensor.dtype}; int64 is what engines hold it in", "tensor:d2t", fix)
 
 
 def _faults(subject: Subject, topic: str) -> Iterator[Match]:

@@ -3,9 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from eaglectl.drafter.tensors import LAYER, Tensor, is_quantised_part
+from eaglectl.formats.commands import PLAIN
 from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.validation.rule import Match, rule
 from eaglectl.validation.subject import Subject, key_place
@@ -60,7 +62,10 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
 
     Fix: correct the name, or leave the tensor out: `eaglectl convert SOURCE` with --drop and its name.
     """
-    yield from subject.reported("unknown-tensor")
+    for match in subject.reported("unknown-tensor"):
+        name = match.where.removeprefix("tensor:")
+        fix = f"correct the name, or leave the tensor out: `eaglectl convert SOURCE --drop {name}`."
+        yield replace(match, fix=fix) if PLAIN.fullmatch(name) else match
     for name, reason in subject.drafter.strays.items():
         if name.startswith("verifier_"):
             yield Match(
@@ -105,7 +110,7 @@ def engine_names(subject: Subject) -> Iterator[Match]:
     Engines stop at other names, or skip them silently. No names suit all engines for a drafter of several
     layers: the norm of later layers is input_layernorm in vLLM and hidden_norm in SGLang and TensorRT-LLM.
 
-    Fix: run `eaglectl convert SOURCE`, with --for and the engine that serves it.
+    Fix: run `eaglectl convert SOURCE` with --for and the engine that serves it.
     """
     names = tuple(subject.checkpoint.tensors)
     for pattern, engines in UNLOADED_NAMES.items():

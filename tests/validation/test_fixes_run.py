@@ -1,0 +1,102 @@
+"""A conversion that a fix or the smallest change offers is run, and what it is offered for is gone."""
+
+import pkgutil
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import eaglectl
+import tests.validation
+from eaglectl.formats.format import Answers
+from eaglectl.validation.judge import Report
+from tests.builders import Outcome, call
+from tests.validation import test_serving
+from tests.validation.patches import Patch
+from tests.validation.test_rules import patches
+from tests.validation.test_serving import Bad, judged
+
+# a whole command; not one that the sentence says to run with more, or that helps some files only
+OFFERED = re.compile(r"(?<!dropped by )`(eaglectl convert [^`]*)`(?! with (?:--|an answer))")
+# what the file made for the case cannot have: pickles that are none
+STAND_IN = "is not a torch file"
+STEP = 6
+
+
+def _cases() -> Iterator[Patch | Bad]:
+    names = (info.name for info in pkgutil.iter_modules(tests.validation.__path__))
+    own = __name__.rpartition(".")[2]
+    modules = (
+        import_module(f"tests.validation.{name}")
+        for name in names
+        if name.startswith("test_") and name != own
+    )
+    every = {
+        id(patch): patch for module in modules for value in vars(module).values() for patch in patches(value)
+    }
+    yield from every.values()
+    yield from (bad for value in vars(test_serving).values() for bad in _bads(value))
+
+
+def _bads(value: object) -> Iterator[Bad]:
+    if isinstance(value, Bad):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _bads(item)
+
+
+def _title(case: Patch | Bad) -> str:
+    return case.why if isinstance(case, Patch) else f"{case.rule} {case.engine}"
+
+
+CASES = [
+    pytest.param(case, marks=[pytest.mark.slow] if number % STEP else [], id=_title(case))
+    for number, case in enumerate(_cases())
+]
+
+
+def validated(case: Patch | Bad, parent: Path) -> tuple[Report, eaglectl.ValidateOptions]:
+    """The report on a case, and the options for what a conversion makes of it."""
+    target = str(parent / "target")
+    if isinstance(case, Bad):
+        options = eaglectl.ValidateOptions(target if case.target is not None else None, [case.engine])
+        return judged(case, parent), options
+    given = {**case.given, "answers": Answers()}
+    if case.target_config is not None:
+        given["target"] = target
+    return case.report(parent), eaglectl.ValidateOptions(**given)
+
+
+def is_explained(done: Outcome, report: Report) -> bool:
+    """Whether a conversion that wrote nothing says what the report says too: a question, or another error."""
+    message = done.err.removeprefix("eaglectl: ").strip()
+    reasons = [entry.reason for entry in report.unchecked]
+    reasons += [finding.match.message for finding in report.findings]
+    return STAND_IN in message or any(message in reason or reason in message for reason in reasons)
+
+
+def run(lines: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    for line in lines:
+        yield line, call(*shlex.split(line)[1:], "-o", out, "--force")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_conversion_that_is_offered_mends_what_it_is_offered_for(case: Patch | Bad, tmp_path: Path) -> None:
+    report, options = validated(case, tmp_path)
+    for finding in report.findings:
+        for line, done in run(OFFERED.findall(finding.fix), tmp_path / "out"):
+            if done.code:
+                assert is_explained(done, report), (line, done.err)
+                continue
+            after = eaglectl.validate(str(tmp_path / "out"), options)
+            left = [one for one in after.findings if one.rule.id == finding.rule.id]
+            assert left == [], (line, left[0].match.message)
+    changes = [line for change in report.smallest_changes for line in OFFERED.findall(change)]
+    for line, done in run(changes, tmp_path / "out"):
+        assert done.code == 0, (line, done.err)
+        outcomes = {one.outcome for one in eaglectl.validate(str(tmp_path / "out"), options).releases}
+        assert outcomes == {"pass"}, line
