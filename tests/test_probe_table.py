@@ -93,7 +93,7 @@ def validated(folder: Path, trained: Trained) -> tuple[Finding, ...]:
 def printed_command(report: SmokeReport) -> list[str]:
     """What the failure says to run, without the program's name."""
     (failure,) = (text for text in report.failures if "drafts better read with" in text)
-    program, *arguments = shlex.split(failure.rpartition("measure again: ")[2])
+    program, *arguments = shlex.split(failure.rpartition("measure again: ")[2].strip("`"))
     assert program == "eaglectl"
     return arguments
 

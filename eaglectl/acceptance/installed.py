@@ -91,7 +91,7 @@ def ask(engine: InstalledEngine, job: EngineJob, mode: str, texts: list[list[int
     if "needs" in document:  # a release that cannot be measured
         raise UnreadableError(f"{version}: {document['error']}; install {document['needs']}")
     if mode == "plain":
-        raise UnreadableError(f"{version} does not run the target {job.target.name}: {document['error']}")
+        raise UnreadableError(f"{version} does not run the target {job.target}: {document['error']}")
     raise RefusedError(f"{version} does not run this drafter: {document['error']}")
 
 

@@ -54,7 +54,7 @@ def check_token_ids(job: EngineJob) -> None:
     vocab = text_part(read_target_config(job.target)).get("vocab_size")
     if type(vocab) is not int:
         raise UnreadableError(
-            f"the target {job.target.name} states no vocab_size in its config.json, by which"
+            f"the target {job.target} states no vocab_size in its config.json, by which"
             f" {TOKEN_IDS} are checked; take the target's own file"
         )
     for number, prompt in given:
@@ -78,7 +78,7 @@ def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> l
         raise UsageError(f"{_name(number, prompt)}: {error}") from None
     except Exception as error:  # a chat template is a program
         raise UnreadableError(
-            f"the tokenizer or chat template of the target {job.target.name} fails on"
+            f"the tokenizer or chat template of the target {job.target} fails on"
             f" {_name(number, prompt)}: {first_lines(error)}; take the target's own, or leave the prompt out"
         ) from None
 

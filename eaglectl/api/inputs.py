@@ -60,7 +60,7 @@ def _generation_config(source: Source) -> Mapping[str, Any]:
     try:
         value = json.loads(source.read(GENERATION))
     except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"{source.label}/{GENERATION}: {error}") from None
+        raise UnreadableError(f"{source.place}/{GENERATION}: {error}") from None
     return value if isinstance(value, Mapping) else {}
 
 

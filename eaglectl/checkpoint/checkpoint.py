@@ -1,12 +1,13 @@
 """A checkpoint as its config and headers describe it; tensor data is read by range, on demand."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any, TypeGuard
 
-from eaglectl.checkpoint.header import Header, StoredTensor, header_length, parse_header, parse_json
+from eaglectl.checkpoint.header import PULL, Header, StoredTensor, header_length, parse_header, parse_json
 from eaglectl.checkpoint.layout import (
     CONFIG,
     INDEX,
@@ -17,7 +18,7 @@ from eaglectl.checkpoint.layout import (
     pickle_files,
 )
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.checkpoint.topics import JSON, SHARDS, UNSAFE, WEIGHTS
+from eaglectl.checkpoint.topics import JSON, POINTER, SHARDS, UNSAFE, WEIGHTS
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.text import listed
 
@@ -49,7 +50,7 @@ class Checkpoint:
         if name in self.scattered:
             raise UnreadableError(
                 f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
-                f" convert {quote(self.source.label)} -o OUT`, then use OUT",
+                f" convert {quote(self.source.place)}`, and use the folder that it writes",
                 UNSAFE,
                 tensor.file,
             )
@@ -63,8 +64,27 @@ class Checkpoint:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
+@contextmanager
+def _naming(source: Source) -> Iterator[None]:
+    """What cannot be read is said with the place that it is in."""
+    try:
+        yield
+    except UnreadableError as error:
+        text = str(error)
+        if error.topic == POINTER and isinstance(source, FolderSource):
+            text = text.replace(PULL, f"`git -C {quote(source.place)} lfs pull`")
+        if source.place not in text:
+            text = f"{source.place}: {text}"
+        raise UnreadableError(text, error.topic, error.where) from None
+
+
 def read_checkpoint(source: Source) -> Checkpoint:
     """Config and headers of `source`; no tensor data is read. Raises UnreadableError (see each message)."""
+    with _naming(source):
+        return _read_checkpoint(source)
+
+
+def _read_checkpoint(source: Source) -> Checkpoint:
     config = read_config(source)
     if pickles := pickle_files(source):
         return _pickled(source, config, pickles)
@@ -82,7 +102,7 @@ def read_checkpoint(source: Source) -> Checkpoint:
     if weight_map is not None:
         _check_index(weight_map, tensors)
     if not tensors:
-        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
 
 
@@ -91,7 +111,7 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
     names = source.names()
     if CONFIG not in names and "adapter_config.json" in names:
         raise RefusedError(
-            f"{source.label} is a LoRA adapter (it has adapter_config.json and no config.json), not a"
+            f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a"
             " whole model; merge"
             " it into its model first",
             "not-a-drafter",
@@ -101,24 +121,30 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
         has_weights = any(name.endswith((".safetensors", *PICKLES)) for name in names)
         # without weights, this is no checkpoint
         raise UnreadableError(_no_config(source, is_target=is_target), JSON if has_weights else "", CONFIG)
-    config = parse_json(CONFIG, source.read(CONFIG), JSON)
-    if not isinstance(config, dict):
-        raise UnreadableError(f"config.json is a JSON {type(config).__name__}, not an object", JSON, CONFIG)
-    return config
+    with _naming(source):
+        config = parse_json(CONFIG, source.read(CONFIG), JSON)
+        if not isinstance(config, dict):
+            kind = type(config).__name__
+            raise UnreadableError(f"config.json is a JSON {kind}, not an object", JSON, CONFIG)
+        return config
 
 
 def _no_config(source: Source, *, is_target: bool) -> str:
     """What to do about a folder without a config.json: the folder below it that has one, or what to copy."""
-    about = f"{source.label} has no config.json"
+    about = f"{source.place} has no config.json"
     if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
         kind = "target" if is_target else "checkpoint"
-        return f"{about}; give the folder of one {kind} in it: {listed(folders)}"
+        return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}"
     if is_target:
         return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
     return (
         f"{about}; a drafter is a config.json beside its weights: copy the trainer's draft json there under"
         " that name"
     )
+
+
+def _paths(source: FolderSource, folders: Sequence[str]) -> str:
+    return listed(str(source.root / folder) for folder in folders)
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
@@ -135,11 +161,11 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     if len(files) == 1:
         return files, None
     if not files:
-        about = f"{source.label} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
+        about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
-            about += f"; give the folder of one checkpoint in it: {listed(folders)}"
+            about += f"; give the folder of one checkpoint in it: {_paths(source, folders)}"
     else:
-        about = f"{source.label} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
+        about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
     raise UnreadableError(about, WEIGHTS)
 
 

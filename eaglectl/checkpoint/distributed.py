@@ -87,7 +87,7 @@ def read_table(source: Source, table: str) -> tuple[DistributedTensor, ...]:
     Raises UnreadableError where the file is no such table, or does not fit the files beside it: every chunk
     is in a file of `source`, and the tensors together are no larger than those files.
     """
-    what = f"{table} of {source.label}"
+    what = f"{table} of {source.place}"
     if (size := source.size(table)) > MAX_BYTES:
         raise UnreadableError(f"{what} has {size} bytes; the table of a drafter has at most {MAX_BYTES}")
     tensors, places = _contents(what, _read(what, source.read(table)))

@@ -16,6 +16,8 @@ from eaglectl.errors import UnreadableError
 MAX_HEADER = 100_000_000
 LIMIT = 2**64
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+# said where the folder is not known
+PULL = "`git lfs pull` in its repository"
 
 # bits an element takes; the names are safetensors' own
 DTYPE_BITS: Mapping[str, int] = {
@@ -60,8 +62,7 @@ def header_length(file: str, first8: bytes, file_size: int) -> int:
     """Bytes of JSON that follow the first 8; raises UnreadableError if the file cannot be safetensors."""
     if first8.startswith(LFS_POINTER[:8]) and file_size < 1024:
         raise UnreadableError(
-            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run `git lfs pull` in its"
-            " repository",
+            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run {PULL}",
             POINTER,
             file,
         )
@@ -95,20 +96,20 @@ def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
     safetensors library reads it. Raises UnreadableError.
     """
     if raw.startswith(LFS_POINTER):
-        about = f"{what} is a Git LFS pointer, not the file; run `git lfs pull` in its repository"
+        about = f"{what} is a Git LFS pointer, not the file; run {PULL}"
         raise UnreadableError(about, POINTER, where or what)
     try:
         return _strict_json(raw)
     except UnreadableError as error:
         fault = f"{what}: {error}"
     except UnicodeDecodeError as error:
-        fault = f"{what} is not UTF-8 text (byte {error.start})"
+        fault = f"{what} is not UTF-8 text (byte {error.start}); fetch or write the file again"
     except UnicodeEncodeError:
         fault = f"{what} has an escape of a lone surrogate, which is no character; remove it"
     except RecursionError:
         fault = f"{what} is nested too deeply to be a real file"
     except ValueError as error:
-        fault = f"{what} is not valid JSON: {error}"
+        fault = f"{what} is not valid JSON: {error}; fetch or write the file again"
     raise UnreadableError(fault, topic, where or what)
 
 

@@ -74,6 +74,11 @@ class HubSource:
         return self.request.repo
 
     @property
+    def place(self) -> str:
+        """org/name."""
+        return self.request.repo
+
+    @property
     def only(self) -> str | None:
         """None: a repository is read as a whole."""
         return None

@@ -29,14 +29,17 @@ def open_source(text: str, *, is_config_enough: bool = False) -> FolderSource | 
             )
         return FolderSource(path.parent, path.name)
     if mode:
-        raise UnreadableError(f"{text} is neither a folder nor a regular file")
+        raise UnreadableError(f"{text} is neither a folder nor a regular file; give one of them")
     if is_hub_name(text):
         return open_hub(text, is_config_enough=is_config_enough)
     if text.startswith(SCHEME):
         raise UnreadableError(
             f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected"
         )
-    raise UnreadableError(f"{text}: no such file or folder")
+    raise UnreadableError(
+        f"{text}: no such file or folder; give a checkpoint's folder, a weight file or a Hub repository"
+        " (org/name)"
+    )
 
 
 def open_folder(text: str) -> FolderSource:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
-from eaglectl.checkpoint.header import LFS_POINTER, StoredTensor
+from eaglectl.checkpoint.header import LFS_POINTER, PULL, StoredTensor
 from eaglectl.checkpoint.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -74,11 +74,17 @@ class UnpickledSource(FolderSource):
     """A safetensors copy of a pickled source, under the source's own name."""
 
     origin: str = ""
+    origin_place: str = ""
 
     @property
     def label(self) -> str:
         """The name of the source that was pickled."""
         return self.origin
+
+    @property
+    def place(self) -> str:
+        """The place of the source that was pickled."""
+        return self.origin_place
 
 
 def read_pickled_table(source: Source) -> PickledTable:
@@ -119,14 +125,14 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
             if not (is_local and view.is_contiguous):
                 scattered.add(view.name)
     if not stored:
-        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return stored, scattered
 
 
 def _check_name(source: Source, name: str, named: Mapping[str, object]) -> None:
     if name in named:
         raise RefusedError(
-            f"{source.label}: two tensors are {name} once the trainer's prefixes are removed; keep one"
+            f"{source.place}: two tensors are {name} once the trainer's prefixes are removed; keep one"
         )
 
 
@@ -158,7 +164,7 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
         raise UnreadableError(
             f"{folder.parent}: cannot keep the unpickled weights there: {error.strerror}"
         ) from None
-    return UnpickledSource(folder, origin=source.label)
+    return UnpickledSource(folder, origin=source.label, origin_place=source.place)
 
 
 def _is_copied(name: str) -> bool:
@@ -184,7 +190,7 @@ def selected_tokens(source: Source) -> tuple[int, ...] | None:
             if "selected_token_ids" in saved.value.entries:
                 return _token_ids(source, name, saved, saved.value.entries["selected_token_ids"])
     if files:
-        raise UnreadableError(f"{listed(files)} of {source.label}: no d2t and no selected_token_ids in it")
+        raise UnreadableError(f"{listed(files)} of {source.place}: no d2t and no selected_token_ids in it")
     return None
 
 
@@ -222,7 +228,7 @@ def _pickled(source: Source, files: tuple[str, ...]) -> dict[str, "torch.Tensor"
             _check_file(view.name, tensors, files)
             tensors[view.name] = _tensor(source, file, saved, view)
     if not tensors:
-        raise UnreadableError(f"{source.label}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return tensors
 
 
@@ -282,11 +288,11 @@ def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
     """Read `name`. Raises UnreadableError where its data is not on this machine, or it is an LFS pointer."""
     if has_places and source.path(name) is None:
         raise UnreadableError(
-            f"{name} of {source.label} is not on this machine, and pickles are not read from elsewhere"
+            f"{name} of {source.place} is not on this machine, and pickles are not read from elsewhere"
         )
     if (size := source.size(name)) < MAX_POINTER and source.read(name, 0, size).startswith(LFS_POINTER):
         raise UnreadableError(
-            f"{name} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository",
+            f"{name} is a Git LFS pointer, not the weights; run {PULL}",
             POINTER,
             name,
         )
@@ -311,7 +317,7 @@ def _assemble(source: Source, entry: DistributedTensor) -> "torch.Tensor":
         is_filled[block] = True
     if not is_filled.all():
         raise UnreadableError(
-            f"the pieces of {entry.name} in {source.label} overlap and leave a hole; save them again"
+            f"the pieces of {entry.name} in {source.place} overlap and leave a hole; save them again"
         )
     return whole
 

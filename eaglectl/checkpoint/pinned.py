@@ -60,9 +60,9 @@ class PinnedSource(FolderSource):
         """Bytes [start, stop) of a file."""
         file = self.pinned(name)
         if stop is None:
-            check_whole(self.label, name, file.stamp.size - start)
+            check_whole(self.place, name, file.stamp.size - start)
             stop = file.stamp.size
-        return read_open(self.label, name, file.descriptor, start, stop)
+        return read_open(self.place, name, file.descriptor, start, stop)
 
     def restamp(self) -> None:
         """Take the status times of now for those of the opening: hard links were made in the meantime.

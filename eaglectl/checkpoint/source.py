@@ -25,7 +25,11 @@ class Source(Protocol):
 
     @property
     def label(self) -> str:
-        """Its name in messages and in published files; never a path of this machine."""
+        """Its name in published files; never a path of this machine."""
+
+    @property
+    def place(self) -> str:
+        """Its name in messages: the whole path of a folder, the name of a repository."""
 
     @property
     def only(self) -> str | None:
@@ -67,6 +71,11 @@ class FolderSource:
         """Whether the folder is a snapshot in the Hub client's cache."""
         return is_snapshot(self.root.resolve())
 
+    @property
+    def place(self) -> str:
+        """The folder's path, as it was given."""
+        return str(self.root)
+
     def names(self) -> tuple[str, ...]:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
         model = self.root / "model"
@@ -86,7 +95,7 @@ class FolderSource:
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
             raise UnreadableError(
-                f'"{name}" points out of the checkpoint folder; files must lie inside {self.label}',
+                f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}',
                 UNSAFE,
                 name,
             )
@@ -97,7 +106,7 @@ class FolderSource:
             return path
         resolved, root = self._resolved(name), self.root.resolve()
         if not resolved.is_relative_to(root) and not is_blob(root, resolved):
-            about = f"{name} is a symbolic link that leaves {self.label}; put the file itself there"
+            about = f"{name} is a symbolic link that leaves {self.place}; put the file itself there"
             raise UnreadableError(about, UNSAFE, name)
         if path.exists() and not path.is_file():
             raise self._irregular(name)
@@ -116,7 +125,7 @@ class FolderSource:
         try:
             descriptor = os.open(self.path(name), FLAGS)
         except OSError as error:
-            raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
+            raise UnreadableError(f"{name} in {self.place}: {error.strerror}") from None
         status = os.fstat(descriptor)
         if not S_ISREG(status.st_mode):
             os.close(descriptor)
@@ -157,7 +166,7 @@ class FolderSource:
         return tuple(sorted(name for name in names if not is_compared(self.root / name)))
 
     def _irregular(self, name: str) -> UnreadableError:
-        about = f"{name} in {self.label} is not a regular file; put the file itself there"
+        about = f"{name} in {self.place} is not a regular file; put the file itself there"
         return UnreadableError(about, UNSAFE, name)
 
     def _resolved(self, name: str) -> Path:
@@ -165,10 +174,10 @@ class FolderSource:
             return (self.root / name).resolve()
         except ValueError:
             raise UnreadableError(
-                f'"{name}" cannot be the name of a file in {self.label}; rename it', UNSAFE, name
+                f'"{name}" cannot be the name of a file in {self.place}; rename it', UNSAFE, name
             ) from None
         except (OSError, RuntimeError):
-            about = f"{name} in {self.label} is a symbolic link that leads back to itself"
+            about = f"{name} in {self.place} is a symbolic link that leads back to itself"
             raise UnreadableError(about, UNSAFE, name) from None
 
     def size(self, name: str) -> int:
@@ -176,12 +185,12 @@ class FolderSource:
         try:
             return self.path(name).stat().st_size
         except OSError as error:
-            raise UnreadableError(f"{name} in {self.label}: {error.strerror}") from None
+            raise UnreadableError(f"{name} in {self.place}: {error.strerror}") from None
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file."""
         with self.open_file(name) as file:
-            return read_open(self.label, name, file.fileno(), start, stop)
+            return read_open(self.place, name, file.fileno(), start, stop)
 
 
 def _is_plain(path: Path) -> bool:
@@ -213,6 +222,7 @@ def read_open(label: str, name: str, descriptor: int, start: int, stop: int | No
         raise UnreadableError(f"{name} in {label}: {error.strerror}") from None
     if position < end:
         raise UnreadableError(
-            f"{name} ended at byte {position}; {end} were expected: the file is truncated or being written"
+            f"{name} in {label} ended at byte {position}; {end} were expected: the file is truncated or being"
+            " written"
         )
     return b"".join(parts)

@@ -70,11 +70,11 @@ def check_files(target: Path) -> None:
     except OSError as error:
         raise UnreadableError(f"the target {target}: {error.strerror}") from None
     for entry in entries:
-        with open_regular(entry, f"the target {target.name}:") as file:
+        with open_regular(entry, f"the target {target}:") as file:
             size = os.fstat(file.fileno()).st_size
         if size > MAX_READ_WHOLE and not entry.name.endswith(WEIGHTS):
             raise UnreadableError(
-                f"the target {target.name}: {entry.name} has {size} bytes, and no tokenizer or config has"
+                f"the target {target}: {entry.name} has {size} bytes, and no tokenizer or config has"
                 f" more than {MAX_READ_WHOLE}; take the target's own file"
             )
 
@@ -92,7 +92,7 @@ def code_needed(target: Path, reason: str = "") -> UnreadableError:
     """The error for a target that cannot be loaded without running code of its own."""
     reason = reason or "transformers and vLLM load it by Python files of its own (auto_map)"
     return UnreadableError(
-        f"the target {target.name} needs code of its own, which is not run: {reason}; read that code, and"
+        f"the target {target} needs code of its own, which is not run: {reason}; read that code, and"
         " pass --trust-remote-code if you trust it"
     )
 

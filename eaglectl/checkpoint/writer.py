@@ -381,7 +381,7 @@ def _copy(source: int, target: int, part: Copy) -> int:
     while position < part.stop:
         moved = _move(source, target, position, min(CHUNK, part.stop - position))
         if moved == 0:
-            raise UnreadableError(f"{part.path.name} became shorter while it was read; nothing was written")
+            raise UnreadableError(f"{part.path} became shorter while it was read; nothing was written")
         position += moved
     return part.stop - part.start
 

@@ -47,7 +47,7 @@ class FixRequest:
         if not self.is_on and (self.out is not None or self.force):
             raise UsageError("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
         if self.is_on and len(sources) > 1:
-            raise UsageError("--fix takes one SOURCE")
+            raise UsageError("--fix takes one checkpoint; give one")
         if self.is_on and report_format not in ("text", "json"):
             raise UsageError(
                 f"--fix and --format {report_format}: text or json was expected;"

@@ -36,7 +36,7 @@ class Files:
             data = stream.read(stop - start)
         except OSError as error:
             raise UnreadableError(
-                f"{tensor.file} in {self.checkpoint.source.label}: {error.strerror}"
+                f"{tensor.file} in {self.checkpoint.source.place}: {error.strerror}"
             ) from None
         if len(data) != stop - start:
             raise UnreadableError(f"{tensor.file} ends within {stored}: it is truncated or being written")
@@ -48,7 +48,7 @@ class Files:
             try:
                 self._open[file] = self._stack.enter_context(path.open("rb", buffering=0)) if path else None
             except OSError as error:
-                raise UnreadableError(f"{file} in {self.checkpoint.source.label}: {error.strerror}") from None
+                raise UnreadableError(f"{file} in {self.checkpoint.source.place}: {error.strerror}") from None
         return self._open[file]
 
 

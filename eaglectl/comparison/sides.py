@@ -138,7 +138,7 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UnreadableError(f"{path.name}: {error.strerror}") from None
+        raise UnreadableError(f"{path}: {error.strerror}") from None
 
 
 def with_files(checkpoint: Checkpoint, needed: Collection[str]) -> Checkpoint:

@@ -34,7 +34,7 @@ def find_target_head(target: Checkpoint) -> TargetHead:
     name = matrix(target.tensors, HEADS) or (matrix(target.tensors, EMBEDDINGS) if is_tied else None)
     if name is None:
         raise RefusedError(
-            f"--materialize-lm-head: {target.source.label} has no lm_head of plain numbers; give the target's"
+            f"--materialize-lm-head: {target.source.place} has no lm_head of plain numbers; give the target's"
             " unquantised weights"
         )
     stored = target.tensors[name]

@@ -72,8 +72,7 @@ def whole_commands(complete: Complete) -> Iterator[None]:
     try:
         yield
     except EaglectlError as error:
-        error.args = (complete(str(error)),)
-        raise
+        raise type(error)(complete(str(error)), error.topic, error.where) from None
 
 
 def _uncontradicted(answers: Answers, options: Sequence[str]) -> Answers:

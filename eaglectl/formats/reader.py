@@ -56,9 +56,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 
     Raises RefusedError where it is none, or contradicts itself.
     """
-    label = checkpoint.source.label
     check_answers(answers)
-    refuse_other_families(label, checkpoint.config, checkpoint.tensors)
+    refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
     summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
     format, evidence = detect(summary)
     for key in OBJECTS:

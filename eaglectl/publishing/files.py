@@ -100,7 +100,7 @@ def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None])
     with source.open_file(name) as file:
         stamp = Stamp.of(os.fstat(file.fileno()))
         if stamp.size <= MAX_KEPT:
-            data = read_open(source.label, name, file.fileno(), 0, stamp.size)
+            data = read_open(source.place, name, file.fileno(), 0, stamp.size)
             on_bytes(len(data))
             return UploadFile(name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data, stamp)
         digest, size = hashlib.sha256(), 0
@@ -110,7 +110,7 @@ def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None])
                 size += len(block)
                 on_bytes(len(block))
         except OSError as error:
-            raise UnreadableError(f"{name} in {source.label}: {error.strerror}") from None
+            raise UnreadableError(f"{name} in {source.place}: {error.strerror}") from None
     if stamp_of(path) != stamp or size != stamp.size:
         raise RefusedError(
             f"{name} changed while it was hashed; run the command again when nothing writes to the folder"

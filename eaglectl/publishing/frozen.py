@@ -42,7 +42,7 @@ class FrozenSource(FolderSource):
         if isinstance(content, bytes) and (stop is None or stop <= len(content)):
             return content[start:stop]
         with self.open_file(name) as file:
-            return read_open(self.label, name, file.fileno(), start, stop)
+            return read_open(self.place, name, file.fileno(), start, stop)
 
     def open_file(self, name: str) -> BufferedReader:
         """A file, open for reading. Raises RefusedError where it is not the one that was hashed."""

@@ -50,7 +50,7 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
         stored = "none of plain numbers" if name is None else f"{name} {list(shape)}"
         raise UnreadableError(
             f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], and"
-            f" {target.source.label} has {stored}; calibrate with --engine transformers"
+            f" {target.source.place} has {stored}; calibrate with --engine transformers"
         )
     data = bytearray(target.read(name))
     return torch.frombuffer(data, dtype=FLOATS[target.tensors[name].dtype]).view(shape)

@@ -217,7 +217,7 @@ class _OpenFiles(ExitStack):
         try:
             stream = source.open_file(file) if isinstance(source, FolderSource) else path.open("rb")
         except OSError as error:
-            raise UnreadableError(f"{file} in {source.label}: {error.strerror}") from None
+            raise UnreadableError(f"{file} in {source.place}: {error.strerror}") from None
         return self.enter_context(stream).fileno()
 
 

@@ -212,7 +212,7 @@ def test_options_that_do_not_go_together(given: tuple[str, ...], tmp_path: Path)
 
 
 def test_one_source_alone(tmp_path: Path) -> None:
-    assert "one SOURCE" in refusal(
+    assert "one checkpoint" in refusal(
         2, "validate", drafter_folder(tmp_path), drafter_folder(tmp_path, "b"), "--fix"
     )
 

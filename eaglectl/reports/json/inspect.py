@@ -5,6 +5,7 @@ from typing import Any
 
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
+from eaglectl.reports.inspection import next_command
 from eaglectl.reports.json.document import head
 from eaglectl.reports.json.drafter import drafter_part, optional_list
 from eaglectl.results import FailedSource, Inspection
@@ -42,6 +43,7 @@ def _inspection(inspection: Inspection) -> dict[str, Any]:
         "aux_readings": [_captured_layers(layers, inspection) for layers in inspection.captured_layers],
         "engines": [_verdict(verdict) for verdict in inspection.requested or inspection.verdicts],
         "commands": dict(inspection.commands),
+        "next": next_command(inspection),
         "tensors": [
             {
                 "name": tensor.name,
