@@ -7,11 +7,12 @@ from enum import StrEnum
 
 
 class CheckVerdict(StrEnum):
-    """How `validate`, `smoke` and `diagnose` end, and one release or one set of prompts in them."""
+    """How `validate`, `smoke` and `diagnose` end; SKIPPED: no drafter's (`validate --skip-others` alone)."""
 
     PASS = "pass"
     FAIL = "fail"
     COULD_NOT_LOOK = "could-not-look"
+    SKIPPED = "skipped"
 
 
 class ServedAs(StrEnum):

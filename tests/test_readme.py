@@ -102,6 +102,7 @@ PARSED = {
 }
 # programs that are not eaglectl's
 OTHERS = {
+    r"^(uv tool|pipx) run ": "the network, and an address that no test knows",
     r"^pip install \.": "the network; `make wheel` installs and runs the package",
     r"^make ": "targets of the Makefile, which are looked up below",
     r"^(EAGLECTL_\w+=\d+ )?\.venv/bin/python -m pytest ": "tests, which are looked up below",
@@ -206,9 +207,7 @@ def test_the_script_of_the_api_page_inspects_validates_measures_and_plans(
     monkeypatch.chdir(folders["api.md"])
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     exec(compile(scripts()[0], "api.md", "exec"), {})
-    first, *files = capsys.readouterr().out.splitlines()
-    assert first == "planned"
-    assert {"README.md", "config.json", "eaglectl.json", "model.safetensors"} <= set(files)
+    assert capsys.readouterr().out == "planned\n"
 
 
 def test_the_script_of_the_api_page_has_fifteen_lines() -> None:

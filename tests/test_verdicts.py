@@ -59,16 +59,21 @@ def listed(schema: Any, key: str) -> Iterator[list[str]]:
                 yield from listed(part, key)
 
 
+def members(enum: type[StrEnum], schema: str) -> list[str]:
+    """The members that a command's document can have: only `validate` skips."""
+    return [member for member in enum if member != "skipped" or schema == "validate"]
+
+
 @pytest.mark.parametrize("enum", ENUMS, ids=lambda enum: enum.__name__)
 def test_schemas_list_the_members(enum: type[StrEnum]) -> None:
     for name, key in KEYS[enum.__name__]:
         schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
-        assert list(enum) in list(listed(schema, key)), (name, key)
+        assert members(enum, name) in list(listed(schema, key)), (name, key)
 
 
 @pytest.mark.parametrize("name", sorted(KEYS))
 def test_what_a_schema_lists_under_such_a_key_is_an_enum(name: str) -> None:
-    known = [list(enum) for enum in ENUMS]
+    known = [values for enum in ENUMS for values in (list(enum), members(enum, ""))]
     for schema_name, key in KEYS[name]:
         schema = json.loads((SCHEMAS / f"{schema_name}.schema.json").read_text())
         assert [values for values in listed(schema, key) if values not in known] == []

@@ -15,9 +15,10 @@ from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
+from eaglectl.formats.marks import why_other
 from eaglectl.progress import OnProgress
 from eaglectl.validation.catalogue import select_rules
-from eaglectl.validation.judge import Report, judge
+from eaglectl.validation.judge import Report, judge, skipped_report
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.policy_file import read_policy
 from eaglectl.validation.rule import Severity
@@ -32,6 +33,7 @@ class ValidateOptions:
     `ignore` name rules by id, name or prefix. `fail_on` is the lowest severity that fails; None takes the
     policy's, or "error". `policy` is a policy or the path of one; with None there is none, as only the
     command line searches for a file. With `headers_only` no tensor data is read; `jobs` threads read it.
+    With `skip_others`, a folder that is no drafter's is skipped: it has no mark of one.
     """
 
     target: str | None = None
@@ -43,6 +45,7 @@ class ValidateOptions:
     headers_only: bool = False
     answers: Answers = field(default_factory=Answers)
     jobs: int = 1
+    skip_others: bool = False
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""
@@ -79,6 +82,8 @@ def judge_source(
     if not options.headers_only:
         check_cached(opened)
     policy = options.read_policy()
+    if options.skip_others and (why := why_other(opened)):
+        return skipped_report(path, why, options.least_severity(policy), policy.origin)
     rules = select_rules(policy, options.select, options.ignore)
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(

@@ -42,12 +42,14 @@ class FixRequest:
     out: Path | None
     force: bool
 
-    def check(self, sources: Sequence[str], report_format: str) -> None:
+    def check(self, sources: Sequence[str], report_format: str, *, skip_others: bool) -> None:
         """Raise UsageError for options that contradict each other."""
         if not self.is_on and (self.out is not None or self.force):
             raise UsageError("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
         if self.is_on and len(sources) > 1:
             raise UsageError("--fix takes one checkpoint; give one")
+        if self.is_on and skip_others:
+            raise UsageError("--fix and --skip-others: what is to be fixed is a drafter; leave one out")
         if self.is_on and report_format not in ("text", "json"):
             raise UsageError(
                 f"--fix and --format {report_format}: text or json was expected;"

@@ -8,7 +8,12 @@ from eaglectl.terminal import emit, say
 from eaglectl.verdicts import CheckVerdict
 
 # of commands that end with a verdict
-EXIT_CODES = {CheckVerdict.PASS: 0, CheckVerdict.FAIL: 1, CheckVerdict.COULD_NOT_LOOK: 3}
+EXIT_CODES = {
+    CheckVerdict.PASS: 0,
+    CheckVerdict.FAIL: 1,
+    CheckVerdict.COULD_NOT_LOOK: 3,
+    CheckVerdict.SKIPPED: 0,
+}
 
 Source = Annotated[
     str,

@@ -66,6 +66,14 @@ Jobs = Annotated[
         help="Checkpoints judged at the same time; of one, threads that read weights.",
     ),
 ]
+SkipOthers = Annotated[
+    bool,
+    typer.Option(
+        "--skip-others",
+        help="Skip folders without a mark of a drafter, as hooks and globs name them: a target, another"
+        " tool's config.json. What has a mark and cannot be read is not skipped.",
+    ),
+]
 # files that stand for their folder, as pre-commit hooks are given file names
 FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
 CRASH = 70
@@ -91,6 +99,7 @@ def validate_command(
     fix: Fix = False,
     out: Out = None,
     force: Force = False,
+    skip_others: SkipOthers = False,
     page: Page = None,
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
@@ -105,11 +114,12 @@ def validate_command(
     options = api.ValidateOptions(
         target, engine or (), select or (), ignore or (), severity, read_policy, headers_only, answers
     )
+    options = replace(options, skip_others=skip_others)
     api.check_options(options)
     fix_request, folders = FixRequest(fix, out, force), _folders(sources)
     if len(folders) == 1:
         options = replace(options, jobs=jobs)
-    fix_request.check(folders, report_format)
+    fix_request.check(folders, report_format, skip_others=skip_others)
     is_quiet, has_crashed = context.obj.quiet, False
     if fix:
         is_json = report_format == "json"

@@ -77,9 +77,8 @@ def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mappin
 
 def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
     """What the checkpoint is when it is not an EAGLE-3 drafter, else None (formats.md, 4.3)."""
-    kind = config.get("speculators_model_type")
-    if isinstance(kind, str) and kind not in ("eagle3", "peagle"):
-        return _SPECULATORS.get(kind, f'a speculators "{kind}" model')
+    if family := speculators_family(config):
+        return family
     if family := _by_class(config):  # before keys: DSpark keeps its own in dflash_config
         return family
     for key, family in _BY_KEY.items():
@@ -87,6 +86,14 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
             return f"{family} (config.json has {key})"
     shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
     return _by_tensor(tensors) or _by_layer(config, shapes) or _by_shape(config, shapes)
+
+
+def speculators_family(config: Mapping[str, Any]) -> str | None:
+    """What a speculators config says that it is, where that is no EAGLE-3 drafter."""
+    kind = config.get("speculators_model_type")
+    if isinstance(kind, str) and kind not in ("eagle3", "peagle"):
+        return _SPECULATORS.get(kind, f'a speculators "{kind}" model')
+    return None
 
 
 def _by_class(config: Mapping[str, Any]) -> str | None:

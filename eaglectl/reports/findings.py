@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
@@ -93,7 +94,7 @@ def unchecked_groups(report: Report) -> list[UncheckedGroup]:
 
 def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
     """Return the groups of `unchecked_groups` that all of several readable checkpoints share."""
-    readable = [report for report in reports if not report.problem]
+    readable = [report for report in reports if not report.problem and not report.skipped]
     if len(readable) < 2:
         return []
     others = [unchecked_groups(report) for report in readable[1:]]
@@ -119,6 +120,8 @@ def release_rows(report: Report) -> list[tuple[str, CheckVerdict, str]]:
 
 def counted(report: Report) -> str:
     """Return how many findings of each severity there are, and how many rules could not look and passed."""
+    if report.skipped:
+        return "not judged"
     parts = _severities([report])
     if report.suppressed:
         parts.append(f"{len(report.suppressed)} suppressed")
@@ -183,6 +186,21 @@ def _reason(suppression: Suppression) -> str:
     return f"{suppression.reason} ({', '.join(limits)})"
 
 
+@cache
+def repository() -> str:
+    """Return the address of the project: Repository in [project.urls] of pyproject.toml; "" without one."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        lines = metadata("eaglectl").get_all("Project-URL") or ()
+        urls: dict[str, str] = dict(line.split(", ", 1) for line in lines)
+    except PackageNotFoundError:
+        return ""
+    return urls.get("Repository", "").rstrip("/")
+
+
 def rule_url(rule: Rule) -> str:
-    """Return the address of a rule's documentation: in this repository, or at $EAGLECTL_DOCS_URL."""
-    return f"{os.environ.get(DOCS_VARIABLE) or DOCS}#{rule.id.lower()}-{rule.name.replace('.', '')}"
+    """Return a rule's documentation: at $EAGLECTL_DOCS_URL, else in the repository, else in a checkout."""
+    known = repository()
+    page = os.environ.get(DOCS_VARIABLE) or (f"{known}/blob/HEAD/{DOCS}" if known else DOCS)
+    return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}"

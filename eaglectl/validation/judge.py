@@ -51,7 +51,7 @@ class Report:
     could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
     oldest first; `smallest_changes` are the changes with which all of them pass. `target` states how a target
     that was not given was found. `is_of_copy`: the weights are pickles, and their values were read from a
-    temporary copy.
+    temporary copy. `skipped` states why a folder is no drafter's, where such are to be skipped: no rule ran.
     """
 
     source: str
@@ -72,6 +72,7 @@ class Report:
     expired: tuple[Suppression, ...] = ()
     target: str = ""
     is_of_copy: bool = False
+    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +236,17 @@ def unopened_report(
     source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in"
 ) -> Report:
     """The report on a checkpoint that could not be opened: no rule ran, so it does not pass."""
+    report = skipped_report(source, "", fail_on, policy)
+    return replace(report, verdict=CheckVerdict.COULD_NOT_LOOK, problem=problem)
+
+
+def skipped_report(source: str, why: str, fail_on: Severity | None, policy: str) -> Report:
+    """The report on a folder that is no drafter's: no rule ran, and none needs to."""
     return Report(
         source=source,
         path=source,
         engines=(),
-        verdict=CheckVerdict.COULD_NOT_LOOK,
+        verdict=CheckVerdict.SKIPPED,
         findings=(),
         unchecked=(),
         suppressed=(),
@@ -248,14 +255,14 @@ def unopened_report(
         policy=policy,
         seconds=0.0,
         fail_on=fail_on,
-        problem=problem,
+        skipped=why,
     )
 
 
 def overall_verdict(reports: Iterable[Report]) -> CheckVerdict:
-    """The verdict on several checkpoints: FAIL if one fails, else COULD_NOT_LOOK if one has it, else PASS."""
+    """The worst verdict of several checkpoints; SKIPPED where all are, as then nothing was judged."""
     verdicts = {report.verdict for report in reports}
-    for verdict in (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK):
+    for verdict in (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS):
         if verdict in verdicts:
             return verdict
-    return CheckVerdict.PASS
+    return CheckVerdict.SKIPPED if verdicts else CheckVerdict.PASS

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,15 +14,22 @@ from typing import Any
 import pytest
 import yaml
 
+from eaglectl.checkpoint.opening import open_source
+from eaglectl.formats.marks import why_other
 from eaglectl.reports.ci.outputs import FORMATS
 from tests.builders import STATED, call, drafter_folder
+from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User
 
 ROOT = FIXTURES.parent
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOK: dict[str, Any] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]
-SCRIPT: str = next(step["run"] for step in ACTION["runs"]["steps"] if step.get("id") == "validate")
+ACTION_STEPS: dict[str, dict[str, Any]] = {
+    step["id"]: step for step in ACTION["runs"]["steps"] if "id" in step
+}
+SCRIPT: str = ACTION_STEPS["validate"]["run"]
+ENTRY: list[str] = shlex.split(HOOK["entry"])[1:]
 
 
 def options() -> set[str]:
@@ -39,9 +47,9 @@ def test_the_hook_matches_configs_and_indexes_and_judges_their_folders(tmp_path:
     assert pattern.search("a/config.json") and pattern.search("model.safetensors.index.json")
     assert not pattern.search("tokenizer_config.json")
     folder = drafter_folder(tmp_path)
-    assert call(*shlex.split(HOOK["entry"])[1:], folder / "config.json").code == 0
+    assert call(*ENTRY, folder / "config.json").code == 0
     (folder / "pytorch_model.bin").write_bytes(b"x")
-    assert call(*shlex.split(HOOK["entry"])[1:], folder / "config.json").code == 1
+    assert call(*ENTRY, folder / "config.json").code == 1
 
 
 def test_the_action_installs_its_own_checkout_and_trusts_no_input() -> None:
@@ -58,36 +66,204 @@ def test_the_action_installs_its_own_checkout_and_trusts_no_input() -> None:
     assert named == set(ACTION["inputs"])
 
 
+# what the hook's pattern matches and is no drafter's: the config's text, and why it is skipped
+OTHERS = {
+    "another tool's": ('{"debug": true}', "config.json has no mark of a drafter"),
+    "of another tool, with a comment": ('{"port": 80} // for tests', "is no JSON object"),
+    "a list": ("[1, 2]", "is no JSON object"),
+    "nothing": ("", "is no JSON object"),
+    "a model's": ('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64}', "(LlamaForCausalLM)"),
+    "a head of another method": ('{"speculators_model_type": "mtp"}', "multi-token-prediction"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_hook_skips_what_is_no_drafters(name: str, tmp_path: Path) -> None:
+    config, why = OTHERS[name]
+    (tmp_path / "config.json").write_text(config)
+    done = call(*ENTRY, tmp_path / "config.json")
+    assert done.code == 0 and f"{tmp_path}  skipped" in done.out
+    assert why in " ".join(done.out.split()) and "skipped  not judged" in done.out
+
+
+@pytest.mark.parametrize("source", ["target", "tiny/target"])
+def test_the_hook_skips_a_target_and_its_index(source: str, tmp_path: Path) -> None:
+    folder = tmp_path / "target"
+    shutil.copytree(FIXTURES / source, folder)
+    index = {"metadata": {}, "weight_map": {"model.layers.0.self_attn.q_proj.weight": "a.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    done = call(*ENTRY, folder / "config.json", folder / "model.safetensors.index.json")
+    assert done.code == 0 and done.out.count("  skipped\n") == 1
+    (folder / "config.json").unlink()
+    assert call(*ENTRY, folder / "model.safetensors.index.json").code == 0
+
+
+# what has a mark of a drafter: what is broken in it, and the exit code
+BROKEN: dict[str, tuple[Callable[[Path], object], int]] = {
+    "a config that is no JSON": (
+        lambda folder: (folder / "config.json").write_text('{"draft_vocab_size": 96,,}'),
+        1,
+    ),
+    "weights that are no safetensors": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 9),
+        1,
+    ),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), 1),
+    "a config without marks": (
+        lambda folder: (folder / "config.json").write_text('{"hidden_size": 16, "vocab_size": 64}'),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_hook_skips_no_drafter_that_is_broken(name: str, tmp_path: Path) -> None:
+    damage, code = BROKEN[name]
+    folder = drafter_folder(tmp_path)
+    damage(folder)
+    done = call(*ENTRY, folder / "config.json")
+    assert done.code == code and "skipped" not in done.out, done
+
+
+def test_a_folder_that_cannot_be_read_is_not_skipped(tmp_path: Path) -> None:
+    done = call(*ENTRY, tmp_path / "gone")
+    assert done.code == 3 and "could-not-look" in done.out
+    (tmp_path / "config.json").symlink_to(tmp_path / "gone.json")
+    assert call(*ENTRY, tmp_path).code in (1, 3)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
+def test_no_drafter_of_any_producer_is_skipped_even_without_weights(case: Case, tmp_path: Path) -> None:
+    source = open_source(str(FIXTURES / "producers" / case.path))
+    assert why_other(source) == ""
+    shutil.copyfile(FIXTURES / "producers" / case.path / "config.json", tmp_path / "config.json")
+    assert why_other(open_source(str(tmp_path))) == ""
+
+
+def test_skipped_is_worse_than_nothing_and_hides_nothing(tmp_path: Path) -> None:
+    other, good, bad = tmp_path / "other", drafter_folder(tmp_path, "good"), drafter_folder(tmp_path, "bad")
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    (bad / "pytorch_model.bin").write_bytes(b"x")
+    for sources, verdict, code in [
+        ((other,), "skipped", 0),
+        ((other, good), "pass", 0),
+        ((other, good, bad), "fail", 1),
+        ((other, tmp_path / "gone"), "could-not-look", 3),
+    ]:
+        done = call("validate", "--headers-only", "--skip-others", "--json", *sources)
+        assert (done.document["verdict"], done.code) == (verdict, code)
+    assert call("validate", "--headers-only", other).code == 1  # without the option nothing is skipped
+    assert call("validate", "--skip-others", "--fix", good).code == 2
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_every_report_says_what_was_skipped(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    text = call("validate", "--skip-others", "--format", name, tmp_path).out
+    if name == "gitlab":  # a list of issues, and this is none
+        assert json.loads(text) == []
+    else:
+        assert "skipped" in text and "has no mark of a drafter" in text
+
+
+def runner(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job whose install step has run: the environment of this test."""
+    folder = tmp_path / "temp/eaglectl/bin"
+    folder.mkdir(parents=True)
+    shims = {"eaglectl": "from eaglectl.cli import main\nmain()", "python": ""}
+    (folder / "eaglectl").write_text(f"#!{sys.executable}\n{shims['eaglectl']}\n")
+    (folder / "eaglectl").chmod(0o755)
+    (folder / "python").symlink_to(sys.executable)
+    return {
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_OUTPUT": str(tmp_path / "out"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_PATH": str(tmp_path / "path"),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def inputs(**given: str) -> dict[str, str]:
+    """The inputs of the action as its script gets them, with their defaults."""
+    environment = ACTION_STEPS["validate"]["env"]
+    names = {value.removeprefix("${{ inputs.").removesuffix(" }}"): key for key, value in environment.items()}
+    default = {key: str(ACTION["inputs"][name].get("default", "")) for name, key in names.items()}
+    return default | given
+
+
+def run_script(script: str, tmp_path: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-eo", "pipefail", "-c", script]
+    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+
+
+def outputs(tmp_path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (tmp_path / "out").read_text().splitlines())
+
+
 @pytest.mark.parametrize(("is_bad", "code"), [(False, 0), (True, 1)])
 def test_the_actions_script_runs(is_bad: bool, code: int, tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, "a drafter; $(touch evil)")
     if is_bad:
         (folder / "pytorch_model.bin").write_bytes(b"x")
-    shim = tmp_path / "bin/eaglectl"
-    shim.parent.mkdir()
-    shim.write_text(f"#!{sys.executable}\nfrom eaglectl.cli import main\nmain()\n")
-    shim.chmod(0o755)
-    given = {
-        name.upper().replace("-", "_"): str(value.get("default", ""))
-        for name, value in ACTION["inputs"].items()
-    }
-    given |= {"SOURCE": f"{folder}\n", "ENGINE": "vllm==0.32.0\nsglang\n", "HEADERS_ONLY": "true"}
-    given |= {
-        "GITHUB_OUTPUT": str(tmp_path / "out"),
-        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-        "PATH": f"{shim.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", SCRIPT], env=given, cwd=tmp_path, capture_output=True, text=True
-    )
+    given = inputs(SOURCE=f"{folder}\n", ENGINE="vllm==0.32.0\nsglang\n", HEADERS_ONLY="true")
+    done = run_script(SCRIPT, tmp_path, runner(tmp_path) | given)
     assert done.returncode == code, done.stderr
-    assert (tmp_path / "out").read_text() == "sarif=eaglectl.sarif\n"
+    verdict = "fail" if is_bad else "pass"
+    assert outputs(tmp_path) == {"verdict": verdict, "sarif": "eaglectl.sarif"}
     results = json.loads((tmp_path / "eaglectl.sarif").read_text())["runs"][0]["results"]
     assert ("EGL002" in {result["ruleId"] for result in results}) is is_bad
-    assert done.stdout.splitlines()[-1] == f"eaglectl: {'fail' if is_bad else 'pass'}"
+    assert done.stdout.splitlines()[-1] == f"eaglectl: {verdict}"
     assert (tmp_path / "summary").read_text().startswith("## eaglectl validate")
-    assert not (tmp_path / "evil").exists()
+    assert not (tmp_path / "evil").exists() and not (tmp_path / "path").exists()
+
+
+def test_the_actions_answers_and_arguments_arrive(tmp_path: Path) -> None:
+    source = FIXTURES / "producers/specforge/gqa-ids"
+    given = inputs(SOURCE=str(source), TARGET=str(FIXTURES / "target"), ENGINE="vllm==0.32.0")
+    environment = runner(tmp_path)
+    assert run_script(SCRIPT, tmp_path, environment | given).returncode == 1
+    answers = {
+        "AUX_LAYERS": "2,4,5",
+        "AUX_CONVENTION": "boundary",
+        "SOURCE_SEMANTICS": "rope=stored\n",
+    }
+    done = run_script(SCRIPT, tmp_path, environment | given | answers)
+    assert done.returncode in (0, 1) and "2, 4, 5" in done.stdout + (tmp_path / "eaglectl.sarif").read_text()
+    wrong = given | {"ARGS": "--select=EGL002\n--no-such option; touch evil\n"}
+    (tmp_path / "out").unlink()
+    done = run_script(SCRIPT, tmp_path, environment | wrong)
+    assert done.returncode == 2 and outputs(tmp_path)["verdict"] == "" and not (tmp_path / "evil").exists()
+    (tmp_path / "out").unlink()
+    done = run_script(SCRIPT, tmp_path, environment | given | {"ARGS": "--select=EGL002\n\n"})
+    assert done.returncode == 0 and outputs(tmp_path)["verdict"] == "pass"
+
+
+def test_the_action_changes_no_python_of_the_job(tmp_path: Path) -> None:
+    text = (ROOT / "action.yml").read_text()
+    assert "GITHUB_PATH" not in text and "GITHUB_ENV" not in text
+    setup = ACTION_STEPS["newer-python"]
+    assert setup["with"]["update-environment"] is False and "steps.python.outputs.path == ''" in setup["if"]
+
+
+def test_the_action_takes_the_first_python_that_is_new_enough(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder, name, text in [
+        (old, "python3", "exit 1"),
+        (new, "python3.11", f'exec "{sys.executable}" "$@"'),
+    ]:
+        folder.mkdir()
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/bash").symlink_to(shutil.which("bash") or "")
+    script, environment = ACTION_STEPS["python"]["run"], {"GITHUB_OUTPUT": str(tmp_path / "out")}
+    for folders, found in [((old, new), f"path={new / 'python3.11'}\n"), ((old,), "")]:
+        (tmp_path / "out").write_text("")
+        path = ":".join(map(str, (*folders, tmp_path / "bin")))
+        assert run_script(script, tmp_path, environment | {"PATH": path}).returncode == 0
+        assert (tmp_path / "out").read_text() == found
 
 
 PAGE = (ROOT / "docs/pipelines.md").read_text()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import email
 import io
 import json
 import re
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
 import eaglectl
+from eaglectl.reports import findings
 from eaglectl.reports.ci.annotations import github, gitlab
 from eaglectl.reports.ci.junit import junit
 from eaglectl.reports.ci.markdown import markdown
@@ -262,11 +264,38 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
         "EGL702",
         "EGL1003",
     ]
-    assert all(entry["helpUri"].startswith("docs/rules.md#") for entry in driver["rules"])
+    # a path is no address
+    assert "informationUri" not in driver and not any("helpUri" in entry for entry in driver["rules"])
     assert all(driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] for result in run["results"])
     assert (first["level"], first["ruleId"]) == ("error", "EGL201")
     assert first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "tensor:fc.weight"
     assert run["results"][3]["suppressions"] == [{"kind": "external", "justification": "known since May"}]
+
+
+def test_sarif_links_to_the_repository_that_pyproject_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "repository", lambda: "https://git.example.org/me/eaglectl")
+    monkeypatch.setattr("eaglectl.reports.ci.sarif.repository", findings.repository)
+    document = json.loads(sarif([report()]))
+    driver = document["runs"][0]["tool"]["driver"]
+    assert driver["informationUri"] == "https://git.example.org/me/eaglectl"
+    page = "https://git.example.org/me/eaglectl/blob/HEAD/docs/rules.md#egl"
+    assert all(entry["helpUri"].startswith(page) for entry in driver["rules"])
+    schema(OTHERS / "sarif-schema-2.1.0.json").validate(document)
+    monkeypatch.setenv("EAGLECTL_DOCS_URL", "https://docs.example.org/rules.html")
+    (first, *_) = json.loads(sarif([report()]))["runs"][0]["tool"]["driver"]["rules"]
+    assert first["helpUri"].startswith("https://docs.example.org/rules.html#egl")
+
+
+def test_the_address_is_that_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "Metadata-Version: 2.1\nName: eaglectl\n"
+    for urls, address in [
+        ("", ""),
+        ("Project-URL: Documentation, https://x.org\n", ""),
+        ("Project-URL: Repository, https://x.org/r/\n", "https://x.org/r"),
+    ]:
+        message = email.message_from_string(lines + urls)
+        monkeypatch.setattr("importlib.metadata.metadata", lambda name, message=message: message)
+        assert findings.repository.__wrapped__() == address
 
 
 def test_sarif_reports_what_could_not_be_looked_at_as_notifications() -> None:

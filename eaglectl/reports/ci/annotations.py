@@ -30,6 +30,8 @@ def _commands(report: Report) -> Iterator[str]:
     yield from (_command("notice", whole, "more findings", sentence) for sentence in more)
     if report.problem:
         yield _command("error", whole, "could not look", f"{report.path}: {report.problem}")
+    if report.skipped:
+        yield _command("notice", whole, report.verdict, f"{report.path}: {report.skipped}")
     for unchecked in _required(report):
         yield _command("error", whole, _unchecked_title(unchecked), unchecked.reason)
 

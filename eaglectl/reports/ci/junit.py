@@ -34,6 +34,9 @@ def _suite(root: Element, report: Report) -> None:
     if report.problem:
         case = _testcase(suite, report, "the checkpoint can be read")
         _add_outcome(case, "error", CheckVerdict.COULD_NOT_LOOK, report.problem)
+    if report.skipped:
+        case = _testcase(suite, report, "the folder is a drafter's")
+        _add_outcome(case, "skipped", report.verdict, report.skipped)
     for rule in rules_of(report):
         _add_rule(_testcase(suite, report, f"{rule.id} {rule.name}"), report, rule)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

@@ -35,6 +35,8 @@ def _section(report: Report) -> Iterator[str]:
     yield from ("", f"### {as_markdown(report.path)}: {report.verdict}", "", f"{counted(report)}.")
     if report.problem:
         yield from ("", f"It could not be read: {as_markdown(report.problem)}")
+    if report.skipped:
+        yield from ("", f"It is no drafter: {as_markdown(report.skipped)}")
     if report.findings:
         first, more = first_findings(report.findings)
         yield from ("", "| severity | rule | where | finding | fix |", "|---|---|---|---|---|")

@@ -6,7 +6,7 @@ from typing import Any
 
 import eaglectl
 from eaglectl.reports.ci.places import Place, Places
-from eaglectl.reports.findings import fingerprints, rule_url, rules_of, sorted_rules
+from eaglectl.reports.findings import fingerprints, repository, rule_url, rules_of, sorted_rules
 from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, Unchecked
@@ -19,12 +19,14 @@ def sarif(reports: Sequence[Report]) -> str:
     """Return a document of one run; rules that could not look are notifications, never results."""
     rules = sorted_rules(rule for report in reports for rule in rules_of(report))
     index = {rule.id: number for number, rule in enumerate(rules)}
-    driver = {
+    driver: dict[str, Any] = {
         "name": "eaglectl",
         "version": eaglectl.__version__,
         "semanticVersion": eaglectl.__version__,
         "rules": [_rule(rule) for rule in rules],
     }
+    if address := repository():
+        driver["informationUri"] = address
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
@@ -35,13 +37,16 @@ def sarif(reports: Sequence[Report]) -> str:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
+    url = rule_url(rule)
+    # a viewer can follow an absolute address alone
+    link = {"helpUri": url} if url.startswith(("https://", "http://")) else {}
     return {
         "id": rule.id,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": f"{rule.summary} {rule.why}"},
         "help": {"text": f"{rule.why}\n\nFix: {rule.fix}", "markdown": f"{rule.why}\n\n**Fix:** {rule.fix}"},
-        "helpUri": rule_url(rule),
+        **link,
         "defaultConfiguration": {"level": rule.severity},
         "properties": {"tags": [rule.family, *filter(None, [rule.engines])]},
     }
@@ -60,6 +65,9 @@ def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[st
     if report.problem:
         message = {"text": f"{_plain(report.path)} could not be read: {_plain(report.problem)}"}
         yield {"level": "error", "message": message, "locations": locations}
+    if report.skipped:
+        message = {"text": f"{_plain(report.path)} was skipped: {_plain(report.skipped)}"}
+        yield {"level": "note", "message": message, "locations": locations}
 
 
 def _notification(unchecked: Unchecked, index: Mapping[str, int]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def _report(report: Report) -> dict[str, Any]:
         "target": report.target,
         "verdict": report.verdict,
         "problem": report.problem,
+        "skipped": report.skipped,
         "policy": report.policy,
         "fail_on": report.fail_on or "never",
         "findings": list(map(_finding, report.findings)),

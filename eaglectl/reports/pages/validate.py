@@ -39,6 +39,7 @@ TONES = {
     CheckVerdict.PASS: "good",
     CheckVerdict.FAIL: "bad",
     CheckVerdict.COULD_NOT_LOOK: "doubt",
+    CheckVerdict.SKIPPED: "plain",
     "error": "bad",
     "warning": "doubt",
     "note": "plain",
@@ -79,6 +80,8 @@ def _article(number: int, report: Report, common: Sequence[UncheckedGroup]) -> M
 
 
 def _problem(report: Report) -> Markup | None:
+    if report.skipped:
+        return element("p", f"no drafter: {report.skipped}", class_="quiet")
     if not report.problem:
         return None
     return element("p", f"could not be read: {report.problem}", class_="problem")

@@ -27,6 +27,7 @@ STYLES = {
     CheckVerdict.PASS: "green",
     CheckVerdict.FAIL: "red",
     CheckVerdict.COULD_NOT_LOOK: "yellow",
+    CheckVerdict.SKIPPED: "dim",
 }
 COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
 # columns of a finding's text: two, then the severity and a gap
@@ -82,6 +83,8 @@ def _print_title(console: Console, report: Report) -> None:
     console.print(Text.assemble(path, "  ", verdict), soft_wrap=True)
     if report.problem:
         _print_text(console, 2, f"could not be read: {report.problem}", "yellow")
+    if report.skipped:
+        _print_text(console, 2, f"no drafter: {report.skipped}", "dim")
     if report.target:
         console.print(Text(f"  target: {report.target}", style="dim"), soft_wrap=True)
     if report.is_of_copy:

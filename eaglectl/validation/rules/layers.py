@@ -10,8 +10,8 @@ from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.catalogue import ENGINES, aux_readings
 from eaglectl.engines.layers import IDS, CapturedLayers
 from eaglectl.engines.view import View, flat_as_read
+from eaglectl.formats.marks import drafter_mark
 from eaglectl.validation.rule import CannotLook, Match, rule
-from eaglectl.validation.rules.target import drafter_mark
 from eaglectl.validation.subject import Subject
 
 # topics of faults in the ids; EGL406 does not judge ids that have one

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.errors import EaglectlError
+from eaglectl.formats.marks import drafter_mark
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject
 
@@ -167,18 +167,6 @@ def target_depth(subject: Subject) -> Iterator[Match]:
     Fix: give the target that the drafter was trained for, or correct the key.
     """
     yield from subject.reported("target-depth")
-
-
-def drafter_mark(config: Mapping[str, Any] | None) -> str:
-    """What in a config shows that it is a drafter's; "" where nothing does."""
-    if not config:
-        return ""
-    for key in ("draft_vocab_size", "speculators_model_type", "eagle_config", "norm_output"):
-        if config.get(key) is not None:
-            return key
-    names = config.get("architectures")
-    drafters = [str(name) for name in names if "Eagle" in str(name)] if isinstance(names, list) else []
-    return f"the architecture {drafters[0]}" if drafters else ""
 
 
 def _can_place(kv_heads: int, count: int) -> bool:
