@@ -50,7 +50,7 @@ class TimedWork:
         self.done = 0
         self.began = time.perf_counter()
         self.is_estimated = False
-        report_step(on_progress, "loading")
+        report_step(on_progress, "loading the target")
 
     def start(self, *, is_even: bool = True) -> None:
         """Show an empty bar and start the clock: what came before was loading.

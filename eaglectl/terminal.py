@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
@@ -88,7 +89,11 @@ class ProgressBar:
         self.settings = settings
         self.is_on = is_on
         self.has_terminal = sys.stderr.isatty()
+        self.clock = time.monotonic
         self.stage_shown = ""
+        self.is_counted = False
+        # when the rest of the stage ends, where that was timed
+        self.end: float | None = None
         self.bar: RichProgress | None = None
         self.task: TaskID | None = None
         # several threads may report at the same time
@@ -113,10 +118,12 @@ class ProgressBar:
 
     def _update(self, progress: Progress) -> None:
         is_finished = progress.total is not None and progress.done >= progress.total
-        if self.stage_shown != progress.stage:
+        if self.stage_shown != progress.stage or self.is_counted != (progress.total is not None):
             self._stop()
         if self.bar is None and not is_finished:
             self._start(progress)
+        if progress.seconds is not None:
+            self.end = self.clock() + progress.seconds
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=progress.done, total=progress.total)
         if is_finished:
@@ -129,12 +136,13 @@ class ProgressBar:
         self.bar = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            *_columns(progress.unit),
+            *self._columns(progress),
             console=self.settings.rich_console(sys.stderr),
             transient=True,
+            get_time=self.clock,
         )
         self.task = self.bar.add_task(printable(progress.stage), total=progress.total)
-        self.stage_shown = progress.stage
+        self.stage_shown, self.is_counted = progress.stage, progress.total is not None
         self.bar.start()
 
     def pause(self) -> None:
@@ -145,7 +153,33 @@ class ProgressBar:
     def _stop(self) -> None:
         if self.bar is not None:
             self.bar.stop()
-        self.bar = self.task = None
+        self.bar = self.task = self.end = None
+
+    def _columns(self, progress: Progress) -> "list[ProgressColumn]":
+        """The columns after the bar: bytes as sizes and a rate, all else as counts, and the time left."""
+        from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn, TransferSpeedColumn
+
+        if progress.total is None:
+            return [TimeElapsedColumn()]
+        if progress.unit == "bytes":
+            return [DownloadColumn(), TransferSpeedColumn()]
+        return [MofNCompleteColumn(), self._time_left_column()]
+
+    def _time_left_column(self) -> "ProgressColumn":
+        """The time that the rest takes: as it was timed, else at the pace so far (rich's needs two steps)."""
+        from rich.progress import ProgressColumn, Task
+        from rich.text import Text
+
+        class TimeLeft(ProgressColumn):
+            def render(column, task: Task) -> Text:
+                if self.end is not None:
+                    return Text(_clock(self.end - self.clock()))
+                if not task.completed or task.total is None:
+                    return Text("-:--:--")
+                pace = (task.elapsed or 0.0) / task.completed
+                return Text(_clock(pace * (task.total - task.completed)))
+
+        return TimeLeft()
 
     def _announce(self, progress: Progress) -> None:
         """Say how long the rest of a stage takes, where that was timed."""
@@ -175,13 +209,10 @@ class ProgressBar:
         self(Progress("writing", self.written, self.plan_bytes, "bytes"))
 
 
-def _columns(unit: str) -> "list[ProgressColumn]":
-    """Return the columns after the bar: bytes as sizes and a rate, all else as counts."""
-    from rich.progress import DownloadColumn, MofNCompleteColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    if unit == "bytes":
-        return [DownloadColumn(), TransferSpeedColumn()]
-    return [MofNCompleteColumn(), TimeRemainingColumn()]
+def _clock(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds."""
+    whole = max(round(seconds), 0)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def duration(seconds: float) -> str:

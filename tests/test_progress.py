@@ -1,6 +1,7 @@
 """Progress: a bar on a terminal, a line for large amounts elsewhere, nothing with -q."""
 
 import io
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -88,9 +89,44 @@ def test_work_of_unknown_length_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> No
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar:
-        bar(Progress("loading"))
+        bar(Progress("loading the target"))
         assert bar.bar is not None
     assert "loading" in stream.getvalue()
+
+
+def test_a_step_without_an_amount_shows_its_time_and_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [Progress("loading the target"), Progress("loading the target")]
+    text = shown_alone(monkeypatch, steps)
+    assert "loading the target" in text and "0:00:00" in text and "/?" not in text
+
+
+def test_the_time_left_is_known_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar:
+        bar.clock = lambda: now[0]
+        for done, text in [(0, "-:--:--"), (1, "0:00:30"), (2, "0:00:20"), (3, "0:00:10")]:
+            bar(Progress("measuring", done, 4, "prompts"))
+            assert bar.bar is not None
+            bar.bar.refresh()
+            assert text in stream.getvalue(), text
+            now[0] += 10
+
+
+def test_a_time_that_was_measured_is_shown_before_any_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown_alone(monkeypatch, [Progress("calibrating", 0, 9, "prompts", 3725.0)])
+    assert re.search(r"0/9 1:02:0[45]", text)
+
+
+def shown_alone(monkeypatch: pytest.MonkeyPatch, steps: list[Progress]) -> str:
+    """What a terminal shows of steps that do not end."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar:
+        for step in steps:
+            bar(step)
+    return stream.getvalue()
 
 
 def test_threads_share_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +193,7 @@ def test_the_rest_is_told_by_the_share_that_is_done(monkeypatch: pytest.MonkeyPa
     work.add(4)
     counts = [(0, None), (4, 6.0), (8, None)]
     told = [Progress("measuring", done, 12, "prompts", seconds) for done, seconds in counts]
-    assert steps == [Progress("loading"), *told]
+    assert steps == [Progress("loading the target"), *told]
 
 
 def test_a_quiet_call_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

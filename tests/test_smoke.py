@@ -265,7 +265,7 @@ def test_progress_counts_the_prompts_of_a_run(target: Path, prompts: Path) -> No
     progress: list[Progress] = []
     options = eaglectl.SmokeOptions(engine="reference", prompts=prompts, max_tokens=2)
     eaglectl.smoke(DRAFTER, str(target), options, on_progress=progress.append)
-    assert progress == [Progress("loading"), Progress("measuring", 3, 3, "prompts")]
+    assert progress == [Progress("loading the target"), Progress("measuring", 3, 3, "prompts")]
 
 
 def test_an_unknown_probe_is_refused_before_anything_runs(

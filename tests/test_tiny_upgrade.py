@@ -103,7 +103,7 @@ def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(
     )
     api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
     counted = [Progress("calibrating", done, 9, "prompts") for done in (0, 3, 4, 5, 6, 7, 8, 9)]
-    assert progress == [Progress("loading"), *counted]
+    assert progress == [Progress("loading the target"), *counted]
 
 
 def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
@@ -122,7 +122,9 @@ def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
     ]
     jobs = [replace(job, prompts=read_prompts(few), max_tokens=2, device="cpu") for job in jobs]
     run_gate(jobs[0], jobs[1], 0.97, measuring.append)
-    assert measuring[0] == Progress("loading") and measuring[1] == Progress("measuring", 0, 12, "prompts")
+    assert measuring[0] == Progress("loading the target") and measuring[1] == Progress(
+        "measuring", 0, 12, "prompts"
+    )
     assert [step.done for step in measuring[2:]] == [3, 6, 9, 12]
     assert [step.seconds is not None for step in measuring] == [False, False, True, False, False, False]
 

@@ -37,7 +37,7 @@ class PairMeasurement:
         on_progress: OnProgress | None = None,
     ) -> "Gate":
         """Convert the drafter both ways into a temporary folder and measure the acceptance of each."""
-        report_step(on_progress, "loading")
+        report_step(on_progress, "loading the target")
         from eaglectl.acceptance.gate import run_gate
         from eaglectl.acceptance.job import EngineJob
 

@@ -89,7 +89,7 @@ def smoke(
 
     options = options or SmokeOptions()
     _check(options)
-    report_step(on_progress, "loading")
+    report_step(on_progress, "loading the target")
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
@@ -110,7 +110,7 @@ def smoke(
         report = replace(report, notes=(f"target: {choice.how}", *report.notes))
     if against is not None:
         least = MAX_REGRESSION if options.max_regression is None else options.max_regression
-        report_step(on_progress, "loading")
+        report_step(on_progress, "loading the target")
         other = _report(against, folder, prompts, options, on_progress)
         report = replace(report, against=compare_drafters(report, other, least))
     if options.probe is None:

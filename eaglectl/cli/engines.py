@@ -32,6 +32,7 @@ def engines_command(context: typer.Context, json_: Json = False) -> None:
     short_help="Compare a vLLM or SGLang wheel's sources with what eaglectl knows.",
 )
 def scan_command(
+    context: typer.Context,
     wheel: Annotated[
         Path,
         typer.Argument(metavar="WHEEL", help="A wheel of vLLM or SGLang, or a folder with its Python files."),
@@ -51,14 +52,12 @@ def scan_command(
     Exits with 1 where the data and the sources differ. docs/engines.md has the steps of a new release.
     """
     from eaglectl import api
-    from eaglectl.reports.terminal.scan import lines
-    from eaglectl.terminal import say
+    from eaglectl.reports.terminal.scan import print_scan
 
     scan = api.scan_engine(wheel, against=against)
     if json_:
         print_json(scan.found)
     else:
-        for line in lines(scan, str(wheel)):
-            say(line)
+        context.obj.show(lambda console: print_scan(console, scan, str(wheel)))
     if scan.differences:
         raise typer.Exit(1)

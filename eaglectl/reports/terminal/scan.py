@@ -5,8 +5,22 @@ from collections.abc import Iterator
 from shlex import quote
 
 from eaglectl.engines.scanner import PLANS, Rerun, Scan
+from eaglectl.reports.terminal.console import Console, Text, indented
 
+# how commands and the entry in JSON begin
+COPIED = ("eaglectl ", "python ", *'"{}[]')
 DATA = "eaglectl/engines/{engine}_releases.json"
+
+
+def print_scan(console: Console, scan: Scan, wheel: str) -> None:
+    """Print `lines`: on a terminal folded between words, but for what is to be copied."""
+    for line in lines(scan, wheel):
+        text = line.lstrip(" ")
+        is_copied = text.startswith(COPIED) or " " not in text or not console.is_terminal
+        if is_copied:
+            console.print(Text(line), soft_wrap=True)
+        else:
+            console.print(indented(Text(text), len(line) - len(text)))
 
 
 def lines(scan: Scan, wheel: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from eaglectl.publishing.evidence import evidence_of
-from eaglectl.reports.terminal.console import Console, Text
+from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
 
@@ -51,7 +51,11 @@ def print_verification(console: Console, verification: "Verification") -> None:
             words = (f"{name} {signed.judgement}", STYLES[signed.judgement])
             console.print(Text.assemble("  ", words, f"  {signed.how}"), soft_wrap=True)
     for part in evidence_of(verification):
-        console.print(f"  by {part.name}  proved: {part.proves}; not: {part.leaves_open}", soft_wrap=True)
+        text = f"by {part.name}  proved: {part.proves}; not: {part.leaves_open}"
+        if console.is_terminal:
+            console.print(indented(text))
+        else:
+            console.print(f"  {text}", soft_wrap=True)
     if verification.others:
         about = f"  beside them, {len(verification.others)} files that the Hub or its client writes"
         console.print(Text(about, style="dim"), soft_wrap=True)
