@@ -51,7 +51,6 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
         "eaglectl.cli.app",
         "eaglectl.cli.defaults",
         "eaglectl.cli.help",
-        "eaglectl.cli.options",
         "eaglectl.cli.plain_values",
         "eaglectl.errors",
         "eaglectl.progress",

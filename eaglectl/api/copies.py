@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from eaglectl.checkpoint.checkpoint import read_config
-from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.layout import pickle_files
 from eaglectl.checkpoint.opening import check_cached
 from eaglectl.checkpoint.pinned import PinnedSource
@@ -24,6 +23,8 @@ def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | No
         copied: FolderSource | EaglectlError | None = None
         try:
             if pickle_files(source):
+                from eaglectl.checkpoint.hub import HubSource
+
                 folder = source.downloaded() if isinstance(source, HubSource) else source
                 assert isinstance(folder, FolderSource)
                 check_cached(folder)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.opening import hub_name, open_source
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Note
 from eaglectl.engines.catalogue import (
     EngineRequest,
@@ -77,7 +77,7 @@ def inspect(
         asked,
         as_served(launch_commands(drafter, place, revision=revision, target_text=choice.text), every),
         command("convert", source, target=choice.text, answers=answers),
-        opened.unchecked if isinstance(opened, HubSource) else opened.uncompared(_read_files(checkpoint)),
+        opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
     )
 
 

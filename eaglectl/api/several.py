@@ -3,11 +3,10 @@
 import itertools
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from eaglectl.checkpoint.hub import shared_repositories
+from eaglectl.checkpoint.hub_sharing import shared_repositories
 from eaglectl.errors import EaglectlError
 from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource, Inspection
@@ -86,6 +85,8 @@ def _run_all(
         with shared_repositories():
             results.reports += map(run, sources)
         return results
+    from concurrent.futures import ThreadPoolExecutor
+
     with shared_repositories(), ThreadPoolExecutor(jobs) as pool:
         results.reports += pool.map(run, sources)
     return results

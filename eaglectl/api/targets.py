@@ -11,9 +11,8 @@ from typing import Any
 from eaglectl.api.inputs import known_target, target_source
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.checkpoint.files import MIB
+from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.header import parse_json
-from eaglectl.checkpoint.hub import is_offline, open_cached, open_hub
-from eaglectl.checkpoint.hub_listing import has_weights
 from eaglectl.checkpoint.hub_names import SCHEME, is_repo_name
 from eaglectl.checkpoint.layout import CARD, CONFIG, RECORD
 from eaglectl.checkpoint.opening import open_folder
@@ -160,8 +159,6 @@ def _record(source: Source) -> Mapping[str, Any]:
 
 
 def _front_matter(source: Source) -> Mapping[str, list[str]]:
-    from eaglectl.validation.rules.release import front_matter
-
     return front_matter(_small_file(source, CARD).decode("utf-8", "replace"))
 
 
@@ -186,6 +183,8 @@ def _cached(text: str, *, needs_weights: bool) -> str | None:
     """The snapshot in the Hub client's cache, if `text` names a repository that is there."""
     if not is_repo_name(text) or os.path.lexists(text):
         return None
+    from eaglectl.checkpoint.hub import open_cached
+
     try:
         snapshot = open_cached(text)
     except EaglectlError:
@@ -196,6 +195,8 @@ def _cached(text: str, *, needs_weights: bool) -> str | None:
 
 
 def _has_weights(source: FolderSource) -> bool:
+    from eaglectl.checkpoint.hub_listing import has_weights
+
     try:
         return has_weights(source)
     except EaglectlError:
@@ -204,6 +205,8 @@ def _has_weights(source: FolderSource) -> bool:
 
 def _fetch_error(text: str) -> str | None:
     """Why the config.json of a repository cannot be read from the Hub; None where it can."""
+    from eaglectl.checkpoint.hub import is_offline, open_hub
+
     if is_offline():
         return "this call is offline"
     try:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target, target_source
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
-from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.opening import check_cached, open_source
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.catalogue import parse_engine
@@ -23,6 +22,9 @@ from eaglectl.validation.policy import Policy
 from eaglectl.validation.policy_file import read_policy
 from eaglectl.validation.rule import Severity
 from eaglectl.validation.subject import GivenTarget, Subject
+
+if TYPE_CHECKING:
+    from eaglectl.checkpoint.hub import HubSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def validate(
 
 
 def judge_source(
-    opened: FolderSource | HubSource,
+    opened: "FolderSource | HubSource",
     path: str,
     options: ValidateOptions,
     on_progress: OnProgress | None = None,

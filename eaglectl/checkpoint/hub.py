@@ -9,9 +9,9 @@ an exception is repeated, as it may hold the token.
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from eaglectl.checkpoint.hub_download import download, load_client, open_snapsho
 from eaglectl.checkpoint.hub_errors import HubRequest
 from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing, readable_files
 from eaglectl.checkpoint.hub_names import split_name
+from eaglectl.checkpoint.hub_sharing import SHARED
 from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.ranges import read_range, read_whole
 from eaglectl.checkpoint.source import FolderSource, check_whole
@@ -205,34 +206,6 @@ class HubSource:
         if len(data) == self.size(name) and not self.listed.is_same(name, data):
             raise other_bytes(self.request, name, self.listed, advice="run the command again")
         return data
-
-
-class _Shared:
-    """Repositories that were opened within `shared_repositories`, and a lock for each."""
-
-    def __init__(self) -> None:
-        self.uses = 0
-        self.lock = threading.Lock()
-        self.locks: dict[str, threading.Lock] = {}
-        self.sources: dict[str, HubSource] = {}
-
-
-SHARED = _Shared()
-
-
-@contextmanager
-def shared_repositories() -> Iterator[None]:
-    """Until the block ends, list each repository once, at the commit of the first time, for all threads."""
-    with SHARED.lock:
-        SHARED.uses += 1
-    try:
-        yield
-    finally:
-        with SHARED.lock:
-            SHARED.uses -= 1
-            if not SHARED.uses:
-                SHARED.sources.clear()
-                SHARED.locks.clear()
 
 
 def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | FolderSource:

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING
 
-from eaglectl.checkpoint.hub import HubSource, open_hub
-from eaglectl.checkpoint.hub_listing import readable_files
 from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
 from eaglectl.checkpoint.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError, UsageError
 
+if TYPE_CHECKING:
+    from eaglectl.checkpoint.hub import HubSource
 
-def open_source(text: str, *, is_config_enough: bool = False) -> FolderSource | HubSource:
+
+def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
     """Open the folder, the weight file or the Hub repository that `text` names; a folder of that name wins.
 
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
@@ -31,6 +33,8 @@ def open_source(text: str, *, is_config_enough: bool = False) -> FolderSource | 
     if mode:
         raise UnreadableError(f"{text} is neither a folder nor a regular file; give one of them")
     if is_hub_name(text):
+        from eaglectl.checkpoint.hub import open_hub  # late: a folder is opened without the Hub's client
+
         return open_hub(text, is_config_enough=is_config_enough)
     if text.startswith(SCHEME):
         raise UnreadableError(
@@ -55,14 +59,16 @@ def open_folder(text: str) -> FolderSource:
     return source
 
 
-def check_cached(source: FolderSource | HubSource) -> None:
+def check_cached(source: "FolderSource | HubSource") -> None:
     """Compare the checkpoint's files with their digests where they are in the Hub client's cache.
 
     Raises UnreadableError for files with other bytes.
     """
-    if isinstance(source, HubSource):
+    if not isinstance(source, FolderSource):
         source.check_cached()
     elif source.is_cached:
+        from eaglectl.checkpoint.hub_listing import readable_files
+
         sizes = {name: source.size(name) for name in source.names()}
         source.check_cached((source.only, CONFIG) if source.only else readable_files(source, sizes))
 

@@ -8,7 +8,6 @@ one whose lock another process holds.
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 import tempfile
@@ -36,7 +35,7 @@ class Scratch:
     def __init__(self, parent: Path, stem: str, name: str = NAME) -> None:
         self.descriptor: int | None = None
         self.state = WRITING
-        self.folder = parent / f".{stem}.{secrets.token_hex(4)}.partial"
+        self.folder = parent / f".{stem}.{os.urandom(4).hex()}.partial"
         register_removal(self._remove_unfinished)
         try:
             self._create(parent, stem, name)
@@ -65,7 +64,7 @@ class Scratch:
                 raise
             if self.descriptor is not None:
                 return
-            self.folder = parent / f".{stem}.{secrets.token_hex(4)}.partial"
+            self.folder = parent / f".{stem}.{os.urandom(4).hex()}.partial"
         raise FileExistsError(f"{self.folder}: taken away while it was made")
 
     def note(self, state: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import io
 import os
 import signal
@@ -10,8 +11,6 @@ import traceback
 from itertools import pairwise
 
 from eaglectl.checkpoint.signals import Terminated, run_removals
-from eaglectl.cli.app import make_app
-from eaglectl.cli.options import print_json
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
 from eaglectl.text import masked, printable
@@ -19,17 +18,22 @@ from eaglectl.text import masked, printable
 USAGE = 2
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+# objects made between two looks for garbage: what loading makes is none, and Python looks every 700
+GARBAGE_EVERY = 100_000
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
 def main() -> None:
     """Run the command line of the process and exit."""
+    gc.set_threshold(GARBAGE_EVERY)
     guard_streams()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
+    from eaglectl.cli.app import make_app  # loads typer
+
     try:
         app = make_app(_command(arguments))
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
@@ -79,6 +83,7 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
         arguments
     )
     if is_json:
+        from eaglectl.cli.options import print_json
         from eaglectl.reports.json.error import error_document
 
         with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr

@@ -42,13 +42,13 @@ def inspect_command(
     of all.
     """
     from eaglectl import api
-    from eaglectl.checkpoint.hub import shared_repositories
-    from eaglectl.reports.files import parse_page, write_page
 
     answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
     look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
-    named, file = list(dict.fromkeys(sources)), parse_page(page)
+    named, file = list(dict.fromkeys(sources)), _page_file(page)
     if len(named) > 1:
+        from eaglectl.checkpoint.hub_sharing import shared_repositories
+
         with shared_repositories():
             api.check_options(api.ValidateOptions(target, engine or ()))
             _several(context.obj, named, look, jobs, file, is_json=json_, has_tensors=tensors)
@@ -63,7 +63,17 @@ def inspect_command(
 
         context.obj.show(lambda console: print_inspection(console, found, has_tensors=tensors))
     if file:
+        from eaglectl.reports.files import write_page
+
         write_page(file, api.render_page(found, names=named, has_tensors=tensors))
+
+
+def _page_file(page: str | None) -> Path | None:
+    if page is None:
+        return None
+    from eaglectl.reports.files import parse_page
+
+    return parse_page(page)
 
 
 def _several(

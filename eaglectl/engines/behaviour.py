@@ -114,7 +114,7 @@ def releases(engine: str) -> tuple[str, ...]:
 
 def behaviour(engine: str, release: str) -> Behaviour:
     """What a release does. Raises ValueError where the data file contradicts itself."""
-    return _behaviour(folder(), engine, release)
+    return _behaviour(folder(), engine, _fitting(folder(), engine, release))
 
 
 def unversioned() -> Mapping[str, Any]:
@@ -133,17 +133,31 @@ def unversioned_behaviour(engine: str) -> Behaviour:
 
 
 @cache
-def _behaviour(where: Path, engine: str, release: str) -> Behaviour:
-    return parse(stated(engine, release), f"{engine} {release}")
+def _behaviour(where: Path, engine: str, fitting: tuple[int, ...]) -> Behaviour:
+    """What releases do that have the same entries; the newest of the entries names them in errors."""
+    named = ", ".join(_entries(where, engine)[fitting[-1]]["releases"]) if fitting else "(no entry)"
+    return parse(_merged(where, engine, fitting), f"{engine} {named}")
 
 
 def stated(engine: str, release: str) -> Mapping[str, Any]:
     """All that the entries of a release state, merged."""
+    return _merged(folder(), engine, _fitting(folder(), engine, release))
+
+
+@cache
+def _merged(where: Path, engine: str, fitting: tuple[int, ...]) -> Mapping[str, Any]:
+    every = _entries(where, engine)
     merged: Mapping[str, Any] = {}
-    for entry in entries(engine):
-        if is_within(entry["range"], release):
-            merged = merge(merged, entry)
+    for index in fitting:
+        merged = merge(merged, every[index])
     return merged
+
+
+@cache
+def _fitting(where: Path, engine: str, release: str) -> tuple[int, ...]:
+    """The places of the entries in whose ranges a release is."""
+    rows = _entries(where, engine)
+    return tuple(index for index, entry in enumerate(rows) if is_within(entry["range"], release))
 
 
 def entries(engine: str) -> Sequence[Mapping[str, Any]]:

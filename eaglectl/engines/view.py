@@ -45,6 +45,11 @@ class View:
         found = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
         return tuple((name, prefix, inner) for name, prefix, inner in found if prefix or inner)
 
+    @cached_property
+    def judged(self) -> dict[object, bool]:
+        """Conditions on the checkpoint alone that were judged, which not every release has to judge again."""
+        return {}
+
     @property
     def is_speculators(self) -> bool:
         """Whether the speculators reader handles this config (no model_type at the top)."""

@@ -29,7 +29,14 @@ def has(feature: Feature) -> Condition:
 
 def when(holds: Callable[[View], object]) -> Condition:
     """Holds for checkpoints of which `holds` is true, whatever the release."""
-    return lambda case: bool(holds(case.view))
+
+    def holds_for(case: Case) -> bool:
+        judged = case.view.judged
+        if holds not in judged:
+            judged[holds] = bool(holds(case.view))
+        return judged[holds]
+
+    return holds_for
 
 
 def _always(case: Case) -> bool:

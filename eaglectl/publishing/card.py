@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eaglectl.checkpoint.front_matter import MATTER, front_matter
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.publishing.card_block import CardFacts, card_block
 from eaglectl.publishing.model_index import with_results
 from eaglectl.publishing.training import hub_datasets, read_training
-from eaglectl.validation.rules.release import MATTER, front_matter
 
 BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"

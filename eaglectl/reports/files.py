@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -99,7 +98,7 @@ class _Part:
 
     def __init__(self, path: Path) -> None:
         while True:
-            self.path = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
+            self.path = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PART}")
             register_removal(self.remove)
             try:
                 descriptor = create_locked(self.path, 0o666)

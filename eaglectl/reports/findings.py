@@ -1,6 +1,5 @@
 """What the reports of `validate` share: which findings fail, counts, rows, fingerprints, links to rules."""
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +36,8 @@ def fingerprints(findings: Sequence[Finding]) -> list[str]:
 
 def digest(*parts: str) -> str:
     """Return the SHA-256 over texts."""
+    import hashlib  # late: it loads OpenSSL
+
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.commands import Complete, completing
+from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE
 from eaglectl.validation.catalogue import rules as every_rule
 from eaglectl.validation.finding import Finding
-from eaglectl.validation.fixes import smallest_changes
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule, Severity
 from eaglectl.validation.subject import Subject
@@ -130,7 +130,7 @@ def judge(
         expired=expired,
         releases=releases,
         target=subject.target.known.origin,
-        smallest_changes=smallest_changes(subject, result.rule_ids, path),
+        smallest_changes=_smallest_changes(subject, result, path),
     )
     return _completed(report, completing(path, subject.target.text, subject.answers))
 
@@ -156,9 +156,17 @@ def _completed(report: Report, complete: Complete) -> Report:
     )
 
 
+def _smallest_changes(subject: Subject, result: _Result, path: str) -> tuple[str, ...]:
+    if not subject.requests:
+        return ()
+    from eaglectl.validation.fixes import smallest_changes
+
+    return smallest_changes(subject, result.rule_ids, path)
+
+
 def errors_for_engines(subject: Subject) -> tuple[Reason, ...]:
     """The errors that change how every engine serves the checkpoint, as rule ids and messages."""
-    general = [rule for rule in every_rule() if changes_serving(rule)]
+    general = [rule for rule in every_rule(without=NOT_OF_EVERY_ENGINE) if changes_serving(rule)]
     return tuple(general_errors(subject, _run(subject, general, Policy()).findings))
 
 

@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -169,6 +168,8 @@ def _read_table(path: Path, label: str) -> Mapping[str, Any] | None:
     """The policy's table in a TOML file; None where a pyproject.toml has none. `label` names it in
     messages.
     """
+    import tomllib  # late: most folders have no policy
+
     try:
         document = tomllib.loads(read_small_file(path, MAX_POLICY, "the policy", UsageError).decode())
     except (ValueError, RecursionError) as error:

@@ -28,6 +28,7 @@ from eaglectl.acceptance.server.metrics import parse_counters
 from eaglectl.acceptance.tokens import read_context_length
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.distributed import read_table
+from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.header import header_length, parse_header, parse_json
 from eaglectl.checkpoint.hub_errors import HubRequest
 from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing
@@ -49,7 +50,6 @@ from eaglectl.publishing.card import CardFacts, make_card
 from eaglectl.publishing.provenance import read_smoke
 from eaglectl.publishing.verification import Expected, verify_folder
 from eaglectl.validation.policy_file import read_policy
-from eaglectl.validation.rules.release import front_matter
 from eaglectl.validation.secrets.scan import scan_file
 from tests.builders import (
     DRAFT,

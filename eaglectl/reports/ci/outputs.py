@@ -1,45 +1,38 @@
 """The report formats of `validate`, and the files that --output writes."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.reports.ci.annotations import github, gitlab
-from eaglectl.reports.ci.junit import junit
-from eaglectl.reports.ci.markdown import markdown
-from eaglectl.reports.ci.sarif import sarif
 from eaglectl.reports.files import Outputs, check_file, write_file
-from eaglectl.reports.json.document import as_json
-from eaglectl.reports.json.validate import validate_document
 from eaglectl.validation.judge import Report
+
+# the modules of the formats that one function of the same name makes
+MODULES = {
+    "junit": "junit",
+    "sarif": "sarif",
+    "github": "annotations",
+    "gitlab": "annotations",
+    "markdown": "markdown",
+}
+FORMATS = ("text", "json", *MODULES)
 
 
 def render(name: str, reports: Sequence[Report]) -> str:
     """Return the reports in one format."""
-    return RENDERERS[name](reports)
+    if name == "text":
+        from eaglectl.reports.terminal.validate import as_text
 
+        return as_text(reports)
+    if name == "json":
+        from eaglectl.reports.json.document import as_json
+        from eaglectl.reports.json.validate import validate_document
 
-def _text(reports: Sequence[Report]) -> str:
-    from eaglectl.reports.terminal.validate import as_text
-
-    return as_text(reports)
-
-
-def _json(reports: Sequence[Report]) -> str:
-    return as_json(validate_document(reports))
-
-
-RENDERERS: Mapping[str, Callable[[Sequence[Report]], str]] = {
-    "text": _text,
-    "json": _json,
-    "junit": junit,
-    "sarif": sarif,
-    "github": github,
-    "gitlab": gitlab,
-    "markdown": markdown,
-}
-FORMATS = tuple(RENDERERS)
+        return as_json(validate_document(reports))
+    text: str = getattr(import_module(f"eaglectl.reports.ci.{MODULES[name]}"), name)(reports)
+    return text
 
 
 def parse_outputs(texts: Sequence[str]) -> Outputs:
@@ -76,6 +69,6 @@ def append_summary(reports: Sequence[Report]) -> None:
         return
     try:
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(markdown(reports) + "\n")
+            file.write(render("markdown", reports) + "\n")
     except OSError as error:
         raise UnreadableError(f"$GITHUB_STEP_SUMMARY was not written: {path}: {error.strerror}") from None

@@ -1,6 +1,5 @@
 """Rules on what is published with a drafter: its record, card, checksums and paths of a machine."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.record import is_untrained
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
@@ -40,8 +40,6 @@ PLACEHOLDER_USERS = (
     "your_name",
     "yourname",
 )
-# the line before a card's front matter, the front matter, and the line after it
-MATTER = re.compile(r"\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
 SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 CHUNK_SIZE = 1 << 22
 # a card or a list that is longer is no text for people, and is not read
@@ -236,26 +234,6 @@ def _text(subject: Subject, name: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def front_matter(card: str) -> dict[str, list[str]]:
-    """The top keys of a card's YAML front matter with their texts: `key: text`, `key: [text]`, or a list
-    below.
-    """
-    block = MATTER.match(card)
-    facts: dict[str, list[str]] = {}
-    key = ""
-    for line in block[2].split("\n") if block else []:
-        if top := re.match(r"([A-Za-z_][\w-]*):(.*)", line):
-            key, line = top[1], top[2]
-            facts[key] = []
-        item = line.strip()
-        for text in (
-            item[1:].partition("]")[0].split(",") if item.startswith("[") else [item.removeprefix("- ")]
-        ):
-            if key and (value := text.split(" #")[0].strip().strip("\"'")):
-                facts[key].append(value)
-    return facts
-
-
 @dataclass(frozen=True, slots=True)
 class Sums:
     """A list by `sha256sum`: the digests that it states by file name, and numbers of lines that are no entry.
@@ -304,6 +282,8 @@ def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Mat
 
 
 def _digest(subject: Subject, name: str) -> str:
+    import hashlib  # late: it loads OpenSSL, and few checkpoints have a list of digests
+
     digest: Any = hashlib.sha256()
     try:
         size = subject.source.size(name)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 Regex = re.Pattern[bytes]
@@ -24,18 +24,24 @@ GAP = r"(?:\s|\\[nrt]){1,9}"
 
 @dataclass(frozen=True, slots=True)
 class SecretRule:
-    """A kind of secret: `regex` finds it near one of the `keywords`, which are in lower case.
+    """A kind of secret: `pattern` finds it near one of the `keywords`, which are in lower case.
 
     The secret is `group`, else the first group with a text, else the whole match. It counts above an
-    entropy (bits a character), and where no regex of `allowed` matches it.
+    entropy (bits a character), and where no pattern of `allowed` matches it. Patterns are compiled where a
+    keyword was found, as few are.
     """
 
     kind: str
     keywords: tuple[bytes, ...]
-    regex: Regex
+    pattern: str
     entropy: float = 0
     group: int = 0
-    allowed: tuple[Regex, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+    @property
+    def regex(self) -> Regex:
+        """The pattern, compiled."""
+        return _regex(self.pattern)
 
     def secret(self, match: re.Match[bytes]) -> bytes:
         """The secret in a match."""
@@ -45,7 +51,7 @@ class SecretRule:
         """Whether a match is random enough to be a secret, and is no known placeholder."""
         secret = self.secret(match)
         is_random = not self.entropy or entropy(secret) > self.entropy
-        return is_random and not any(regex.search(secret) for regex in self.allowed)
+        return is_random and not any(_regex(text).search(secret) for text in self.allowed)
 
 
 def entropy(text: bytes) -> float:
@@ -53,8 +59,8 @@ def entropy(text: bytes) -> float:
     return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values())
 
 
-def _own(kind: str, keywords: str, regex: str, bits: float = 0) -> SecretRule:
-    return SecretRule(kind, tuple(keywords.encode().split()), re.compile(regex.encode()), bits)
+def _own(kind: str, keywords: str, pattern: str, bits: float = 0) -> SecretRule:
+    return SecretRule(kind, tuple(keywords.encode().split()), pattern, bits)
 
 
 OWN = (
@@ -118,24 +124,22 @@ OWN = (
 @cache
 def secret_rules() -> tuple[SecretRule, ...]:
     """Every rule, our own first."""
-    text = files(__package__).joinpath("gitleaks.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8")
     document: Mapping[str, Any] = json.loads(text)
-    allowed = (
-        *map(_regex, document["allowed"]),
-        *(_regex(re.escape(word)) for word in document["stopwords"]),
-    )
+    allowed = (*document["allowed"], *map(re.escape, document["stopwords"]))
     return OWN + tuple(
         SecretRule(
             kind=f"a secret of the kind {rule['id']}",
             keywords=tuple(keyword.encode() for keyword in rule["keywords"]),
-            regex=_regex(rule["regex"]),
+            pattern=rule["regex"],
             entropy=rule["entropy"],
             group=rule["group"],
-            allowed=(*map(_regex, rule["allowed"]), *allowed),
+            allowed=(*rule["allowed"], *allowed),
         )
         for rule in document["rules"]
     )
 
 
+@cache
 def _regex(text: str) -> Regex:
     return re.compile(text.encode())

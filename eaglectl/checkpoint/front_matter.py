@@ -1,0 +1,26 @@
+"""The YAML front matter of a model card, read without a YAML parser."""
+
+import re
+
+# the line before a card's front matter, the front matter, and the line after it
+MATTER = re.compile(r"\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
+
+
+def front_matter(card: str) -> dict[str, list[str]]:
+    """The top keys of a card's YAML front matter with their texts: `key: text`, `key: [text]`, or a list
+    below.
+    """
+    block = MATTER.match(card)
+    facts: dict[str, list[str]] = {}
+    key = ""
+    for line in block[2].split("\n") if block else []:
+        if top := re.match(r"([A-Za-z_][\w-]*):(.*)", line):
+            key, line = top[1], top[2]
+            facts[key] = []
+        item = line.strip()
+        for text in (
+            item[1:].partition("]")[0].split(",") if item.startswith("[") else [item.removeprefix("- ")]
+        ):
+            if key and (value := text.split(" #")[0].strip().strip("\"'")):
+                facts[key].append(value)
+    return facts
