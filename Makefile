@@ -200,8 +200,7 @@ image: sbom
 	$(ENGINE) build --file Containerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) .
 
 benchmark: $(VENV)/.ready
-	$(BIN)/python benchmarks/measure.py
-	$(BIN)/python benchmarks/validate.py
+	$(BIN)/python -m benchmarks.speed
 
 clean:
 	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(TRAINERS:%=.venv-trainers-%) .fuzz dist site

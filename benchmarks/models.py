@@ -1,7 +1,7 @@
 """What runs models: smoke on the tiny pair, calibrate and convert with its gate, and the refit at the width
 of an 8B target.
 
-    python benchmarks/models.py [--tokens 123000] [--width 4096]
+    python -m benchmarks.models [--tokens 123000] [--width 4096]
 
 The refit runs on synthetic states: gram and cross sums over that many tokens, then the solve, each with its
 peak memory.
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measure import ROOT, eaglectl, report
+from benchmarks.measure import ROOT, eaglectl, report
 
 TINY = ROOT / "fixtures/tiny"
 

@@ -1043,10 +1043,12 @@ ODD_VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", KEYS)
-def test_no_odd_value_of_a_key_is_a_crash(tmp_path: Path, key: str) -> None:
+def test_no_odd_value_of_a_key_is_a_crash(tmp_path: Path, key: str, share: int) -> None:
+    """Of every third value, begun elsewhere for each key, or of all."""
     folder = drafter_folder(tmp_path)
-    for value in ODD_VALUES:
+    for value in ODD_VALUES[KEYS.index(key) % share :: share]:
         (folder / "config.json").write_text(json.dumps(drafter_config(**{key: value})))
         for arguments in (("inspect", folder), ("convert", folder, "--dry-run")):
             outcome = call(*arguments)
@@ -1227,16 +1229,26 @@ def check_answers(case: Spoilt, layout: str, answers: tuple[str, ...]) -> None:
             assert call("inspect", out, "--json").document["schema"] == "eaglectl/inspect/1"
 
 
-@given(odd_configs(), LAYOUTS, ANSWERS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_config_is_a_crash(case: Spoilt, layout: str, answers: tuple[str, ...]) -> None:
-    check_answers(case, layout, answers)
+EXAMPLES = pytest.mark.parametrize("examples", [50, pytest.param(400, marks=pytest.mark.slow)])
 
 
-@given(odd_tensors(), LAYOUTS, ANSWERS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_tensor_is_a_crash(case: Spoilt, layout: str, answers: tuple[str, ...]) -> None:
-    check_answers(case, layout, answers)
+def check_cases(cases: st.SearchStrategy[Spoilt], examples: int) -> None:
+    @given(cases, LAYOUTS, ANSWERS)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    def check(case: Spoilt, layout: str, answers: tuple[str, ...]) -> None:
+        check_answers(case, layout, answers)
+
+    check()
+
+
+@EXAMPLES
+def test_no_config_is_a_crash(examples: int) -> None:
+    check_cases(odd_configs(), examples)
+
+
+@EXAMPLES
+def test_no_tensor_is_a_crash(examples: int) -> None:
+    check_cases(odd_tensors(), examples)
 
 
 @pytest.mark.parametrize(

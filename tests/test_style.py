@@ -78,6 +78,8 @@ def test_a_function_that_is_too_complex_is_named() -> None:
 
 def not_on_tables(source: str) -> list[int]:
     """Lines with a formatter exception that does not end a module-level table of literals."""
+    if "# fmt: skip" not in source:
+        return []
     tables = {
         node.end_lineno
         for node in ast.parse(source).body

@@ -314,12 +314,9 @@ WRITERS = ("fc.weight", "layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_p
 
 @pytest.mark.parametrize(
     ("factor", "prompts"),
-    [
-        (8.0, 12),
-        pytest.param(8.0, 48, marks=pytest.mark.slow),
-        pytest.param(0.125, 48, marks=pytest.mark.slow),
-    ],
+    [(8.0, 48), (0.125, 48)],
 )
+@pytest.mark.slow  # beside it, test_layers_of_other_sizes_convert_to_the_same_acceptance is in every run
 def test_the_same_drafter_scaled_inside_converts_to_the_same_acceptance(
     factor: float, prompts: int, root: Path, tmp_path: Path
 ) -> None:

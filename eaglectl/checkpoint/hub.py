@@ -224,7 +224,8 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     with lock:
         if text not in SHARED.sources:
             SHARED.sources[text] = _list(client, request)
-        return SHARED.sources[text]
+        shared: HubSource = SHARED.sources[text]
+        return shared
 
 
 def _list(client: Any, request: HubRequest) -> HubSource:

@@ -3,10 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from eaglectl.checkpoint.hub import HubSource
+from typing import Any
 
 
 class _Shared:
@@ -16,7 +13,7 @@ class _Shared:
         self.uses = 0
         self.lock = threading.Lock()
         self.locks: dict[str, threading.Lock] = {}
-        self.sources: dict[str, HubSource] = {}
+        self.sources: dict[str, Any] = {}  # HubSource, whose module imports this one
 
 
 SHARED = _Shared()

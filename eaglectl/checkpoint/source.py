@@ -208,21 +208,24 @@ def check_whole(label: str, name: str, size: int) -> None:
         raise UnreadableError(f"{about}: put the real one there", JSON, name)
 
 
-def read_open(label: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
-    """Bytes [start, stop) of an open file, or those from `start` to its end. Raises UnreadableError."""
+def read_open(place: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
+    """Bytes [start, stop) of an open file, or those from `start` to its end; `place` is its folder.
+
+    Raises UnreadableError.
+    """
     end = os.fstat(descriptor).st_size if stop is None else stop
-    if stop is None:
-        check_whole(label, name, end - start)
+    if stop is None and end - start > MAX_WHOLE_FILE:
+        check_whole(place, name, end - start)
     parts, position = [], start
     try:
         while position < end and (part := os.pread(descriptor, end - position, position)):
             parts.append(part)
             position += len(part)
     except OSError as error:
-        raise UnreadableError(f"{name} in {label}: {error.strerror}") from None
+        raise UnreadableError(f"{name} in {place}: {error.strerror}") from None
     if position < end:
         raise UnreadableError(
-            f"{name} in {label} ended at byte {position}; {end} were expected: the file is truncated or being"
+            f"{name} in {place} ended at byte {position}; {end} were expected: the file is truncated or being"
             " written"
         )
     return b"".join(parts)

@@ -29,8 +29,7 @@ class DefaultLayers:
 
     def __str__(self) -> str:
         """The expression without spaces around operators: (2, n//2, n-3)."""
-        text = ast.unparse(_parsed(self.text))
-        return text.replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
+        return _spelled(self.text)
 
     @property
     def terms(self) -> str:
@@ -65,6 +64,11 @@ def _agreement(default: DefaultLayers, other: DefaultLayers) -> bool | None:
 @cache
 def _boundaries(text: str, depth: int) -> tuple[int, ...]:
     return tuple(_term(node, depth) for node in _parsed(text).elts)
+
+
+@cache
+def _spelled(text: str) -> str:
+    return ast.unparse(_parsed(text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
 
 
 @cache

@@ -1,6 +1,5 @@
 """A rule: its id, name, severity and documentation, the engine releases it concerns, and its check."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -82,7 +81,7 @@ def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
     """
 
     def make(check: Check) -> Rule:
-        parts = [" ".join(part.split()) for part in (inspect.getdoc(check) or "").split("\n\n")]
+        parts = [" ".join(part.split()) for part in (check.__doc__ or "").split("\n\n")]
         if len(parts) < 3 or not parts[-1].startswith("Fix: "):
             raise TypeError(
                 f"{id}: the docstring needs a sentence, a paragraph on why, and one that begins with Fix:"

@@ -25,7 +25,10 @@ from eaglectl.progress import ByteCounter, OnProgress
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[Any]
-BLOCK_SIZE = 4 << 20
+# bytes that are read at once: a block stays in a core's cache for the passes over it
+BLOCK_SIZE = 512 << 10
+# a span of rows up to this size is read at once
+SPAN_SIZE = 4 << 20
 # bytes of a tensor that one thread reads, as the largest tensor may be half of a file
 PIECE_SIZE = 64 << 20
 # bytes of one request to another machine
@@ -159,7 +162,7 @@ def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
     tensor = checkpoint.tensors[name]
     width = tensor.row_bytes
     first, stop = min(rows), max(rows) + 1
-    if (stop - first) * width <= BLOCK_SIZE:
+    if (stop - first) * width <= SPAN_SIZE:
         block = checkpoint.read(name, first * width, stop * width)
         raw = b"".join(block[(row - first) * width : (row - first + 1) * width] for row in rows)
     else:

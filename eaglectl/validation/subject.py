@@ -12,7 +12,7 @@ from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.catalogue import ENGINES, EngineRequest, view_for
 from eaglectl.engines.facts import AppliedFact
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError
+from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
@@ -172,7 +172,12 @@ class Subject:
     @cached_property
     def vocabulary_tables(self) -> VocabularyTables:
         """The tables of the draft vocabulary and their faults."""
-        return VocabularyTables(self.drafter, self.flat.get("vocab_size"), lambda: self.weights)
+        weights: Checkpoint | str  # no function: one that holds this subject would keep all of it in memory
+        try:
+            weights = self.weights
+        except (CannotLook, UnreadableError) as error:
+            weights = str(error)
+        return VocabularyTables(self.drafter, self.flat.get("vocab_size"), weights)
 
     def view(self, engine: str) -> View:
         """The checkpoint as an engine reads it."""

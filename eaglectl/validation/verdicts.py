@@ -41,9 +41,10 @@ def is_asked(rule: Rule, subject: Subject) -> bool:
 
     Serving rules only where a release of their engine is requested.
     """
-    return not rule.family.startswith("serving") or any(
-        rule.engines.startswith(request.engine) for request in subject.requests if request.engine in ENGINES
-    )
+    if not rule.engines:
+        return True
+    engines = (request.engine for request in subject.requests if request.engine in ENGINES)
+    return any(rule.engines.startswith(engine) for engine in engines)
 
 
 def one_each(findings: Sequence[Finding]) -> list[Finding]:

@@ -1,6 +1,6 @@
 """The tables of a draft vocabulary, d2t and t2d, read once for all rules."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,11 +34,14 @@ EXACT: Mapping[str, int] = {
 
 @dataclass(frozen=True, eq=False)
 class VocabularyTables:
-    """The tables of one checkpoint. A property that needs tensor data raises CannotLook without it."""
+    """The tables of one checkpoint. A property that needs tensor data raises CannotLook without it.
+
+    `weights` is the checkpoint, or why it may not be read.
+    """
 
     drafter: Drafter
     stated_vocab: object
-    weights: Callable[[], Checkpoint]
+    weights: Checkpoint | str
 
     @property
     def target_size(self) -> int:
@@ -66,8 +69,9 @@ class VocabularyTables:
         if self.is_rounded:
             dtype = self.drafter.tensors["d2t"].dtype
             raise CannotLook(f"d2t is {dtype}, which cannot hold the vocabulary's numbers")
-        weights = self.weights()  # before numpy is loaded
-        return self._table("d2t", weights), self._table("t2d", weights)
+        if isinstance(self.weights, str):  # before numpy is loaded
+            raise CannotLook(self.weights)
+        return self._table("d2t", self.weights), self._table("t2d", self.weights)
 
     def _table(self, name: str, weights: Checkpoint) -> "Ids | None":
         from eaglectl.drafter.vocabulary import as_engines_read

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import random
+import re
 import string
 import struct
 import time
@@ -303,6 +304,12 @@ def test_a_regex_of_gitleaks_is_written_for_python(re2: str, python: str) -> Non
 def test_the_rules_of_gitleaks_are_there() -> None:
     assert len(secret_rules()) - len(OWN) > 200
     assert all(rule.keywords for rule in secret_rules())
+
+
+def test_every_pattern_of_gitleaks_compiles() -> None:
+    """They are compiled where a keyword was found, which may be in no other test."""
+    for pattern in {text for rule in secret_rules() for text in (rule.pattern, *rule.allowed)}:
+        re.compile(pattern.encode())
 
 
 @pytest.mark.parametrize("shape", ["", "-", " = "])

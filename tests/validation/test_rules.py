@@ -2,16 +2,28 @@
 this one.
 """
 
+import gc
 import pkgutil
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import tests.validation
+from eaglectl.checkpoint.opening import open_source
+from eaglectl.checkpoint.source import FolderSource
+from eaglectl.drafter.drafter import Target
+from eaglectl.engines.catalogue import parse_engine
 from eaglectl.validation import rules as rule_modules
-from eaglectl.validation.catalogue import rules
+from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE, rules
+from eaglectl.validation.judge import judge
+from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
+from eaglectl.validation.subject import GivenTarget, Subject
+from eaglectl.validation.verdicts import changes_serving
+from tests.builders import drafter_folder
 from tests.validation.patches import Patch
 
 # test_serving.py has the bad cases of the rules that engines' data make
@@ -42,6 +54,29 @@ def sole_findings() -> set[str]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_every_rule_has_a_bad_case_with_exactly_its_finding(rule: Rule, sole_findings: set[str]) -> None:
     assert rule.id in sole_findings, f"add a Patch(..., finds=({rule.id!r},)) to a test module"
+
+
+def test_inspect_leaves_out_no_rule_that_concerns_every_engine() -> None:
+    kept = rules(without=NOT_OF_EVERY_ENGINE)
+    assert [rule.id for rule in rules() if changes_serving(rule) and rule not in kept] == []
+    assert len(kept) < len(rules())
+
+
+def test_what_was_judged_is_freed_without_a_look_for_garbage(tmp_path: Path) -> None:
+    """A thousand checkpoints, each with its tables, are in memory one after the other."""
+    source = open_source(str(drafter_folder(tmp_path)))
+    assert isinstance(source, FolderSource)
+    gc.collect()
+    gc.disable()
+    try:
+        subject = Subject(source, GivenTarget(Target()), (parse_engine("vllm"),))
+        report = judge(subject, rules(), Policy(), "error", str(tmp_path))
+        judged = weakref.ref(subject)
+        del subject
+        assert judged() is None
+    finally:
+        gc.enable()
+    assert report.passed
 
 
 def test_every_module_of_rules_is_in_the_catalogue() -> None:

@@ -4,17 +4,19 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from eaglectl.acceptance.gate import Gate
 from eaglectl.conversion.plan import ConversionPlan, KeyChange
 from eaglectl.drafter.drafter import Norms
 from eaglectl.engines.catalogue import commands_after_conversion
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.reports.acceptance import estimate
 from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
 from eaglectl.reports.wording import placeholders, shortened, size, trained_layers
 from eaglectl.results import Conversion
+
+if TYPE_CHECKING:
+    from eaglectl.acceptance.gate import Gate
 
 # with 120 prompts the ratio's interval is 1 to 3 % on either side (eagle3-to-3.1.md, 4.1)
 FEW_PROMPTS = 30
@@ -90,8 +92,10 @@ def _print_next(console: Console, layout_name: str, out: str, gguf: Path | None)
         console.print(Text(f"  {command}"), soft_wrap=True)
 
 
-def print_gate(console: Console, gate: Gate) -> None:
+def print_gate(console: Console, gate: "Gate") -> None:
     """Print acceptance before and after an upgrade, and whether it passed the gate."""
+    from eaglectl.reports.acceptance import estimate
+
     about = (
         f"acceptance length on {gate.prompts} prompts that were not calibrated on;"
         f" 95 % over paired prompts; {gate.device}, {gate.dtype}"

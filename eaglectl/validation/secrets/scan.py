@@ -119,7 +119,8 @@ def find_secrets(text: bytes, token: str | None = None) -> Iterator[tuple[int, s
     if token and (start := text.find(token.encode())) >= 0:
         yield start, "the token that this call uses"
     lower, spans = text.lower(), list[tuple[int, int]]()
-    for rule in secret_rules():
+    near = [rule for rule in secret_rules() if any(keyword in lower for keyword in rule.keywords)]
+    for rule in near:
         for start, stop in _spans(text, lower, rule):
             if all(stop <= taken_start or taken_stop <= start for taken_start, taken_stop in spans):
                 spans.append((start, stop))
