@@ -1,6 +1,7 @@
 """Files in the Hub client's cache are used with the bytes that were downloaded, or not at all."""
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from eaglectl.checkpoint import hub_cache, source
+from eaglectl.checkpoint.opening import on_disk
+from eaglectl.errors import UnreadableError
 from tests.builders import call, drafter_folder, floats
 from tests.hub import LoopbackHub, client_hub
 
@@ -108,6 +111,17 @@ def test_a_snapshot_that_is_given_by_its_path_is_compared_too(
     assert done.code == 3 and str(changed) in "".join((done.out + done.err).split()), done
 
 
+def test_only_small_files_are_compared_where_no_weights_are_read(hub: LoopbackHub) -> None:
+    change(WEIGHTS)
+    place = str(snapshot())
+    with pytest.raises(UnreadableError, match=WEIGHTS):
+        on_disk(place)
+    assert on_disk(place, has_weights=False) == place
+    change("config.json")
+    with pytest.raises(UnreadableError, match="config"):
+        on_disk(place, has_weights=False)
+
+
 def test_what_was_compared_is_read_once(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
@@ -134,17 +148,23 @@ def test_inspect_does_not_read_large_weights_to_compare_them(
 
 
 def test_files_of_the_store_that_repositories_share_are_read_and_compared(hub: LoopbackHub) -> None:
-    """Newer clients keep what came by Xet so: blobs/ETAG is a link to ../../blobs/XX/HASH."""
+    """Newer clients keep what came by Xet there: blobs/ETAG is a link to ../../blobs/XX/HASH."""
+    client = pytest.importorskip("huggingface_hub.utils._shared_blobs")
     blob = snapshot() / (snapshot() / WEIGHTS).readlink()
-    stored = Path("cache/blobs/ab").resolve() / ("ab" * 32)
-    stored.parent.mkdir(parents=True)
-    blob.rename(stored)
-    blob.symlink_to(Path("../../blobs/ab") / stored.name)
+    blob, cache = Path(os.path.normpath(blob)), Path("cache").resolve()
+    size, name = blob.stat().st_size, "ab" * 32
+    assert client.publish_blob_to_shared_store(
+        blob_path=str(blob), xet_hash=name, cache_dir=str(cache), expected_size=size
+    )
+    stored = cache / "blobs/ab" / name
+    assert blob.is_symlink() and stored.stat().st_size == size
     assert call("--offline", *COMMANDS["convert"]).code == 0
     assert call("--offline", "inspect", NAME, "--json").document["weights"]["unchecked"] == []
     change(WEIGHTS)
     message = call("--offline", *COMMANDS["convert"], "--force").err.splitlines()[-1]
     assert advice(message) == ["rm", str(stored)]
+    subprocess.run(advice(message), check=True)
+    assert call(*COMMANDS["convert"], "--force").code == 0
 
 
 def test_a_cache_without_digests_is_told(hub: LoopbackHub) -> None:

@@ -263,7 +263,7 @@ class _Looks:
         }
 
     def _is_quantised(self) -> bool:
-        config = read_target_config(Path(on_disk(self.target, is_read=False)))
+        config = read_target_config(Path(on_disk(self.target, has_weights=False)))
         return any(part.get("quantization_config") for part in (config, text_part(config)))
 
     def _as_chats(self) -> Sequence[dict[str, Any]]:
@@ -274,7 +274,7 @@ class _Looks:
         options = self.options
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
         is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)
-        if not is_plain or not has_chat_template(Path(on_disk(self.target, is_read=False))):
+        if not is_plain or not has_chat_template(Path(on_disk(self.target, has_weights=False))):
             return ()
         return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]
 

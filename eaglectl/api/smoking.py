@@ -150,7 +150,7 @@ def load_only(
 
     check_timeout(timeout)
     choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
-    source, target = on_disk(source), on_disk(str(choice.place), is_read=False)
+    source, target = on_disk(source), on_disk(str(choice.place), has_weights=False)
     drafter = _stored_drafter(open_folder(source), Path(target), Answers())
     trust = trust_remote_code
     return load(EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust))

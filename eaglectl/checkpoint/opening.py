@@ -59,10 +59,10 @@ def open_folder(text: str) -> FolderSource:
     return source
 
 
-def check_cached(source: "FolderSource | HubSource") -> None:
+def check_cached(source: "FolderSource | HubSource", *, has_weights: bool = True) -> None:
     """Compare the checkpoint's files with their digests where they are in the Hub client's cache.
 
-    Raises UnreadableError for files with other bytes.
+    `has_weights` False: all but the weights of a folder. Raises UnreadableError for files with other bytes.
     """
     if not isinstance(source, FolderSource):
         source.check_cached()
@@ -70,18 +70,21 @@ def check_cached(source: "FolderSource | HubSource") -> None:
         from eaglectl.checkpoint.hub_listing import readable_files
 
         sizes = {name: source.size(name) for name in source.names()}
-        source.check_cached((source.only, CONFIG) if source.only else readable_files(source, sizes))
+        files = readable_files(source, sizes)
+        if source.only is not None:
+            files = tuple({source.only, CONFIG} & set(sizes))
+        source.check_cached(name for name in files if has_weights or not name.endswith(WEIGHT_SUFFIXES))
 
 
-def on_disk(text: str, *, is_read: bool = True) -> str:
+def on_disk(text: str, *, has_weights: bool = True) -> str:
     """`text` where it names local files, else the local folder of the Hub repository that it names.
 
-    `is_read` False: only its small files are read, so that no others are compared as `open_folder` does.
+    Files of the Hub client's cache are compared as by `check_cached`. Raises as `open_folder` does.
     """
     if hub_name(text):
         return str(open_folder(text).root)
-    if is_read and S_ISDIR(_mode(text)):
-        open_folder(text)
+    if S_ISDIR(_mode(text)):
+        check_cached(FolderSource(Path(text)), has_weights=has_weights)
     return text
 
 
