@@ -40,9 +40,10 @@ def is_blob(root: Path, path: Path) -> bool:
 def etag_of(path: Path) -> str | None:
     """The digest that a snapshot's file is named by; None where its name is none, or it is no such file."""
     try:
-        blob = Path(os.path.normpath(path.parent.resolve() / path.readlink()))
-    except OSError:
+        link = path.readlink()
+    except OSError:  # no link, as nearly always
         return None
+    blob = Path(os.path.normpath(path.parent.resolve() / link))
     is_of_cache = blob.parent.name == BLOBS and blob.parent.parent.name.startswith(REPOSITORY)
     return blob.name if is_of_cache and ETAG.fullmatch(blob.name) else None
 
@@ -63,9 +64,11 @@ def check_etag(path: Path, file: BufferedReader, what: str) -> None:
 
     `what` names the file in the error. Raises UnreadableError for other bytes.
     """
-    etag, status = etag_of(path), os.fstat(file.fileno())
+    if (etag := etag_of(path)) is None:
+        return
+    status = os.fstat(file.fileno())
     stamp = Stamp.of(status)
-    if etag is None or COMPARED.get(path.resolve()) == stamp:
+    if COMPARED.get(path.resolve()) == stamp:
         return
     is_plain = len(etag) == 64 and status.st_size > MAX_OUTSIDE_LFS
     if not has_digest(etag, status.st_size, blocks_of(file.fileno()), is_plain=is_plain):
