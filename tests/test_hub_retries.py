@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eaglectl.checkpoint import hub_session
 from eaglectl.checkpoint.hub_session import RetryPolicy
 from eaglectl.publishing import upload
-from tests.builders import STATED, call, drafter_folder, floats
+from tests.builders import STATED, Outcome, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once
 
 BIG = {"embed_tokens.weight": floats("big", 40_960, 16)}  # 1.3 MB
@@ -63,6 +63,25 @@ def count(hub: LoopbackHub, which: Callable[[Request], bool]) -> int:
     return sum(map(which, hub.requests))
 
 
+Failing = Callable[[tuple[str, ...], Callable[[Request], bool], Reply], tuple[Outcome, int]]
+
+
+@pytest.fixture
+def call_failing(
+    hub: LoopbackHub, sleeps: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Failing:
+    """Call a command while some requests fail; its outcome, and how many of those requests were sent."""
+
+    def act(
+        arguments: tuple[str, ...], which: Callable[[Request], bool], reply: Reply
+    ) -> tuple[Outcome, int]:
+        monkeypatch.chdir(tmp_path)
+        failing(hub, which, reply)
+        return call(*arguments), count(hub, which)
+
+    return act
+
+
 UPLOAD = ("upload", "mine", "org/other", "--direct")
 CONVERT = ("convert", "org/drafter", "--for", "sglang", "-o", "out")
 
@@ -79,16 +98,14 @@ def test_a_request_is_sent_four_times_and_no_more(
     hub: LoopbackHub,
     sleeps: list[float],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    call_failing: Failing,
     arguments: tuple[str, ...],
     which: Callable[[Request], bool],
     status: int,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     before = len(hub.repos)
-    failing(hub, which, Reply(status))
-    done = call(*arguments)
-    assert (done.code, count(hub, which)) == (3, 4), done
+    done, sent = call_failing(arguments, which, Reply(status))
+    assert (done.code, sent) == (3, 4), done
     assert sleeps == [0.5, 1.0, 2.0]
     waits = [match.groups() for line in done.err.splitlines() if (match := WAIT.fullmatch(line))]
     assert [(wait, number, how) for wait, number, _, _, how in waits] == [
@@ -110,18 +127,14 @@ def test_a_request_is_sent_four_times_and_no_more(
     ],
 )
 def test_a_wait_beyond_the_deadline_is_said_and_not_waited(
-    hub: LoopbackHub,
     sleeps: list[float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    call_failing: Failing,
     arguments: tuple[str, ...],
     which: Callable[[Request], bool],
     status: int,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    failing(hub, which, Reply(status, {"Retry-After": "3600"}))
-    done = call(*arguments)
-    assert (done.code, count(hub, which), sleeps) == (3, 1, [])
+    done, sent = call_failing(arguments, which, Reply(status, {"Retry-After": "3600"}))
+    assert (done.code, sent, sleeps) == (3, 1, [])
     assert "3600 seconds" in done.err.splitlines()[-1]
 
 

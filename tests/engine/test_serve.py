@@ -2,12 +2,9 @@
 
 import http.server
 import json
-import os
-import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,12 +17,11 @@ from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from tests.engine import pairs
+from tests.engine.servers import free_port, running
 
 PATIENCE = 180.0
 K = 3
 SETTINGS = (
-    "--host",
-    "127.0.0.1",
     "--dtype",
     "float32",
     "--enforce-eager",
@@ -55,47 +51,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(folder: Path) -> Iterator[str]:
     """The address of a server with speculation."""
     speculation = {"method": "eagle3", "model": str(folder / "drafter"), "num_speculative_tokens": K}
-    port, log = free_port(), folder / "server.log"
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(folder / "target"),
-        "--port",
-        str(port),
-    ]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [*command, *SETTINGS, "--speculative-config", json.dumps(speculation)],
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait(f"http://127.0.0.1:{port}", process, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        pairs.end(process)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait(url: str, process: "subprocess.Popen[Any]", log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.3)
-    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder / "target")]
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+    speculative = ("--speculative-config", json.dumps(speculation))
+    with running([*command, *SETTINGS, *speculative], folder / "server.log", PATIENCE, environment) as url:
+        yield url
 
 
 def smoke(folder: Path, engine: str, **settings: Any) -> SmokeReport:

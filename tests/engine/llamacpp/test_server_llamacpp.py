@@ -1,15 +1,10 @@
 """smoke on a real llama-server with the trained pair: its counters are those of the reference's rounds."""
 
 import json
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,11 +15,12 @@ from eaglectl.errors import UnreadableError
 from tests.conftest import FIXTURES
 from tests.engine import trained
 from tests.engine.llamacpp.engine import SERVER
+from tests.engine.servers import running
 from tests.tiny import PROMPTS, TARGET
 
 PATIENCE = 120.0
 SETTINGS = (
-    *("--host", "127.0.0.1", "--offline", "--no-warmup", "--threads", "1", "--parallel", "1"),
+    *("--offline", "--no-warmup", "--threads", "1", "--parallel", "1"),
     *("--ctx-size", "512", "--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32"),
     *("--spec-draft-type-k", "f32", "--spec-draft-type-v", "f32"),
 )
@@ -45,36 +41,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@contextmanager
-def served(pair: Path, *more: str) -> Iterator[str]:
+def served(pair: Path, *more: str) -> AbstractContextManager[str]:
     """The address of a llama-server with the pair."""
-    port, log = free_port(), pair / f"server-{len(more)}.log"
-    command = [str(SERVER), "--model", str(pair / "target.gguf"), "--port", str(port), *SETTINGS, *more]
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        wait(f"http://127.0.0.1:{port}/health", process, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait(url: str, process: "subprocess.Popen[Any]", log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+    command = [str(SERVER), "--model", str(pair / "target.gguf"), *SETTINGS, *more]
+    return running(command, pair / f"server-{len(more)}.log", PATIENCE)
 
 
 def drafting(pair: Path) -> tuple[str, ...]:
