@@ -14,7 +14,8 @@ import pytest
 import typer.main
 from hypothesis import settings
 
-from eaglectl import cli, terminal
+from eaglectl import terminal
+from eaglectl.cli import app
 from tests.printed import commands_in, fault
 
 # a target in the cache of who runs the tests would be taken where a checkpoint names it
@@ -77,7 +78,7 @@ RUNNING = {"command": ""}
 
 def _collect_printed() -> None:
     """Keep what is printed; `_write` prints all of it."""
-    write, make = terminal._write, cli.make_app
+    write, make = terminal._write, app.make_app
 
     def written(lines: Iterable[str], stream: Any) -> None:
         every = list(lines)
@@ -90,7 +91,7 @@ def _collect_printed() -> None:
         RUNNING["command"] = name or ""
         return make(name)
 
-    terminal._write, cli.make_app = written, made
+    terminal._write, app.make_app = written, made
 
 
 _collect_printed()
