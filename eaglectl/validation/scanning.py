@@ -26,7 +26,7 @@ from eaglectl.progress import ByteCounter, OnProgress
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[Any]
 # bytes that are read at once: a block stays in a core's cache for the passes over it
-BLOCK_SIZE = 512 << 10
+BLOCK_SIZE = 1 << 20
 # a span of rows up to this size is read at once
 SPAN_SIZE = 4 << 20
 # bytes of a tensor that one thread reads, as the largest tensor may be half of a file
