@@ -12,6 +12,7 @@ from eaglectl.acceptance.significance import (
     gain_effect,
     gain_p_value,
     holm,
+    p_words,
     prompts_needed,
     t_quantile,
 )
@@ -150,3 +151,13 @@ def test_a_rise_and_a_level_are_no_fall() -> None:
     for rates in (np.full(2000, 0.5), np.where(positions < 64, 0.4, 0.6)):
         assert find_fall(positions, random.random(2000) < rates) is None
     assert find_fall(np.array([], dtype=np.int64), np.array([], dtype=np.bool_)) is None
+
+
+def test_a_p_value_in_words_has_no_exponent() -> None:
+    assert [p_words(value) for value in (0.7, 0.0123, 0.001, 0.00099, 8e-7)] == [
+        "0.7",
+        "0.01",
+        "0.001",
+        "<0.001",
+        "<0.001",
+    ]

@@ -19,6 +19,7 @@ from eaglectl.acceptance.measurement import (
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
+from eaglectl.acceptance.significance import p_words
 from eaglectl.verdicts import CheckVerdict, ReadingOutcome
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
@@ -168,8 +169,9 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     also = f"; other readings gain too: {', '.join(others)}" if others else ""
     failure = (
         f"the file drafts better read with {best.name}: acceptance length x{best.ratio.value:.2f}"
-        f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {best.p_value:.1g} after {len(probed.variants)}"
-        f" readings{also}; if that is what was trained, write it so and measure again: `{repair(best)}`"
+        f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {p_words(best.p_value)} after"
+        f" {len(probed.variants)} readings{also}; if that is what was trained, write it so and measure again:"
+        f" {repair(best)}"
     )
     return replace(report, failures=(*report.failures, failure))
 

@@ -39,6 +39,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def p_words(p_value: float) -> str:
+    """A p value for people: one digit, or "<0.001"."""
+    return "<0.001" if p_value < 0.001 else f"{p_value:.1g}"
+
+
 def prompts_needed(effect: float, p_value: float) -> int | None:
     """The fewest prompts whose mean of `effect` standard deviations has a one-sided p below `p_value`.
 

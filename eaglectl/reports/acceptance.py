@@ -7,6 +7,7 @@ from typing import Any
 from eaglectl.acceptance.measurement import Estimate
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.acceptance.significance import p_words
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
 
@@ -68,7 +69,7 @@ def variants(report: SmokeReport) -> Iterator[tuple[str, str, str, str, str]]:
     """Results of the sensitivity probe, with "yes" for a variant that drafts better."""
     for variant in report.variants:
         better = "yes" if variant.is_better else "no"
-        p_value = f"{variant.p_value:.1g}"
+        p_value = p_words(variant.p_value)
         yield variant.name, estimate(variant.measured.length), estimate(variant.ratio), p_value, better
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from eaglectl.acceptance.causes.looks import NOT_RUN, as_shown, serving_errors, unchecked_rules
 from eaglectl.acceptance.diagnosis import Cause, Evidence, NotLooked, Shown
 from eaglectl.acceptance.sensitivity import LEAST_PROMPTS, Variant
+from eaglectl.acceptance.significance import p_words
 from eaglectl.text import listed
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
 
@@ -31,7 +32,7 @@ def _better_reading(evidence: Evidence) -> Shown | NotLooked | None:
         return _unsettled(probed.variants)
     words = (
         f"read with {best.name} it drafts x{best.ratio.value:.2f} [{best.ratio.low:.2f},"
-        f" {best.ratio.high:.2f}] as much, beyond chance (p {best.p_value:.1g} after"
+        f" {best.ratio.high:.2f}] as much, beyond chance (p {p_words(best.p_value)} after"
         f" {len(probed.variants)} readings)"
     )
     return Shown(words, (evidence.commands["repair"],))

@@ -103,7 +103,7 @@ def _loses(diagnosis: Diagnosis) -> Markup | None:
             section(
                 shared.LOSES_TITLE,
                 table("Sets", ("set", "length", "", ""), sets),
-                table(shared.LOSES_TITLE, ("prompt", "length", "", "it begins"), prompts),
+                table(shared.LOSES_TITLE, ("prompt", "length", "", "it begins"), prompts, "reasons"),
                 about=shared.LOSES,
             ),
             section(
