@@ -6,6 +6,7 @@ The reference engine really runs; the runs of other engines are stood in for, ma
 import json
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,19 @@ def test_three_prompts_are_too_few_even_for_a_broken_drafter(good: dict[str, Pat
     broken = fault.apply(good["eagle3"], tmp_path / "broken")
     diagnosis = diagnose(broken, prompts_file(tmp_path, count=3))
     assert (diagnosis.cause, diagnosis.verdict) == ("too-few", "could-not-look")
+
+
+def test_without_torch_the_next_command_is_the_same_again(
+    good: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "eaglectl.reference.loading", None)
+    server, prompts = "http://127.0.0.1:9", str(prompts_file(tmp_path, count=3))
+    options = api.DiagnoseOptions(engine=server, prompts=prompts)
+    diagnosis = api.diagnose(str(good["eagle3"]), str(TARGET), options)
+    assert (diagnosis.cause, diagnosis.verdict) == ("no-reference", "could-not-look")
+    assert "pip install '.[torch]'" in diagnosis.words
+    again = ["eaglectl", "diagnose", str(good["eagle3"]), "--engine", server, "--prompts", prompts]
+    assert [shlex.split(line) for line in diagnosis.commands] == [[*again, "--target", str(TARGET)]]
 
 
 def test_another_target_is_the_pair(good: dict[str, Path], prompts: Path, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
         f"the file drafts better read with {best.name}: acceptance length x{best.ratio.value:.2f}"
         f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {p_words(best.p_value)} after"
         f" {len(probed.variants)} readings{also}; if that is what was trained, write it so and measure again:"
-        f" {repair(best)}"
+        f" `{repair(best)}`"
     )
     return replace(report, failures=(*report.failures, failure))
 

@@ -253,7 +253,9 @@ class _Looks:
         layout = name if name in LAYOUTS else "vllm"
         prompts = [] if self.options.prompts is None else ["--prompts", str(self.options.prompts)]
         run = ["--engine", "reference", *prompts]
+        again = [*([] if self.options.engine is None else ["--engine", self.options.engine]), *prompts]
         return {
+            "diagnose": command("diagnose", source, *again, target=target, answers=answers),
             "validate": command("validate", source, target=target, answers=answers),
             "fix": command("validate", source, "--fix", target=target, answers=answers),
             "inspect": command("inspect", source, target=target, answers=answers),

@@ -11,7 +11,7 @@ from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
 def _no_reference(evidence: Evidence) -> Shown | None:
     if not evidence.reference_gap:
         return None
-    return Shown(evidence.reference_gap, (evidence.commands["smoke"],))
+    return Shown(f"{evidence.reference_gap}; then diagnose again", (evidence.commands["diagnose"],))
 
 
 def _too_few(evidence: Evidence) -> Shown | None:
