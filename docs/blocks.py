@@ -33,3 +33,9 @@ def shell_commands(text: str) -> Iterator[str]:
     for block in blocks:
         if not block.startswith("$ "):
             yield from (line for line in block.replace("\\\n", " ").splitlines() if line.strip())
+
+
+def link_checkout(folder: Path) -> None:
+    """Link what the checkout holds into a folder in which the blocks of a page run, and write to OUT."""
+    for entry in ROOT.iterdir():
+        (folder / entry.name).symlink_to(entry)

@@ -97,18 +97,20 @@ def _cell(text: str) -> str:
 def with_output(text: str) -> str:
     """A page with what its commands print now; blocks of commands that run a model are kept."""
     with tempfile.TemporaryDirectory() as folder:
-        return blocks.OUTPUT.sub(lambda block: _block(block, Path(folder)), text)
+        blocks.link_checkout(Path(folder))
+        with contextlib.chdir(folder):
+            return blocks.OUTPUT.sub(_block, text)
 
 
-def _block(block: re.Match[str], folder: Path) -> str:
+def _block(block: re.Match[str]) -> str:
     words = shlex.split(block[1])
     if blocks.RUNS_MODELS & set(words):
         return block[0]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         again = ["--force"] * (words[0] == "convert" and "OUT" in words)
-        run([str(folder / word) if word in ("OUT", "OUT.gguf") else word for word in words] + again)
-    text = printed.getvalue().replace(f"{folder}/", "")
+        run(words + again)
+    text = printed.getvalue()
     shown = re.search(r" in \d+\.\d+ s", block[2])
     text = re.sub(r" in \d+\.\d+ s", shown[0], text) if shown else text
     return f"```\n$ eaglectl {block[1]}\n{text.rstrip()}\n```"

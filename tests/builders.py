@@ -227,6 +227,10 @@ def call(*arguments: str | Path) -> Outcome:
 
 
 WAITING = "eaglectl: waiting "
+# what is said of a path that is not there
+ABSENT_FILE = (
+    "no such file or folder; give a checkpoint's folder, a weight file or a Hub repository (org/name)"
+)
 
 
 def refusal(code: int, *arguments: str | Path) -> str:

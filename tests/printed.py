@@ -31,7 +31,7 @@ def commands_in(text: str) -> list[str]:
     """Every command in what was printed, a JSON document or text."""
     if text.startswith(("{", "[")):
         try:
-            return [line for part in _strings(json.loads(text)) for line in _in_text(part)]
+            return [line for part in strings(json.loads(text)) for line in _in_text(part)]
         except ValueError:
             pass
     if text.startswith("## eaglectl "):
@@ -44,16 +44,17 @@ def _in_text(text: str) -> Iterator[str]:
         yield "".join(groups)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> Iterator[str]:
+    """Every text in a JSON document, but for the documentation in it."""
     match value:
         case str():
             yield value
         case dict():
             for key, part in value.items():
-                yield from _strings(part) if key not in DOCUMENTATION else ()
+                yield from strings(part) if key not in DOCUMENTATION else ()
         case list():
             for part in value:
-                yield from _strings(part)
+                yield from strings(part)
 
 
 def fault(line: str, printed_by: str) -> str:
@@ -65,7 +66,9 @@ def fault(line: str, printed_by: str) -> str:
         words = shlex.split(re.split(r" [>|] ", line)[0])
     except ValueError as error:
         return str(error)
-    blank = [word for word in words if PLACEHOLDER.fullmatch(word)]
+    # the blocks of README.md and docs/ write to a folder of this name, and read it
+    words_to_look_at = words[3:] if words[2:3] == ["OUT"] else words
+    blank = [word for word in words_to_look_at if PLACEHOLDER.fullmatch(word)]
     if blank and printed_by not in GENERIC:
         return f"{blank[0]} has to be filled in"
     return parse_fault(words[1:])

@@ -24,6 +24,7 @@ from tests.test_page import smoke_report
 VLLM, SGLANG = vllm_records.VLLM, sglang_records.SGLANG
 CONVERT = {VLLM: "eaglectl convert", SGLANG: "--for sglang"}
 NO_RELEASE = "no known release serves it"
+NO_LAYOUT = "no layout makes SGLang serve it"
 # what the next step must name: a key, an option, the conversion, or that no release serves it
 KEYS = {
     "vllm llama3/aux ids unsorted": CONVERT[VLLM],
@@ -38,7 +39,7 @@ KEYS = {
     "V2 llama31/aux ids nested alone": CONVERT[VLLM],
     "sglang llama31/sglang: nested ids unsorted": CONVERT[SGLANG],
     "sglang llama31/sglang: nested ids null": CONVERT[SGLANG],
-    "sglang llama31/sglang: nested layer_ids": CONVERT[SGLANG],
+    "sglang llama31/sglang: nested layer_ids": NO_LAYOUT,
     "sglang llama31/sglang: eagle_config absent": CONVERT[SGLANG],
     "sglang llama31/sglang: eagle_config null": CONVERT[SGLANG],
     "sglang llama31/sglang: one aux state": NO_RELEASE,
@@ -65,9 +66,9 @@ KEYS = {
     "sglang llama3/mlp biases": NO_RELEASE,
     "sglang llama31/fc_norm nested": "fc_norm: true",
     "sglang llama31/norm_output nested": "norm_output: true",
-    "sglang llama31/aux id 0 at the top": CONVERT[SGLANG],
+    "sglang llama31/aux id 0 at the top": NO_LAYOUT,
     "sglang llama31/aux ids at the top alone": CONVERT[SGLANG],
-    "sglang llama31/aux ids nested alone": CONVERT[SGLANG],
+    "sglang llama31/aux ids nested alone": NO_LAYOUT,
     "sglang llama31/aux ids nested as layer_ids": CONVERT[SGLANG],
     "sglang llama31/norm_before_residual True": NO_RELEASE,
     "sglang llama-shared/norm_before_residual True": NO_RELEASE,

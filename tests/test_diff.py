@@ -22,6 +22,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.progress import Progress
 from tests.builders import (
     ABSENT,
+    ABSENT_FILE,
     DRAFT,
     HIDDEN,
     TARGETS,
@@ -659,20 +660,20 @@ def test_headers_tell_meaning_and_shapes(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_ends_with_3_and_names_its_side(tmp_path: Path) -> None:
     good, gone = drafter_folder(tmp_path), tmp_path / "gone"
-    assert refusal(3, "diff", gone, good) == f"A: {gone}: no such file or folder"
-    assert refusal(3, "diff", good, gone) == f"B: {gone}: no such file or folder"
+    assert refusal(3, "diff", gone, good) == f"A: {gone}: {ABSENT_FILE}"
+    assert refusal(3, "diff", good, gone) == f"B: {gone}: {ABSENT_FILE}"
 
 
 def test_no_drafter_is_no_difference() -> None:
     message = refusal(3, "diff", PRODUCERS / "vllm/native", FIXTURES / "tiny/target")
-    assert message.startswith("B (") and "full language model" in message
+    assert message.startswith("B: ") and "full language model" in message
 
 
 def test_a_broken_pickle_is_no_difference(tmp_path: Path) -> None:
     shutil.copy(PRODUCERS / "eagle/bin/config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"no pickle")
     message = refusal(3, "diff", tmp_path, PRODUCERS / "vllm/native")
-    assert message.startswith("A (") and "pytorch_model.bin is not a torch file" in message
+    assert message.startswith("A: ") and "pytorch_model.bin is not a torch file" in message
 
 
 def test_a_contradiction_is_no_difference(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from eaglectl import api
-from tests.builders import call, drafter_folder, refusal
+from tests.builders import ABSENT_FILE, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
 
 SCHEMA = jsonschema.Draft202012Validator(
@@ -50,7 +50,7 @@ def test_one_that_fails_stops_no_other(jobs: int, good: Path, broken: Path, tmp_
     assert done.code == 3  # the worst of 3, 1 and 0
     assert first == {
         "path": str(gone),
-        "error": {"kind": "unreadable", "exit_code": 3, "message": f"{gone}: no such file or folder"},
+        "error": {"kind": "unreadable", "exit_code": 3, "message": f"{gone}: {ABSENT_FILE}"},
     }
     assert (second["error"]["kind"], second["error"]["exit_code"]) == ("refused", 1)
     assert third["drafter"]["eagle"] == "3"

@@ -215,7 +215,7 @@ def test_a_link_to_a_pickle_elsewhere_is_refused(tmp_path: Path) -> None:
     folder = pickled_folder(tmp_path, state())
     (folder / "pytorch_model.bin").rename(tmp_path / "elsewhere.bin")
     (folder / "pytorch_model.bin").symlink_to(tmp_path / "elsewhere.bin")
-    assert "pytorch_model.bin is a symbolic link that leaves drafter" in unreadable(folder)
+    assert f"pytorch_model.bin is a symbolic link that leaves {folder}" in unreadable(folder)
 
 
 # tensors that safetensors cannot hold, or that are more than their file

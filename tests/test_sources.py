@@ -110,7 +110,9 @@ def test_the_bytes_of_all_tensors_are_counted(tmp_path: Path) -> None:
 
 def test_reading_past_the_end_is_told_and_not_shortened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    with pytest.raises(UnreadableError, match="file ended at byte 5; 9 were expected: the file is truncated"):
+    with pytest.raises(
+        UnreadableError, match=r"file in .* ended at byte 5; 9 were expected: the file is truncated"
+    ):
         FolderSource(tmp_path).read("file", 2, 9)
 
 
@@ -334,14 +336,14 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = drafter_folder(tmp_path)
     (folder / name).rename(tmp_path / name)
     (folder / name).symlink_to(tmp_path / name)
-    assert f"{name} is a symbolic link that leaves drafter" in unreadable(folder)
+    assert f"{name} is a symbolic link that leaves {folder}" in unreadable(folder)
 
 
 def test_a_link_out_of_the_folder_is_not_copied_along(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (tmp_path / "secret").write_text("secret")
     (folder / "README.md").symlink_to(tmp_path / "secret")
-    assert "README.md is a symbolic link that leaves drafter" in refusal(
+    assert f"README.md is a symbolic link that leaves {folder}" in refusal(
         3, "convert", folder, "-o", tmp_path / "out"
     )
     assert not (tmp_path / "out").exists()
@@ -352,7 +354,7 @@ def test_a_shard_folder_that_is_a_link_out_is_refused(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "elsewhere/all.safetensors", drafter_tensors())
     folder = sharded_folder(tmp_path, weight_map=dict.fromkeys(drafter_tensors(), "sub/all.safetensors"))
     (folder / "sub").symlink_to(tmp_path / "elsewhere")
-    assert "sub/all.safetensors is a symbolic link that leaves drafter" in unreadable(folder)
+    assert f"sub/all.safetensors is a symbolic link that leaves {folder}" in unreadable(folder)
 
 
 def test_a_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
@@ -460,7 +462,7 @@ def test_a_folder_that_only_looks_like_the_hub_cache_gains_nothing(tmp_path: Pat
     folder = drafter_folder(tmp_path / "snapshots")
     (folder / "config.json").rename(tmp_path / "config.json")
     (folder / "config.json").symlink_to(tmp_path / "config.json")
-    assert "config.json is a symbolic link that leaves drafter" in unreadable(folder)
+    assert f"config.json is a symbolic link that leaves {folder}" in unreadable(folder)
 
 
 # Git LFS pointers
@@ -471,7 +473,7 @@ def test_a_pointer_for_the_weights_is_told_apart_from_damage(tmp_path: Path) -> 
     (folder / "model.safetensors").write_bytes(POINTER)
     message = unreadable(folder)
     assert "model.safetensors is a Git LFS pointer" in message
-    assert "git lfs pull" in message
+    assert " lfs pull`" in message
 
 
 def test_a_pointer_for_a_shard_is_named(tmp_path: Path) -> None:

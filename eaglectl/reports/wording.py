@@ -12,8 +12,8 @@ LONGEST_VALUE = 60
 # what stands in the commands of engines for files that are not known
 PLACEHOLDERS = {
     "TARGET": "TARGET is the target's folder",
-    "TARGET.gguf": "TARGET.gguf is the target's GGUF file, by llama.cpp's convert_hf_to_gguf.py",
-    "DRAFTER.gguf": "DRAFTER.gguf is the drafter's, by the same script",
+    "TARGET.gguf": "TARGET.gguf is the target's, by llama.cpp's convert_hf_to_gguf.py",
+    "DRAFTER.gguf": "DRAFTER.gguf is the drafter's",
 }
 
 

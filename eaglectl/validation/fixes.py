@@ -1,5 +1,6 @@
 """The smallest change with which every requested engine release serves a checkpoint as it was trained."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,8 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from eaglectl.conversion.plan import ConversionPlan
 
+# a conversion for an engine, in the fix of a fact
+OFFER = re.compile(r"`eaglectl convert SOURCE --for ([\w.]+)")
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
@@ -40,7 +43,7 @@ class Conversion:
         layout = self._layout(engine)
         match self._plan(layout):
             case RefusedError() as refusal:
-                yield str(refusal)
+                yield f"no layout makes {engine.title} serve it: {refusal}"
                 return
             case UsageError() as question:
                 yield f"{self._command(layout, needs_target=needs_target)} with an answer: {question}"
@@ -56,6 +59,15 @@ class Conversion:
             yield self._with_engines_lost(layout, engine, needs_target=needs_target)
         if concerned:
             yield _ask_for(engine, _first_of(engine, served), concerned)
+
+    def possible(self, fix: str) -> str:
+        """A fix, without a conversion to a layout that refuses the checkpoint: why it does in its place."""
+        offer = OFFER.search(fix)
+        plan = self._plan(offer[1]) if offer else None
+        if not isinstance(plan, RefusedError):
+            return fix
+        others = [part for part in fix.rstrip(".").split("; ") if not OFFER.search(part)]
+        return f"{'; '.join([*others, str(plan)])}."
 
     def _layout(self, engine: Engine) -> str:
         """The layout that loses none of the requested engines, else the engine's own."""
@@ -154,15 +166,14 @@ def _ask_for(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> 
     return f"ask for {engine.name}>={first}, {earlier} {because}"
 
 
-def smallest_changes(subject: Subject, rules: Iterable[str], source: str) -> tuple[str, ...]:
+def smallest_changes(conversion: Conversion, rules: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each engine that has a release which does not serve it; only facts of `rules` count."""
-    chosen = set(rules)
+    chosen, subject = set(rules), conversion.subject
     try:
         facts = subject.applied_facts
     except CannotLook:
         return ()
     changes: dict[str, list[str]] = {}
-    conversion = Conversion(source, subject)
     for name in dict.fromkeys(engine for engine, _ in facts):
         defects = {
             release: [fact for fact in holding if _is_defect(fact) and fact.fact.rule in chosen]

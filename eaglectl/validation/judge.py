@@ -100,9 +100,10 @@ def judge(
     """
     start = time.perf_counter()
     result = _run(subject, rules, policy)
+    findings, changes = _repairs(subject, result, path)
     releases = release_verdicts(subject, result.rule_ids, result.findings)
     valid, expired = _valid_suppressions(policy)
-    kept, suppressed = _suppress(result.findings, valid)
+    kept, suppressed = _suppress(findings, valid)
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
     if _is_failed(kept, releases, fail_on):
@@ -130,9 +131,25 @@ def judge(
         expired=expired,
         releases=releases,
         target=subject.target.known.origin,
-        smallest_changes=_smallest_changes(subject, result, path),
+        smallest_changes=changes,
     )
     return _completed(report, completing(path, subject.target.text, subject.answers))
+
+
+def _repairs(subject: Subject, result: _Result, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
+    """The findings, without conversions that are refused in their fixes, and the smallest changes."""
+    if not subject.requests and not any("--for" in finding.fix for finding in result.findings):
+        return result.findings, ()
+    # late: most checkpoints need no repair
+    from eaglectl.validation.fixes import Conversion, smallest_changes
+
+    conversion = Conversion(path, subject)
+    fixes = [conversion.possible(finding.fix) for finding in result.findings]
+    findings = [
+        finding if fix == finding.fix else replace(finding, match=replace(finding.match, fix=fix))
+        for finding, fix in zip(result.findings, fixes, strict=True)
+    ]
+    return findings, smallest_changes(conversion, result.rule_ids)
 
 
 def _completed(report: Report, complete: Complete) -> Report:
@@ -154,14 +171,6 @@ def _completed(report: Report, complete: Complete) -> Report:
         smallest_changes=tuple(map(complete, report.smallest_changes)),
         problem=complete(report.problem),
     )
-
-
-def _smallest_changes(subject: Subject, result: _Result, path: str) -> tuple[str, ...]:
-    if not subject.requests:
-        return ()
-    from eaglectl.validation.fixes import smallest_changes
-
-    return smallest_changes(subject, result.rule_ids, path)
 
 
 def errors_for_engines(subject: Subject) -> tuple[Reason, ...]:

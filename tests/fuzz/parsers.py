@@ -87,6 +87,7 @@ class MemorySource:
 
     files: Mapping[str, bytes]
     label: str = "org/drafter"
+    place: str = "org/drafter"
     only: str | None = None
 
     def names(self) -> tuple[str, ...]:
