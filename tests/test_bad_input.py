@@ -1229,7 +1229,7 @@ def check_answers(case: Spoilt, layout: str, answers: tuple[str, ...]) -> None:
             assert call("inspect", out, "--json").document["schema"] == "eaglectl/inspect/1"
 
 
-EXAMPLES = pytest.mark.parametrize("examples", [50, pytest.param(400, marks=pytest.mark.slow)])
+EXAMPLES = pytest.mark.parametrize("examples", [50, pytest.param(150, marks=pytest.mark.slow)])
 
 
 def check_cases(cases: st.SearchStrategy[Spoilt], examples: int) -> None:
