@@ -374,7 +374,7 @@ def test_statistics_of_another_target_are_refused(root: Path, tmp_path: Path) ->
     assert read_statistics(root / "stats").tokens > 4 * 3 * 128
 
 
-@pytest.mark.parametrize("prompts", [12, pytest.param(48, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("prompts", [9, pytest.param(48, marks=pytest.mark.slow)])
 def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     prompts: int, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,7 +435,7 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
     (pickled / "config.json").write_bytes((TINY / "eagle3/config.json").read_bytes())
     torch.save(load_file(TINY / "eagle3/model.safetensors"), pickled / "pytorch_model.bin")
     lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "some.jsonl").write_text("".join(lines[:12]))
+    (tmp_path / "some.jsonl").write_text("".join(lines[:9]))
     for source in (str(pickled), EAGLE3):
         out = tmp_path / Path(source).name
         gate = {"tolerance": 0.1} if source != EAGLE3 else {"has_gate": False}
@@ -444,7 +444,7 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
         assert done.pickles == (("pytorch_model.bin",) if source != EAGLE3 else ())
     record = json.loads((tmp_path / "pickled.out/eaglectl.json").read_text())
     assert (record["source"]["name"], list(record["source"]["files"])) == ("pickled", ["pytorch_model.bin"])
-    assert record["gate"]["prompts"] == 4
+    assert record["gate"]["prompts"] == 3
     found = [read_safetensors(tmp_path / f"{name}.out/model.safetensors") for name in ("pickled", "eagle3")]
     assert found[0] == found[1]
     options = api.CalibrateOptions(prompts=tmp_path / "some.jsonl", device="cpu")

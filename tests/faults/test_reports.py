@@ -17,8 +17,8 @@ from tests.faults.test_races import names
 @pytest.fixture
 def fixed_name(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name that the next part gets: somebody else knows it."""
-    tokens = iter(["0" * 16, "1" * 16])
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: next(tokens))
+    tokens = iter([bytes(8), bytes([1] * 8)])
+    monkeypatch.setattr(files.os, "urandom", lambda size: next(tokens))
     return f".report.html.{'0' * 16}.eaglectl-part"
 
 
