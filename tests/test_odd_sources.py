@@ -108,17 +108,19 @@ def nemo_run(parent: Path) -> Path:
 @pytest.mark.parametrize(
     ("below", "named"),
     [
-        ("", "epoch_10_step_100/model/consolidated, epoch_9_step_90/model/consolidated"),
-        ("epoch_10_step_100", "model/consolidated"),
-        ("epoch_10_step_100/model", "consolidated"),
+        ("", ("epoch_10_step_100", "epoch_9_step_90")),
+        ("epoch_10_step_100", ("epoch_10_step_100",)),
+        ("epoch_10_step_100/model", ("epoch_10_step_100",)),
     ],
 )
 @pytest.mark.parametrize("command", ["inspect", "convert"])
 def test_a_run_folder_names_the_checkpoints_in_it(
-    tmp_path: Path, command: str, below: str, named: str
+    tmp_path: Path, command: str, below: str, named: tuple[str, ...]
 ) -> None:
-    message = refusal(3, command, nemo_run(tmp_path) / below)
-    assert f"has no config.json; give the folder of one checkpoint in it: {named}" in message
+    run = nemo_run(tmp_path)
+    message = refusal(3, command, run / below)
+    folders = ", ".join(str(run / name / "model/consolidated") for name in named)
+    assert f"has no config.json; give the folder of one checkpoint in it: {folders}" in message
     assert "draft json" not in message
 
 

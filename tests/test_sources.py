@@ -1,5 +1,6 @@
 """Opening a source: what is missing, disagrees, points elsewhere or is not what its name says is an error."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -413,13 +414,14 @@ def test_a_file_without_permission_is_named(tmp_path: Path, name: str) -> None:
 
 
 def hub_cache(tmp_path: Path) -> Path:
-    """A drafter as the Hub client keeps it: snapshots/<commit>/<file> are links to ../../blobs/<hash>."""
+    """A drafter as the Hub client keeps it: snapshots/<commit>/<file> are links to ../../blobs/<SHA-256>."""
     repository = tmp_path / "models--org--drafter"
     snapshot = drafter_folder(repository / "snapshots", "0123456789abcdef0123456789abcdef01234567")
     (repository / "blobs").mkdir()
-    for number, file in enumerate(sorted(snapshot.iterdir())):
-        file.rename(repository / "blobs" / f"{number:064x}")
-        file.symlink_to(f"../../blobs/{number:064x}")
+    for file in sorted(snapshot.iterdir()):
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        file.rename(repository / "blobs" / digest)
+        file.symlink_to(f"../../blobs/{digest}")
     return snapshot
 
 

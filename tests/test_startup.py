@@ -56,7 +56,6 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
         "eaglectl.progress",
         "eaglectl.terminal",
         "eaglectl.text",
-        "eaglectl.verdicts",
     }
     assert not SLOW & {name.partition(".")[0] for name in loaded}
 
