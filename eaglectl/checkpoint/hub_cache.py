@@ -12,7 +12,6 @@ from pathlib import Path
 from shlex import quote
 
 from eaglectl.checkpoint.files import Stamp
-from eaglectl.checkpoint.hub_digests import blocks_of, has_digest
 from eaglectl.errors import UnreadableError
 
 ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -71,6 +70,8 @@ def check_etag(path: Path, file: BufferedReader, what: str) -> None:
     if COMPARED.get(path.resolve()) == stamp:
         return
     is_plain = len(etag) == 64 and status.st_size > MAX_OUTSIDE_LFS
+    from eaglectl.checkpoint.hub_digests import blocks_of, has_digest  # late: most files are not of the cache
+
     if not has_digest(etag, status.st_size, blocks_of(file.fileno()), is_plain=is_plain):
         raise UnreadableError(
             f"{what} is in the Hub client's cache with other bytes than its name there says"

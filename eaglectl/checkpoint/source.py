@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
@@ -150,6 +149,8 @@ class FolderSource:
 
         def check(name: str) -> None:
             self._open(name).close()
+
+        from concurrent.futures import ThreadPoolExecutor  # late: it loads logging
 
         with ThreadPoolExecutor() as pool:
             tuple(pool.map(check, names))

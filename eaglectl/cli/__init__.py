@@ -18,11 +18,14 @@ from eaglectl.text import masked, printable
 USAGE = 2
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+# objects made between two looks for garbage: what loading makes is none, and Python looks every 700
+GARBAGE_EVERY = 100_000
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
 def main() -> None:
     """Run the command line of the process and exit."""
+    gc.set_threshold(GARBAGE_EVERY)
     guard_streams()
     code = run(sys.argv[1:])
     gc.freeze()  # what is left ends with the process: the last look for garbage was a fifth of `inspect`
