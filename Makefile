@@ -88,7 +88,7 @@ LLAMACPP ?= .llamacpp
 LLAMACPP_RELEASE = 0.3.36
 $(LLAMACPP)/.ready: $(VENV)/.ready tests/engine/llamacpp/CMakeLists.txt tests/engine/llamacpp/drafts.cpp
 	$(PIP) install --quiet --target $(LLAMACPP)/build-packages scikit-build-core
-	PYTHONPATH=$(LLAMACPP)/build-packages $(PIP) download --quiet --no-deps --no-build-isolation \
+	PYTHONPATH=$(abspath $(LLAMACPP))/build-packages $(PIP) download --quiet --no-deps --no-build-isolation \
 		--no-binary llama-cpp-python --dest $(LLAMACPP) llama-cpp-python==$(LLAMACPP_RELEASE)
 	tar -xzf $(LLAMACPP)/llama_cpp_python-$(LLAMACPP_RELEASE).tar.gz -C $(LLAMACPP)
 	ln -sfn llama_cpp_python-$(LLAMACPP_RELEASE)/vendor/llama.cpp $(LLAMACPP)/source

@@ -14,8 +14,7 @@ import pytest
 import typer.main
 from hypothesis import settings
 
-from eaglectl import terminal
-from eaglectl.cli import app
+from eaglectl import cli, terminal
 from tests.printed import commands_in, fault
 
 # a target in the cache of who runs the tests would be taken where a checkpoint names it
@@ -71,27 +70,27 @@ def _properties(report: Any) -> list[tuple[str, Any]]:
     return report.user_properties if getattr(report, "when", "") == "call" else []
 
 
-# what the running test printed that may hold a command, each with the command that printed it
-PRINTED: list[tuple[str, str]] = []
-RUNNING = {"command": ""}
+# what the running test printed that may hold a command, each with the arguments of the call that printed it
+PRINTED: list[tuple[tuple[str, ...], str]] = []
+RUNNING: dict[str, tuple[str, ...]] = {"arguments": ()}
 
 
 def _collect_printed() -> None:
     """Keep what is printed; `_write` prints all of it."""
-    write, make = terminal._write, app.make_app
+    write, order = terminal._write, cli.common_first
 
     def written(lines: Iterable[str], stream: Any) -> None:
         every = list(lines)
         text = "\n".join(every)
         if "eaglectl " in text:
-            PRINTED.append((RUNNING["command"], text))
+            PRINTED.append((RUNNING["arguments"], text))
         write(every, stream)
 
-    def made(name: str | None) -> Any:
-        RUNNING["command"] = name or ""
-        return make(name)
+    def ordered(arguments: list[str]) -> list[str]:
+        RUNNING["arguments"] = tuple(order(arguments))
+        return order(arguments)
 
-    terminal._write, app.make_app = written, made
+    terminal._write, cli.common_first = written, ordered
 
 
 _collect_printed()
@@ -101,10 +100,10 @@ _collect_printed()
 def whole_commands() -> Iterator[None]:
     """Fail a test in which a command of eaglectl was printed that cannot be run as it is."""
     PRINTED.clear()
-    RUNNING["command"] = ""
+    RUNNING["arguments"] = ()
     yield
-    lines = {(line, command) for command, text in PRINTED for line in commands_in(text)}
-    faults = {line: why for line, command in lines if (why := fault(line, command))}
+    lines = {(line, arguments) for arguments, text in PRINTED for line in commands_in(text)}
+    faults = {line: why for line, arguments in lines if (why := fault(line, arguments))}
     assert faults == {}, "commands that are printed must be complete (CONTRIBUTING.md)"
 
 

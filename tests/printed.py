@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html import unescape
 from typing import Any
@@ -16,7 +16,8 @@ from eaglectl.formats.commands import COMMAND
 
 VERBS = "|".join(COMMANDS)
 # between backticks in a sentence, or alone on a line; what a line break or a table broke is found broken
-ALONE = rf"^[ ]*(?:next: )?(eaglectl (?:-\w )?(?:{VERBS})\b.*)$"
+BEGIN = rf"eaglectl (?:-\w )?(?:{VERBS})\b"
+ALONE = rf"^[ ]*(?:next: )?({BEGIN}.*)$"
 IN_TEXT = re.compile(rf"{COMMAND.pattern}|`(eaglectl [^`]*)|{ALONE}", re.MULTILINE)
 # what stands for something that the reader must fill in
 PLACEHOLDER = re.compile(r"[A-Z]+|<[\w-]+>|\.\.\.|.*….*")
@@ -24,19 +25,25 @@ PLACEHOLDER = re.compile(r"[A-Z]+|<[\w-]+>|\.\.\.|.*….*")
 DOCUMENTATION = ("help", "fullDescription")
 MARKDOWN_ESCAPE = re.compile(r"\\([\\`*_{}\[\]|~$])")
 # commands that print documentation, which is about no checkpoint
-GENERIC = ("explain", "rules", "engines", "")
+GENERIC = ("explain", "rules", "engines")
+QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 
 def commands_in(text: str) -> list[str]:
     """Every command in what was printed, a JSON document or text."""
     if text.startswith(("{", "[")):
         try:
-            return [line for part in strings(json.loads(text)) for line in _in_text(part)]
+            return [line for part in strings(json.loads(text)) for line in _in_value(part)]
         except ValueError:
             pass
     if text.startswith("## eaglectl "):
         text = unescape(MARKDOWN_ESCAPE.sub(r"\1", text)).replace("\u200b", "")
     return list(_in_text(text))
+
+
+def _in_value(text: str) -> Iterator[str]:
+    """The commands in a text of a document; one that begins as a command is one as a whole."""
+    return iter([text]) if re.match(BEGIN, text) else _in_text(text)
 
 
 def _in_text(text: str) -> Iterator[str]:
@@ -57,19 +64,20 @@ def strings(value: Any) -> Iterator[str]:
                 yield from strings(part)
 
 
-def fault(line: str, printed_by: str) -> str:
-    """Why a command that another one printed cannot be run as it is, or ""."""
-    if "\n" in line:
+def fault(line: str, printed_by: Sequence[str]) -> str:
+    """Why a command that another one printed cannot be run as it is, or ""; `printed_by`: its arguments."""
+    if "\n" in QUOTED.sub("", line):
         return "it is broken over lines"
     # what a shell makes of it; the output of one may go to a file or another program
     try:
         words = shlex.split(re.split(r" [>|] ", line)[0])
     except ValueError as error:
         return str(error)
-    # the blocks of README.md and docs/ write to a folder of this name, and read it
-    words_to_look_at = words[3:] if words[2:3] == ["OUT"] else words
-    blank = [word for word in words_to_look_at if PLACEHOLDER.fullmatch(word)]
-    if blank and printed_by not in GENERIC:
+    # names that were given, such as OUT in the blocks of README.md and docs/, which the next ones read
+    known = (*printed_by, "OUT") if words[2:3] == ["OUT"] else printed_by
+    blank = [word for word in words if PLACEHOLDER.fullmatch(word) and word not in known]
+    verb = next((word for word in printed_by if not word.startswith("-")), "")
+    if blank and verb and verb not in GENERIC:
         return f"{blank[0]} has to be filled in"
     return parse_fault(words[1:])
 

@@ -30,7 +30,8 @@ def meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, 
             _narrow(int(meant.carried["sliding_window"]))
         return in_reference(place, out, meant, prompts())[0], ""
     except EaglectlError as error:
-        return None, str(error)
+        # without the folder's path, which differs from run to run
+        return None, str(error).replace(f"{folder}: ", "").replace(str(folder), folder.name)
     except (AssertionError, IndexError, KeyError, RuntimeError, ValueError) as error:
         return None, f"the reference cannot run it: {type(error).__name__} {error}"
 
