@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import eaglectl
 from tests.conftest import FIXTURES
 
 ROOT = FIXTURES.parent
@@ -276,3 +277,11 @@ def test_the_image_runs_as_no_root_and_installs_by_hash() -> None:
     installs = re.findall(r"pip install (.*)", build)
     assert len(installs) == 2 and "--require-hashes" in installs[0] and "--no-index" in installs[1]
     assert "pip install" not in final
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    section = re.search(
+        rf"^## {re.escape(eaglectl.__version__)} .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    assert section and len(re.findall(r"^\* ", section[0], re.MULTILINE)) > 10
