@@ -47,14 +47,14 @@ def main() -> None:
         endpoint = server.stdout.readline().strip()
         names = [f"org/drafter-{number}" for number in range(REPOSITORIES)]
         environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": place, "HF_TOKEN": ""}
-        one = time_inspect(names[:1], jobs, environment)
+        single = time_inspect(names[:1], jobs, environment)
         seconds, cpu = time_inspect(names, jobs, environment)
         server.stdin.write("\n")
         server.stdin.flush()
         requests, nbytes = map(int, server.stdout.readline().split())
         server.wait()
     figures = {"repositories": REPOSITORIES, "jobs": int(jobs), "requests": requests, "bytes": nbytes}
-    times = {"seconds": seconds, "cpu": cpu, "seconds of one": one[0], "cpu of one": one[1]}
+    times = {"seconds": seconds, "cpu": cpu, "seconds of one": single[0], "cpu of one": single[1]}
     print(json.dumps({**figures, **{name: round(value, 2) for name, value in times.items()}}))
 
 

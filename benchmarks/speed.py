@@ -150,7 +150,7 @@ def measure_weights(large: Path, small: Path, repeat: int) -> None:
     report(f"`validate` of {size:.2f} GB, GB a CPU second", [size / run.cpu for _, run in runs])
     rates = [size / max(run.cpu - base.cpu, 1e-3) for base, run in runs]
     report("  the same less its start, GB a CPU second", rates, least=5)
-    speedup = [(one.seconds - start) / max(many.seconds - start, 1e-3) for one, many in more]
+    speedup = [(alone.seconds - start) / max(both.seconds - start, 1e-3) for alone, both in more]
     report(f"  its time less its start / that with --jobs {cores}", speedup)
     report("  peak MB", [run.peak for _, run in runs], most=150)
 

@@ -167,7 +167,7 @@ def _compare(
     One is repaired if its rule looked at the output and does not report it. A doubt about how the drafter was
     trained (`doubts`) is never: a conversion changes nothing about that.
     """
-    carried = {(note.topic, COMMAND.sub("", note.text)) for note in doubts}
+    carried = {(note.topic, OFFER.sub("", note.text)) for note in doubts}
     unseen = _unseen(before, after)
     counts = Counter(finding.rule.id for finding in after.findings)
     messages = set(map(_statement, after.findings))

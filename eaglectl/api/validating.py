@@ -81,11 +81,11 @@ def judge_source(
 
     Raises UnreadableError for files in the Hub client's cache that are not what was downloaded.
     """
-    if not options.headers_only:
-        check_cached(opened)
     policy = options.read_policy()
     if options.skip_others and (why := why_other(opened)):
         return skipped_report(path, why, options.least_severity(policy), policy.origin)
+    if not options.headers_only:
+        check_cached(opened)
     rules = select_rules(policy, options.select, options.ignore)
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
