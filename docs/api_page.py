@@ -1,6 +1,5 @@
 """The tables of docs/api.md: what can be imported from eaglectl, from the code itself."""
 
-import dataclasses
 import inspect
 import re
 from enum import StrEnum
@@ -26,6 +25,11 @@ def _is_error(item: Any) -> bool:
     return isinstance(item, type) and issubclass(item, Exception)
 
 
+def _fields(item: Any) -> tuple[str, ...]:
+    """The names of a record's fields, in order; none of what is no record."""
+    return getattr(item, "__match_args__", ())
+
+
 def _first_line(item: Any) -> str:
     """The first sentence of a docstring."""
     text = " ".join((inspect.getdoc(item) or "").partition("\n\n")[0].split())
@@ -49,8 +53,8 @@ def options() -> str:
     """Every class that a caller makes, with its fields."""
     rows = ["| class | fields |", "|---|---|"]
     for name, item in _public().items():
-        if dataclasses.is_dataclass(item) and _is_given(name):
-            fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(item))
+        if _fields(item) and _is_given(name):
+            fields = ", ".join(f"`{field}`" for field in _fields(item))
             rows.append(f"| `{name}` | {fields} |")
     return "\n".join(rows)
 
@@ -59,8 +63,8 @@ def results() -> str:
     """Every class that a function returns or a result holds, with its fields."""
     rows = ["| class | | fields |", "|---|---|---|"]
     for name, item in _public().items():
-        if dataclasses.is_dataclass(item) and not _is_given(name):
-            fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(item))
+        if _fields(item) and not _is_given(name):
+            fields = ", ".join(f"`{field}`" for field in _fields(item))
             rows.append(f"| `{name}` | {_first_line(item)} | {fields} |")
     return "\n".join(rows)
 

@@ -4,10 +4,11 @@ import contextlib
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import EaglectlError, UnreadableError
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A command of the demo and the exit code that it must have; OUT is a temporary folder."""
 
     title: str

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """One step of long work: `done` of `total` units of `stage`; `total` is None where it is not known.
 
     `stage` is what the work is called in a progress bar ("writing", "before, k=3"), `unit` what is counted

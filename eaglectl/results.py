@@ -1,9 +1,10 @@
 """Values that the public API returns and reports show."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from eaglectl.validation.judge import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(Struct, frozen=True):
     """What `inspect` returns.
 
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
@@ -36,8 +36,7 @@ class Inspection:
     unchecked: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FailedSource:
+class FailedSource(Struct, frozen=True):
     """One of several sources that could not be inspected, with the error it would have ended with alone."""
 
     source: str
@@ -46,16 +45,14 @@ class FailedSource:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """What `init` returns: the file that was written, and the questions that no answer settles yet."""
 
     path: Path
     questions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(Struct, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
@@ -72,16 +69,14 @@ class Conversion:
     gguf: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingFinding:
+class RemainingFinding(Struct, frozen=True):
     """A finding that `fix` does not repair, and why."""
 
     finding: "Finding"
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class FixResult:
+class FixResult(Struct, frozen=True):
     """What `fix` returns: the report on the source and, if something was written, on the output (`after`).
 
     `stopped` is the reason why nothing was written. `conversion` is None if no plan could be made.

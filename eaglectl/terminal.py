@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
@@ -38,8 +39,7 @@ NOTHING = re.compile(r"((?!))")
 BAR = re.compile(r"(\r|\x1b\[[0-9;]*[AK])")
 
 
-@dataclass(slots=True)
-class OutputSettings:
+class OutputSettings(Struct):
     """The options of output that every command has."""
 
     quiet: bool = False

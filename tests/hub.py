@@ -33,7 +33,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +40,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 TOKEN = "hf_plantedPLANTEDplantedPLANTED0123456"
 
@@ -49,8 +50,7 @@ LFS_SIZE = 10_000_000
 PIECE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """A file's content: bytes, or a file on disk (for a sparse one of any size, the hash is made up)."""
 
     name: str
@@ -96,8 +96,7 @@ class Blob:
                 yield piece
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """One state of a repository."""
 
     oid: str
@@ -107,8 +106,7 @@ class Commit:
     description: str = ""
 
 
-@dataclass(slots=True)
-class Repo:
+class Repo(Struct):
     """A model repository; `refs` maps `main`, other branches, `refs/pr/N` and tags to commits.
 
     A private one is seen by members of its org (the first part of its name); a gated one is listed for
@@ -174,8 +172,7 @@ class Repo:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """Who a token belongs to, and whether it may write."""
 
     name: str
@@ -186,8 +183,7 @@ class User:
         return repo.split("/")[0] in (self.name, *self.orgs)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """An answer. `cut`: close the connection after so many bytes; `pause`: seconds before each part."""
 
     status: int = 200
@@ -202,8 +198,7 @@ class Reply:
         return len(self.body) if isinstance(self.body, bytes) else self.body[2] - self.body[1]
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """A request, and afterwards what was answered: the status, and bytes of head and body that were sent."""
 
     method: str

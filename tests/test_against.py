@@ -1,9 +1,9 @@
 """The verdict of smoke --against: not worse than the older drafter on each set of prompts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from eaglectl import api
 from eaglectl.acceptance.measurement import PromptResult

@@ -1,8 +1,9 @@
 """AngelSlim: what its trainer writes for a text target, and its own forward, which uses base 10000."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions

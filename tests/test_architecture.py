@@ -1,7 +1,9 @@
 """Architecture: the order of packages, the homes of third-party packages, light imports, and style limits."""
 
 import ast
+import dataclasses
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 import eaglectl
 from eaglectl import api
@@ -324,6 +327,32 @@ def test_every_public_function_and_module_is_documented() -> None:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
+
+
+def descendants(base: type) -> set[type]:
+    return {base}.union(*map(descendants, base.__subclasses__()))
+
+
+def own_classes() -> Iterator[type]:
+    """Every class of the package, as far as it can be imported without an engine."""
+    for path in FILES:
+        name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        if name.endswith("__main__") or "acceptance.vllm.connector" in name:
+            continue
+        for item in vars(importlib.import_module(name)).values():
+            if isinstance(item, type) and item.__module__ == name:
+                yield item
+
+
+def test_a_record_is_a_struct_unless_a_field_is_hidden() -> None:
+    for item in own_classes():
+        if dataclasses.is_dataclass(item):
+            fields = [field for kind in descendants(item) for field in dataclasses.fields(kind)]
+            bases = [field for base in item.__bases__ for field in getattr(base, "__dataclass_fields__", {})]
+            assert bases or not all(field.init and field.repr and field.compare for field in fields), item
+        elif issubclass(item, Struct):
+            # Struct takes the dataclass function `field` for a default, in silence
+            assert not any(isinstance(value, dataclasses.Field) for value in item.__struct_defaults__), item
 
 
 def test_temporary_folders_have_one_home() -> None:

@@ -1,11 +1,11 @@
 """NeMo Automodel: its own forward, the drafters of a run, and what older runs keep beside the weights."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions

@@ -1,11 +1,11 @@
 """DeepSpec: its class and key of layers, what engines do with its files, its own forward, its other heads."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions

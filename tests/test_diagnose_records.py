@@ -4,10 +4,10 @@ The files are those of the records; the run of the reference is stood in for by 
 that each case is one that is alive in the reference and not as trained in the engine.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from eaglectl.acceptance.causes.catalogue import CAUSES
 from eaglectl.acceptance.diagnosis import Walk, causes_of

@@ -4,12 +4,12 @@ import ast
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.acceptance.job import LoadResult

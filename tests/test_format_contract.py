@@ -7,11 +7,12 @@ are there to find.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions

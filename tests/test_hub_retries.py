@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from eaglectl.checkpoint import hub_session
 from eaglectl.checkpoint.hub_session import RetryPolicy

@@ -175,7 +175,7 @@ def test_the_missing_scale_folded_in_is_exact(
 
 
 def test_without_the_fold_the_function_is_another(tmp_path: Path) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     checkpoint, drafter = opened(nemo_folder(tmp_path / "d"))
     served = replace(drafter, rope=replace(drafter.rope, has_mla_factors=True))

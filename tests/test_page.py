@@ -1,6 +1,5 @@
 """Pages of --page: the facts of the terminal, sound HTML for any name, never written over other files."""
 
-import dataclasses
 import io
 import json
 import os
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
@@ -111,7 +111,7 @@ def report(text: str = "x") -> Report:
 def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
     """A run with everything beside it: sets, a second drafter, both probes."""
     results = tuple(PromptResult(f"{text}{n % 2}", 10 + n, (8, 5 + n % 3, 2), (1, 2, 3)) for n in range(6))
-    other = tuple(dataclasses.replace(result, accepted=(6, 3, 1)) for result in results)
+    other = tuple(replace(result, accepted=(6, 3, 1)) for result in results)
     run_ = EngineRun(
         text,
         text,
@@ -160,31 +160,31 @@ def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
 def inspection(text: str = "x") -> Any:
     real = eaglectl.inspect(NATIVE, target=TARGET)
     (name, tensor), *_ = real.checkpoint.tensors.items()
-    drafter = dataclasses.replace(
+    drafter = replace(
         real.drafter,
         notes=(Note("warning", "aux layers", text), Note("question", "x", text)),
         evidence=text,
-        target=dataclasses.replace(real.drafter.target, name=text),
+        target=replace(real.drafter.target, name=text),
     )
-    checkpoint = dataclasses.replace(real.checkpoint, tensors={text: tensor, name: tensor})
+    checkpoint = replace(real.checkpoint, tensors={text: tensor, name: tensor})
     commands = dict.fromkeys(real.commands, text)
     convert = command("convert", text)
-    return dataclasses.replace(
+    return replace(
         real, source=text, drafter=drafter, checkpoint=checkpoint, commands=commands, convert=convert
     )
 
 
 def comparison(text: str = "x") -> Any:
     real = eaglectl.diff(NATIVE, IDS, DiffOptions(target=TARGET))
-    facts = tuple(dataclasses.replace(fact, a=text, b=[text], why=text) for fact in real.facts)
-    tensors = tuple(dataclasses.replace(pair, name=text, remark=text) for pair in real.tensors)
+    facts = tuple(replace(fact, a=text, b=[text], why=text) for fact in real.facts)
+    tensors = tuple(replace(pair, name=text, remark=text) for pair in real.tensors)
     spelling = Spelling(
         (Remark("files", text, text),),
         (NamePair(text, (text,), (text, text)),),
         (KeyPair(text, text, {text: 1}),),
     )
-    a = dataclasses.replace(real.a, source=text)
-    return dataclasses.replace(real, a=a, facts=facts, tensors=tensors, spelling=spelling, notes=(text,))
+    a = replace(real.a, source=text)
+    return replace(real, a=a, facts=facts, tensors=tensors, spelling=spelling, notes=(text,))
 
 
 MADE: dict[str, Callable[[str], Any]] = {
@@ -290,7 +290,7 @@ def test_only_an_address_on_the_web_is_linked(
 
 
 def test_the_same_values_give_the_same_page() -> None:
-    slow = dataclasses.replace(report(), seconds=99.0)
+    slow = replace(report(), seconds=99.0)
     assert eaglectl.render_page(report()) == eaglectl.render_page(slow)
     assert eaglectl.render_page(eaglectl.inspect(NATIVE)) == eaglectl.render_page(eaglectl.inspect(NATIVE))
 
@@ -515,9 +515,7 @@ def test_a_hostile_checkpoint_stays_text_on_every_page(
 
 def test_a_command_to_copy_holds_an_odd_name_as_one_word() -> None:
     shown = inspection("a b; $(x)")
-    shown = dataclasses.replace(
-        shown, verdicts=tuple(dataclasses.replace(verdict, outcome="differs") for verdict in shown.verdicts)
-    )
+    shown = replace(shown, verdicts=tuple(replace(verdict, outcome="differs") for verdict in shown.verdicts))
     assert "eaglectl convert 'a b; $(x)'" in read_page(eaglectl.render_page(shown)).text
 
 

@@ -1,6 +1,5 @@
 """Pictures on pages and in the terminal: their numbers are the document's, and odd values draw nothing."""
 
-import dataclasses
 import io
 import json
 import math
@@ -12,6 +11,7 @@ from xml.etree.ElementTree import Element
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
@@ -227,18 +227,18 @@ def test_marks_stand_at_their_boundaries() -> None:
 @pytest.mark.parametrize("boundaries", [(-1, 3, 5), (2, 4, DEEPEST + 1)])
 def test_boundaries_that_no_target_has_are_not_drawn(boundaries: tuple[int, ...]) -> None:
     real = eaglectl.inspect(IDS, target=TARGET)
-    captured = tuple(dataclasses.replace(part, boundaries=boundaries) for part in real.captured_layers)
-    shown = dataclasses.replace(real, captured_layers=captured)
+    captured = tuple(replace(part, boundaries=boundaries) for part in real.captured_layers)
+    shown = replace(real, captured_layers=captured)
     assert layer_strip(shown) is None
     assert 'class="layer"' not in eaglectl.render_page(shown)
 
 
 def test_a_boundary_past_the_last_layer_is_beside_the_layers() -> None:
     real = eaglectl.inspect(IDS, target=TARGET)
-    captured = (dataclasses.replace(real.captured_layers[0], boundaries=(3, 5, 11)),)
-    strip = layer_strip(dataclasses.replace(real, captured_layers=captured))
+    captured = (replace(real.captured_layers[0], boundaries=(3, 5, 11)),)
+    strip = layer_strip(replace(real, captured_layers=captured))
     assert strip is not None and (strip.end, strip.depth) == (11, 8)
-    drawn_strip = pictures(eaglectl.render_page(dataclasses.replace(real, captured_layers=captured)))[0]
+    drawn_strip = pictures(eaglectl.render_page(replace(real, captured_layers=captured)))[0]
     assert len(drawn_strip.findall("rect")) == 8
 
 
@@ -298,14 +298,14 @@ def test_distances_far_apart_have_a_logarithmic_scale_and_missing_ones_no_bar() 
     pairs = [pair for pair in real.tensors if pair.a and pair.b][:4]
     rms = (0.0001, 1.0, None, 0.01)
     tensors = tuple(
-        dataclasses.replace(pair, state="bytes", numbers=Numbers(4, 4, 1.0, value))
+        replace(pair, state="bytes", numbers=Numbers(4, 4, 1.0, value))
         for pair, value in zip(pairs, rms, strict=True)
     )
-    page = eaglectl.render_page(dataclasses.replace(real, tensors=tensors))
+    page = eaglectl.render_page(replace(real, tensors=tensors))
     found = [picture.find("rect[@class='share']") for picture in pictures(page)]
     assert [number(rect.get("width")) for rect in found if rect is not None] == [0, 100, 50]
     assert "the scale is logarithmic" in page
-    none = eaglectl.render_page(dataclasses.replace(real, tensors=()))
+    none = eaglectl.render_page(replace(real, tensors=()))
     assert pictures(none) == []
 
 
@@ -325,15 +325,15 @@ def test_ratios_and_probes_are_drawn_from_the_report() -> None:
 def test_odd_figures_of_a_run_are_words_alone() -> None:
     report = smoke_report()
     odd = Estimate(NAN, NAN, math.inf)
-    measured = dataclasses.replace(report.measured, per_position=(odd,))
-    drift = dataclasses.replace(
+    measured = replace(report.measured, per_position=(odd,))
+    drift = replace(
         report.drift_conditions[0],
         measured=measured,
         state_growth=(NAN,),
         attention_on_first=(NAN,),
         attention_on_own=(0.0,),
     )
-    shown = dataclasses.replace(
+    shown = replace(
         report, measured=measured, k=1, drift_conditions=(drift,), against=None, variants=(), by_set={}
     )
     page = eaglectl.render_page(shown)
@@ -375,8 +375,8 @@ def test_a_stream_of_other_characters_gets_ascii() -> None:
 
 def test_a_deep_target_is_drawn_on_several_lines_without_a_gap() -> None:
     real = eaglectl.inspect(IDS, target=TARGET)
-    target = dataclasses.replace(real.drafter.target, depth=80)
-    shown = dataclasses.replace(real, drafter=dataclasses.replace(real.drafter, target=target))
+    target = replace(real.drafter.target, depth=80)
+    shown = replace(real, drafter=replace(real.drafter, target=target))
     strips = [line for line in terminal(shown, 60) if "─" in line]
     assert [line[:6] for line in strips] == ["    0 ", "   41 "] * 3
     assert [len(line[6:]) for line in strips] == [41, 40] * 3  # the boundaries 0 to 80

@@ -1,11 +1,11 @@
 """A drafter without an lm_head gets its target's: the same bytes and function, and 3.1 by absorption."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from eaglectl import api
 from eaglectl.api.converting import ConvertOptions

@@ -1,7 +1,9 @@
 """The readings of a file that the sensitivity probe tries."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.conversion.readings import Reading, readings
 from eaglectl.drafter.drafter import Drafter, Rope
@@ -9,8 +11,7 @@ from eaglectl.drafter.drafter import Drafter, Rope
 DEFAULT_ROPE_THETA = 10000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
 
     `reading` is set where tensors move; the tensors of `drafter` are the stored ones.

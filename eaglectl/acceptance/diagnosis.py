@@ -1,8 +1,9 @@
 """Why acceptance is low: a list of causes in order, of which the first that the evidence shows is named."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from eaglectl.acceptance.layers import LayerSearch
 from eaglectl.acceptance.report import SmokeReport
@@ -18,8 +19,7 @@ VERDICTS: Mapping[DiagnosisEnding, CheckVerdict] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What was looked at, stage by stage; a part that was not run is None.
 
     `reference` has the results of the sensitivity probe, `layers` those of other aux boundaries. `sampled` is
@@ -52,16 +52,14 @@ class Evidence:
         return self.engine or self.reference
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What shows a cause: a sentence, and the commands to run next."""
 
     words: str
     commands: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NotLooked:
+class NotLooked(Struct, frozen=True):
     """Why the evidence has nothing on a cause."""
 
     reason: str
@@ -70,8 +68,7 @@ class NotLooked:
 Test = Callable[[Evidence], Shown | NotLooked | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """A cause: its id, how a diagnosis with it ends, when it can be tested, and its test.
 
     `title` names it, `how` states what the test looks at and `advice` what to do about it, for the
@@ -87,8 +84,7 @@ class Cause:
     test: Test
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason."""
 
     source: str
@@ -100,7 +96,7 @@ class Diagnosis:
     commands: tuple[str, ...]
     ruled_out: tuple[str, ...]
     not_looked: tuple[tuple[str, str], ...]
-    evidence: Evidence = field(repr=False)
+    evidence: Evidence
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -113,8 +109,7 @@ def causes_of(causes: Iterable[Cause], stage: Stage) -> tuple[Cause, ...]:
     return tuple(cause for cause in causes if cause.stage == stage)
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """The causes that were tested so far, and the one that was shown, if any."""
 
     ruled_out: tuple[Cause, ...] = ()

@@ -1,8 +1,10 @@
 """The gate of a conversion: acceptance of the drafter before and after, on the same prompts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
@@ -21,8 +23,7 @@ BATCH = 40
 MIN_BASELINE_LENGTH = 1.3
 
 
-@dataclass(frozen=True, slots=True)
-class GateRow:
+class GateRow(Struct, frozen=True):
     """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval."""
 
     k: int
@@ -31,8 +32,7 @@ class GateRow:
     ratio: Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran."""
 
     rows: tuple[GateRow, ...]

@@ -1,9 +1,10 @@
 """What an engine is given to run, and what it returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.prompts import Prompt
@@ -11,8 +12,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.progress import OnProgress, Progress
 
 
-@dataclass(frozen=True, slots=True)
-class EngineJob:
+class EngineJob(Struct, frozen=True):
     """A drafter (a folder in vLLM's layout) to run on its target, with prompts and settings.
 
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
@@ -55,8 +55,7 @@ class EngineJob:
             self.on_progress(Progress("measuring", done, len(self.prompts), "prompts"))
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRun:
+class EngineRun(Struct, frozen=True):
     """What an engine did: a result for each prompt with the drafter, and the tokens of plain decoding.
 
     `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` holds
@@ -85,8 +84,7 @@ class EngineRun:
         return sum(result.tokens == plain for result, plain in zip(self.results, self.plain, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
+class LoadResult(Struct, frozen=True):
     """What vLLM's drafter class and loader make of a checkpoint.
 
     `version` is vLLM's release, `unfilled` the parameters that the files do not fill, `resolved` the settings

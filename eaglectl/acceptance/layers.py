@@ -6,8 +6,10 @@ the other; the other half judges by draft-and-verify, so that the best of many b
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio
@@ -27,8 +29,7 @@ MOST_TOKENS = 8192  # of the texts that choose: the states of every boundary are
 FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
 
 
-@dataclass(frozen=True, slots=True)
-class PositionShare:
+class PositionShare(Struct, frozen=True):
     """The share of right first draft tokens at the positions from `start` up to and without `end`."""
 
     start: int
@@ -36,8 +37,7 @@ class PositionShare:
     share: Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSearch:
+class LayerSearch(Struct, frozen=True):
     """What came of the search: `found` are other boundaries that draft better, or None.
 
     The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where

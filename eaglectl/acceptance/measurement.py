@@ -11,10 +11,10 @@ on, where a bootstrap over prompts covers 79 to 80 % at 4 and 91 % at 16 (benchm
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from eaglectl.acceptance.significance import LEVEL, prompts_needed, t_quantile
 from eaglectl.errors import UnreadableError
@@ -34,8 +34,7 @@ NOTHING_DRAFTED = (
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptResult:
+class PromptResult(Struct, frozen=True):
     """One prompt: its set, its drafts, how many drafts had each position accepted, and the new tokens."""
 
     set: str
@@ -44,8 +43,7 @@ class PromptResult:
     tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A value with its 95 % interval."""
 
     value: float
@@ -53,8 +51,7 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """Acceptance over a set of prompts."""
 
     length: Estimate

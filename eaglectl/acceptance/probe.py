@@ -1,8 +1,10 @@
 """The drift probe: other templates, a system prompt, long context, to depth 7."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Measurement, measure
@@ -26,8 +28,7 @@ FILLER = (
 MAX_CONTEXT = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class DriftCondition:
+class DriftCondition(Struct, frozen=True):
     """Acceptance and drift of one kind of prompts, by draft depth.
 
     `state_growth` is the RMS of the fed-back state over that at depth 0. `attention_on_first` and

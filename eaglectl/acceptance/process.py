@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import UnreadableError
@@ -18,8 +19,7 @@ REQUEST, ANSWER = "request.json", "answer.json"
 KEPT_LINES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledEngine:
+class InstalledEngine(Struct, frozen=True):
     """An engine of this environment: its `name` and `title`, what to install, and the module that runs it.
 
     `package` is what Python imports; `environment` keeps a short run short and quiet.

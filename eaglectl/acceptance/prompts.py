@@ -7,10 +7,13 @@ them.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.files import MIB, decoded, read_small_file
 from eaglectl.errors import UsageError
@@ -48,8 +51,7 @@ class Prompt:
     place: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptChoice:
+class PromptChoice(Struct, frozen=True):
     """Prompts, and where they are from: `file` and its SHA-256 (None for the built-in ones).
 
     `total` is their number in the file, `sample` that of the sample that was asked for, made by `seed`.

@@ -1,7 +1,9 @@
 """The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.measurement import (
@@ -26,8 +28,7 @@ from eaglectl.verdicts import CheckVerdict, ReadingOutcome
 MAX_REGRESSION = 0.97
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeReport:
+class SmokeReport(Struct, frozen=True):
     """What one drafter did on one engine.
 
     `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict FAIL,
@@ -71,8 +72,7 @@ class SmokeReport:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SetRatio:
+class SetRatio(Struct, frozen=True):
     """The first drafter's acceptance length over the second's on one set of prompts.
 
     `reason` says why the outcome is not PASS.
@@ -85,8 +85,7 @@ class SetRatio:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterComparison:
+class DrafterComparison(Struct, frozen=True):
     """A second drafter on the same prompts; `ratio` is the first drafter's acceptance length over its own.
 
     `sets` has the ratio on each set of prompts, or on all where they are of one. Each must reach

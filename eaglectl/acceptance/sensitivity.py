@@ -5,11 +5,12 @@ Those that win are then run by draft-and-verify.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.acceptance.candidates import Candidate, candidates
 from eaglectl.acceptance.job import EngineJob
@@ -39,8 +40,7 @@ FALL, FALL_ERRORS = 0.8, 6.0
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """Another way to read the file: the option for it, its acceptance, and the ratio to the stated way.
 
     `p_value` is that of drafting better by chance, corrected for the number of readings. `prompts_needed`:
@@ -63,8 +63,7 @@ class Variant:
         return self.outcome == ReadingOutcome.BETTER
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(Struct, frozen=True):
     """Every reading that was tried, and what limits the result.
 
     `fall` is where acceptance falls; `left_out` of `starts` drafts begin past the drafter's positions.
@@ -159,8 +158,7 @@ def _model(stage: Stage, candidate: Candidate) -> "DraftModel | None":
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Drafts:
+class _Drafts(Struct, frozen=True):
     """What one reading drafted at every start of every text: leading matches, and results by rounds."""
 
     matches: tuple[Integers, ...]
@@ -290,8 +288,7 @@ class _FirstPass:
         return min(filter(None, falls), key=lambda fall: fall.above / fall.below, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Fall:
+class Fall(Struct, frozen=True):
     """A position, and the shares of right first draft tokens before it and from it on."""
 
     position: int

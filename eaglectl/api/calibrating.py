@@ -4,9 +4,11 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.api.converting import ConvertOptions, convert, readable_folder
 from eaglectl.api.inputs import check_timeout, open_target
@@ -54,8 +56,7 @@ OF_A_RUN = {
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrateOptions:
+class CalibrateOptions(Struct, frozen=True):
     """Options of `calibrate`.
 
     `prompts` is a file, None the built-in prompts, and `sample` how many of them are drawn by `seed`;
@@ -198,8 +199,7 @@ def collect_stored(
         return pair.statistics(prompts, states, *_collect(states, model, batches, work.add, source))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(Struct, frozen=True):
     """A drafter, `place` its copy that the reference loads, and the folder of its target."""
 
     checkpoint: Checkpoint
@@ -331,8 +331,7 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(Struct, frozen=True):
     """The target's own answers of at most `tokens` tokens, each up to a token of `stop`."""
 
     engine: "TargetEngine"

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target
@@ -39,8 +41,7 @@ from eaglectl.verdicts import FactState
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
 
 
-@dataclass(frozen=True, slots=True)
-class DiffOptions:
+class DiffOptions(Struct, frozen=True):
     """Options of `diff`.
 
     `target` is of both; None: of each the one that it names, if it is here. `headers_only` reads no tensor

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.api.copies import pinned_folder, without_pickles
 from eaglectl.api.inputs import open_target, special_tokens
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
 OnPlan = Callable[[ConversionPlan], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertOptions(ConversionRequest):
+class ConvertOptions(ConversionRequest, frozen=True):
     """What `convert` writes (see ConversionRequest), what is known of the source, and how files are written.
 
     `target` is the target model's folder, config.json or Hub repository; `target_name` is what published
@@ -54,8 +55,7 @@ class ConvertOptions(ConversionRequest):
     gguf: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedSource:
+class OpenedSource(Struct, frozen=True):
     """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
 
     original: PinnedSource

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.smoking import (
@@ -36,8 +38,7 @@ if TYPE_CHECKING:
 LAYOUTS = (*INSTALLED, "llama.cpp")
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnoseOptions:
+class DiagnoseOptions(Struct, frozen=True):
     """Options of `diagnose`.
 
     `engine` is vllm or sglang, with a release as in "vllm==0.32.0" read but not run where it is not the
@@ -108,8 +109,7 @@ def _check(options: DiagnoseOptions) -> None:
         raise UsageError(f"--engine {engine}: vllm, sglang or a server's URL was expected")
 
 
-@dataclass(frozen=True, slots=True)
-class _Looks:
+class _Looks(Struct, frozen=True):
     """What each stage adds to the evidence."""
 
     source: str

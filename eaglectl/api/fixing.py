@@ -6,9 +6,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.api.converting import ConvertOptions, OnPlan, convert
 from eaglectl.api.validating import ValidateOptions, judge_source, validate
@@ -104,8 +106,7 @@ def _layouts(original: Source, engines: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*([own.name] if is_read_alike else []), default.name]))
 
 
-@dataclass
-class _Rewriter:
+class _Rewriter(Struct):
     """Converts a checkpoint, with the options that refusals ask for where they need no other file.
 
     `refusal` is the message of the last conversion that could not be planned.

@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.opening import open_source

@@ -1,7 +1,8 @@
 """What a checkpoint is."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint

@@ -1,8 +1,10 @@
 """A drafter run with either meaning of norm_output, where its files do not state which one it has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.api.measuring import PairMeasurement
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
 PROMPTS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class MeaningComparison:
+class MeaningComparison(Struct, frozen=True):
     """Acceptance with either answer to a question: `row` has the first as before, the second as after."""
 
     question: str

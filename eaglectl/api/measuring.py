@@ -1,8 +1,9 @@
 """Two conversions of one drafter, run on the target with the same prompts."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from eaglectl.api.converting import ConvertOptions, OpenedSource, plan_conversion, write_conversion
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 MAX_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class PairMeasurement:
+class PairMeasurement(Struct, frozen=True):
     """A drafter, the target in `folder` that runs it, the prompts and the device; `max_tokens` per prompt."""
 
     files: OpenedSource

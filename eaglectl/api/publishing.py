@@ -1,9 +1,11 @@
 """`upload` and `verify`: publish a drafter, and compare a download with what was published."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.api.inputs import open_target
 from eaglectl.api.release import (
@@ -50,8 +52,7 @@ from eaglectl.validation.policy_file import read_policy
 from eaglectl.verdicts import UploadOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class UploadOptions:
+class UploadOptions(Struct, frozen=True):
     """Options of `upload`.
 
     `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
@@ -73,8 +74,7 @@ class UploadOptions:
     card: CardAnswers = field(default_factory=CardAnswers)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
+class VerifyOptions(Struct, frozen=True):
     """Options of `verify`: who must have signed, what must be there, or that model.sig is ignored.
 
     `policy` is a policy or its file; None: nothing is required but what the options say. `against` is the

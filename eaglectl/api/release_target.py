@@ -1,7 +1,9 @@
 """The target that a release is judged with: every one that the files name must fit the drafter."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.api.targets import NONE_NAMED, TargetChoice, base_models, named_choices
 from eaglectl.api.validating import ValidateOptions, judge_source
@@ -16,8 +18,7 @@ RULES = ("EGL701", "EGL702", "EGL706", "EGL708")
 OTHER = "; --target takes another"
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseTarget:
+class ReleaseTarget(Struct, frozen=True):
     """A target in words for the plan; `place` is what --target would take, None where there is none.
 
     `gap` states for the card what was not compared; empty where nothing is left open.

@@ -3,8 +3,9 @@
 import itertools
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import Struct, field
 
 from eaglectl.checkpoint.hub_sharing import shared_repositories
 from eaglectl.errors import EaglectlError
@@ -18,8 +19,7 @@ T = TypeVar("T")
 CRASH = 70
 
 
-@dataclass(slots=True)
-class SeveralResults(Generic[T]):
+class SeveralResults(Struct, Generic[T]):
     """The result for each source, in their order; `crashes` are the tracebacks of faults of eaglectl."""
 
     reports: list[T] = field(default_factory=list)

@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.api.converting import ConvertOptions, convert
 from eaglectl.api.inputs import check_timeout, open_target
@@ -36,8 +38,7 @@ ENGINES = (*INSTALLED, "reference")
 SERVERS = ("http://", "https://")
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeOptions:
+class SmokeOptions(Struct, frozen=True):
     """Options of `smoke`.
 
     `engine` is auto, vllm, sglang, reference, or the URL of a running server. `k` is the number of draft

@@ -4,9 +4,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.api.inputs import known_target, target_source
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
@@ -32,8 +34,7 @@ MAX_CARD = 4 * MIB
 NONE_NAMED = f"none is named: looked at {', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
 
 
-@dataclass(frozen=True, slots=True)
-class TargetChoice:
+class TargetChoice(Struct, frozen=True):
     """The target that a command takes.
 
     `text` is what --target would be given, `place` what is opened: the same, or a folder of the Hub client's

@@ -3,9 +3,11 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.api.calibrating import GATE_SHARE, CalibrateOptions, collect_statistics, split_prompts
 from eaglectl.api.converting import (
@@ -45,8 +47,7 @@ FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradeOptions:
+class UpgradeOptions(Struct, frozen=True):
     """How EAGLE-3 becomes 3.1.
 
     `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts.
@@ -143,8 +144,7 @@ def _check_without_gate(options: UpgradeOptions) -> None:
         raise UsageError(f"{why}, and --calibration has its prompts already; leave --prompts out")
 
 
-@dataclass(frozen=True, slots=True)
-class _Upgrade:
+class _Upgrade(Struct, frozen=True):
     """An upgrade of a source whose headers were read once, for calibration, gate and output alike."""
 
     files: OpenedSource

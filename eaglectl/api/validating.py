@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target, target_source
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateOptions:
+class ValidateOptions(Struct, frozen=True):
     """Options of `validate`.
 
     `engines` are requirements such as "vllm>=0.22"; where there are none, the policy's count. `select` and

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import PULL, Header, StoredTensor, header_length, parse_header, parse_json
 from eaglectl.checkpoint.layout import (
@@ -28,8 +29,7 @@ FIRST_READ = 100_000
 METADATA, ENTRY = 1_000, 200
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """Config, tensor table and file list of one checkpoint.
 
     `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do

@@ -8,8 +8,9 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.opcodes import (
     MAX_BYTES,
@@ -55,8 +56,7 @@ MAX_AXES = 16
 MAX_ELEMENTS = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """A block of a tensor, saved in bytes [start, stop) of a file; `offsets` and `shape` place it."""
 
     file: str
@@ -66,8 +66,7 @@ class Chunk:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DistributedTensor:
+class DistributedTensor(Struct, frozen=True):
     """A tensor of the table; its chunks are inside it and hold as many elements as it has."""
 
     name: str

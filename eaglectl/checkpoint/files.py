@@ -5,9 +5,10 @@ Pipes and devices may never end.
 
 import os
 import stat
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+
+from msgspec import Struct
 
 from eaglectl.errors import EaglectlError, UnreadableError
 
@@ -23,8 +24,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """What tells one state of a file from another; times are in nanoseconds."""
 
     device: int

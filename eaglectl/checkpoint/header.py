@@ -6,9 +6,10 @@ Format: https://github.com/huggingface/safetensors#format (8 bytes of little-end
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isinf
 from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.topics import HEADER, POINTER
 from eaglectl.errors import UnreadableError
@@ -28,8 +29,7 @@ DTYPE_BITS: Mapping[str, int] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A tensor as stored in a file: `start` and `stop` are byte offsets in that file."""
 
     name: str
@@ -50,8 +50,7 @@ class StoredTensor:
         return self.nbytes // self.shape[0] if self.shape and self.shape[0] else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """A parsed header: its tensors in file order, and its metadata."""
 
     tensors: tuple[StoredTensor, ...]

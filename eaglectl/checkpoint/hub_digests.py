@@ -3,8 +3,9 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from io import BufferedReader
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.hub_errors import HubRequest
 from eaglectl.errors import UnreadableError
@@ -14,8 +15,7 @@ BLOCK = 1 << 18
 SHA1_DIGITS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDigests:
+class ListedDigests(Struct, frozen=True):
     """What a Hub lists of files at one commit: `sha256` of those in LFS, `git_ids` of the others."""
 
     sha256: Mapping[str, str]

@@ -3,8 +3,9 @@
 No text of a server is repeated: a response may echo the token that it was sent.
 """
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 
@@ -12,8 +13,7 @@ LOGIN = "run `hf auth login`"
 ACCOUNT = "`hf auth whoami` says whose token is used"
 
 
-@dataclass(frozen=True, slots=True)
-class HubRequest:
+class HubRequest(Struct, frozen=True):
     """A request to the Hub: `text` is the SOURCE as given, `file` the requested file, if any."""
 
     text: str

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.hub_digests import ListedDigests
@@ -21,8 +22,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_BESIDE = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryListing:
+class RepositoryListing(Struct, frozen=True):
     """The files of a repository at one commit: their sizes and digests.
 
     `below`: sizes of files in subfolders, which are no part of a checkpoint.

@@ -12,13 +12,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from threading import Lock
 from traceback import walk_tb
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from eaglectl.progress import notify
 
@@ -39,8 +40,7 @@ LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 MARK = "_is_under_policy_of_eaglectl"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """How often a request is sent, and the waits between, in seconds.
 
     `silent_attempts` is for servers without any answer. A wait doubles up to `longest_wait`, is shortened by

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 # a drafter's pickle has some KB; a list of a million token ids, or a table of thousands of shards, some MB.
 # Together these keep the values of any pickle under 100 MB
 MAX_BYTES = 4 << 20
@@ -40,8 +42,7 @@ class ForeignNameError(PickleError):
         super().__init__(f"it asks for {self.named}")
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """A class or a function that a pickle names; it is never imported."""
 
     module: str
@@ -96,8 +97,7 @@ class Persistent(Container):
 Value: TypeAlias = bool | int | float | str | bytes | Named | Container | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The value of a pickle, the offset just past it, and its references to outside in their order."""
 
     value: Value

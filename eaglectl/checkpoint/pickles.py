@@ -8,9 +8,12 @@ bytes.
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
 from eaglectl.checkpoint.header import LFS_POINTER, PULL, StoredTensor
@@ -57,8 +60,7 @@ DTYPES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PickledTable:
+class PickledTable(Struct, frozen=True):
     """The tensors of pickled weights by name, and `scattered`: those whose bytes cannot be read at one place.
 
     `metadata` are marks of the producer in the names.

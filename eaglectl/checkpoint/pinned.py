@@ -4,13 +4,14 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.source import FolderSource, check_whole, read_open
 from eaglectl.errors import UnreadableError
 
 
-@dataclass(slots=True)
-class PinnedFile:
+class PinnedFile(Struct):
     """An open file, and its stamp when it was opened."""
 
     path: Path

@@ -6,8 +6,9 @@ A redirect to another host is followed without the token: the session's client d
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_session import TransferError, failure_of, hub_calls, transport_of
@@ -17,8 +18,7 @@ from eaglectl.errors import UnreadableError
 PATIENCE, SLOWEST = 30.0, 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A response: its status, its headers, and as much of its body as was requested."""
 
     status: int

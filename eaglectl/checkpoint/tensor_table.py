@@ -5,8 +5,9 @@ Layout: torch/_utils.py (_rebuild functions) and torch/serialization.py (persist
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeGuard
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.distributed import ITEM_BYTES, MAX_AXES, MAX_ELEMENTS
 from eaglectl.checkpoint.opcodes import (
@@ -72,8 +73,7 @@ class UnfitTensorError(ValueError):
         self.name = name
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """A storage by its key: the dtype of its class, bytes of an element, and how many it has."""
 
     key: str
@@ -87,8 +87,7 @@ class Storage:
         return self.item * self.count
 
 
-@dataclass(frozen=True, slots=True)
-class StorageView:
+class StorageView(Struct, frozen=True):
     """A tensor inside a storage; `offset` and `strides` count elements, as torch does."""
 
     name: str

@@ -7,7 +7,8 @@ several pickles, then the storages, each after its number of elements.
 import io
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.opcodes import MAX_BYTES, List, PickleError, Reading, Value, read_pickle
 from eaglectl.checkpoint.source import Source
@@ -23,8 +24,7 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 ENCRYPTED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TorchFile:
+class TorchFile(Struct, frozen=True):
     """The value that was saved, and the bytes [start, stop) of the file that keep each storage."""
 
     value: Value

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.digests import RangeDigests
 from eaglectl.checkpoint.renaming import exchange, rename_new
@@ -26,8 +27,7 @@ OLD = ".old"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """Bytes [start, stop) of a local file; `descriptor` is the open file, where there is one."""
 
     path: Path
@@ -51,8 +51,7 @@ CHECKPOINT_FILES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FolderKind:
+class FolderKind(Struct, frozen=True):
     """A kind of folder that --force may replace: every file has a name of `files`, and `needed` is there."""
 
     name: str

@@ -1,12 +1,12 @@
 """`eaglectl validate --fix`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from eaglectl.cli.options import print_json
 from eaglectl.errors import UsageError
@@ -34,8 +34,7 @@ Out = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="--fix: replace an existing checkpoint folder at OUT.")]
 
 
-@dataclass(frozen=True, slots=True)
-class FixRequest:
+class FixRequest(Struct, frozen=True):
     """The options of --fix."""
 
     is_on: bool

@@ -1,12 +1,12 @@
 """`eaglectl validate`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from eaglectl.cli.fixing import Fix, FixRequest, Force, Out, fix_one
 from eaglectl.cli.options import EXIT_CODES, AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target

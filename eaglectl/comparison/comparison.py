@@ -1,8 +1,9 @@
 """A comparison as a value: facts, tensors and spelling of two drafters, A and B."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter, Target
@@ -11,8 +12,7 @@ from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """A or B: the source as given, its headers, its drafter, its config without nesting, and the target
     that it was read with.
     """
@@ -24,8 +24,7 @@ class Side:
     target: Target
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """A property of the drafters, in A and in B; `why` explains a state that the values do not show."""
 
     name: str
@@ -35,8 +34,7 @@ class Fact:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSide:
+class TensorSide(Struct, frozen=True):
     """A canonical tensor of A or B.
 
     `origin` are the names of the stored tensors that it is made of; `sha256` None: it was not read.
@@ -48,8 +46,7 @@ class TensorSide:
     sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """How far two tensors of one shape are apart.
 
     `max_abs` and `relative_rms` (the RMS of A - B over the RMS of A) are over finite numbers, and None for
@@ -63,8 +60,7 @@ class Numbers:
     not_finite: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPair:
+class TensorPair(Struct, frozen=True):
     """A canonical tensor in A and in B. ZEROS: a bias on one side only that adds nothing."""
 
     name: str
@@ -80,8 +76,7 @@ class TensorPair:
         return self.state not in SAME
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(Struct, frozen=True):
     """A config key that differs; None where it is absent or null, which mean the same."""
 
     key: str
@@ -89,8 +84,7 @@ class KeyPair:
     b: Any
 
 
-@dataclass(frozen=True, slots=True)
-class NamePair:
+class NamePair(Struct, frozen=True):
     """A canonical tensor whose names in the files differ."""
 
     name: str
@@ -98,8 +92,7 @@ class NamePair:
     b: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(Struct, frozen=True):
     """Another difference in how the files are written, in words."""
 
     about: str
@@ -107,8 +100,7 @@ class Remark:
     b: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
+class Spelling(Struct, frozen=True):
     """How the files of A and B differ; none of it makes them different drafters."""
 
     remarks: tuple[Remark, ...]
@@ -121,8 +113,7 @@ class Spelling:
         return bool(self.remarks or self.names or self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The result of `diff`. `has_values`: whether tensor data was compared."""
 
     a: Side

@@ -56,7 +56,7 @@ def _carried_facts(drafter: Drafter) -> dict[str, Any]:
 
 
 def _dimensions(a: Drafter, b: Drafter) -> Iterator[Fact]:
-    for name in Dimensions.__dataclass_fields__:
+    for name in Dimensions.__struct_fields__:
         size_a, size_b = getattr(a.dims, name), getattr(b.dims, name)
         if size_a or size_b:
             yield stated_fact(name, size_a or None, size_b or None)

@@ -1,8 +1,10 @@
 """The tensors of two drafters by canonical name, each pair compared by shape, dtype and data."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.comparison.comparison import Side, TensorPair, TensorSide
@@ -20,16 +22,14 @@ MAPS = ("d2t", "t2d")  # compared as the tokens that they mean
 HEAD = "lm_head.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDigests:
+class KnownDigests(Struct, frozen=True):
     """SHA-256 of whole files of each side that are known without reading; equal files need not be read."""
 
     a: Mapping[str, str]
     b: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderPair:
+class HeaderPair(Struct, frozen=True):
     """A pair compared by headers, and its tensors; both None where their data need not be read."""
 
     pair: TensorPair

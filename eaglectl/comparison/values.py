@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.comparison.comparison import Numbers
@@ -19,8 +19,7 @@ BLOCK = 4 << 20
 NUMBER_BLOCK = 256 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class DigestPair:
+class DigestPair(Struct, frozen=True):
     """SHA-256 of the data of each side."""
 
     a: str

@@ -1,7 +1,8 @@
 """The draft vocabularies of two drafters as target tokens, from offsets or absolute ids, in any order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
 from eaglectl.comparison.comparison import Fact, Remark, Side
@@ -15,8 +16,7 @@ NAME = "draft_tokens"
 NO_MAPS = (None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class VocabularyReading:
+class VocabularyReading(Struct, frozen=True):
     """What d2t and t2d of one side may mean, as lists of target tokens.
 
     There is one list where the meaning is known, and none where the maps are broken. `how` explains that.
@@ -34,8 +34,7 @@ class VocabularyReading:
         return self.lists[0] if len(self.lists) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRows:
+class SharedRows(Struct, frozen=True):
     """Rows of lm_head in A and in B that are of the same tokens, in one order."""
 
     a: Sequence[int]

@@ -1,12 +1,12 @@
 """The steps that change elements: float64 arithmetic, casts, and joining an absorbed kv_b_proj."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor, cut

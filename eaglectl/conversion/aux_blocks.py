@@ -1,10 +1,10 @@
 """The blocks of fc, one per aux layer, in the order in which engines pass the states."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
+from msgspec.structs import replace
 
 from eaglectl.conversion.arithmetic import Array
 from eaglectl.conversion.plan import TransformedDrafter

@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
@@ -28,16 +28,14 @@ WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
 ENDS, PIECE = 1 << 16, 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Matrices:
+class Matrices(Struct, frozen=True):
     """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden]."""
 
     gram: Array
     cross: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
 
     `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma`

@@ -1,7 +1,8 @@
 """What a conversion leaves behind: dropped tensors, biases of zeros, unused tensors, side files."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import LeftBehind, Step

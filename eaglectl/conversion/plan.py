@@ -1,9 +1,11 @@
 """A conversion as a value: the origin of every tensor, every changed key, and what is left behind."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
@@ -12,16 +14,14 @@ from eaglectl.formats.doubts import doubt_entries
 from eaglectl.formats.format import CheckpointSummary
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedBytes:
+class GeneratedBytes(Struct, frozen=True):
     """A small tensor made while planning (d2t, t2d): its bytes, and how they were made."""
 
     data: bytes
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class DtypeCast:
+class DtypeCast(Struct, frozen=True):
     """A float tensor cast from the stored dtype `before`, on request."""
 
     segments: tuple[Segment, ...]
@@ -31,8 +31,7 @@ class DtypeCast:
 StepOrigin = tuple[Segment, ...] | GeneratedBytes | Absorbed | Computed | DtypeCast
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One tensor of the output, the origin of its bytes and the names of the stored tensors it is made of.
 
     `is_whole`: it is exactly one stored tensor.
@@ -96,16 +95,14 @@ def _steps(computed: Computed) -> Iterator[str]:
     yield computed.how
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBehind:
+class LeftBehind(Struct, frozen=True):
     """A tensor or file of the source that the output does not have, and why."""
 
     name: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChange:
+class KeyChange(Struct, frozen=True):
     """A config key ("object.key" inside an object) whose value changes; None where the key is absent."""
 
     key: str
@@ -113,8 +110,7 @@ class KeyChange:
     after: Any
 
 
-@dataclass(frozen=True, slots=True)
-class TransformedDrafter:
+class TransformedDrafter(Struct, frozen=True):
     """A drafter after one transformation, with notes for the reader and entries for eaglectl.json."""
 
     drafter: Drafter
@@ -122,8 +118,7 @@ class TransformedDrafter:
     record: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionPlan:
+class ConversionPlan(Struct, frozen=True):
     """What `convert` writes.
 
     `record` goes into eaglectl.json: how the version changed, and what a gate measured.

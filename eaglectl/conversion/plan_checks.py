@@ -1,7 +1,8 @@
 """Checks of a plan: nothing is open or broken, the layout expresses the drafter, and reads back the same."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor

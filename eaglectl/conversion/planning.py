@@ -1,8 +1,9 @@
 """Making a plan: transformations of the drafter in order, then names, config, and what is left behind."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.attention import rewritten_attention, without_solved_problems

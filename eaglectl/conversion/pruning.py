@@ -4,9 +4,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.conversion.request import Pruning
@@ -19,8 +21,7 @@ SMALL_SHARE = 0.9  # of the counts; a drafter stops at every token that it has n
 FORMS = 'a JSON object {"id": count}, a JSON array with a count for every id, or a line "id count" for each'
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """How often each token was counted, the sum of all counts, and the file's name and digest."""
 
     by_token: Mapping[int, int]
@@ -33,8 +34,7 @@ class Counts:
         return sum(self.by_token.get(token, 0) for token in tokens) / self.total
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedDrafter:
+class PrunedDrafter(Struct, frozen=True):
     """The drafter with fewer draft tokens, their vocabulary, notes, and entries for eaglectl.json."""
 
     drafter: Drafter

@@ -1,9 +1,9 @@
 """An MLA drafter's q_proj as q_a_proj, a norm and q_b_proj, which engines can load (formats.md, 9)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate

@@ -5,8 +5,10 @@ what the names state; the sensitivity probe runs the drafter with the same moves
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import permutations
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.query_lora import unquantised_weight
@@ -18,8 +20,7 @@ MOST_ORDERED_STATES = 4  # all orders of more aux states are too many to try
 MOST_ROTATED_HEADS = 8  # of more heads, only rotations by powers of two are tried
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A way in which tensors may be stored, as `--fix-reading KEY=VALUE` names it, and what it means."""
 
     key: str
@@ -32,8 +33,7 @@ class Reading:
         return f"{self.key}={self.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """A tensor of the repaired drafter, made of the stored `source`.
 
     `rows` are the rows of `source` in their new order; `blocks` is the new order of as many equal blocks of
@@ -108,8 +108,7 @@ def _moved(drafter: Drafter, move: Move) -> Tensor:
     return replace(tensor, name=move.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(Struct, frozen=True):
     """A key: its title, its values for a drafter (none where shapes forbid it), and the moves of a value.
 
     `count`: the value is any order of that many numbers, of which `values` are those that are tried.

@@ -1,9 +1,11 @@
 """What a conversion is asked to write, as values."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from eaglectl.formats.catalogue import default_format
 
@@ -16,8 +18,7 @@ DEFAULT_LAYOUT = default_format().name
 FC_NORM_MODES = ("refit", "calibrated", "ones", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
+class Pruning(Struct, frozen=True):
     """A draft vocabulary reduced to `size` tokens by the counts in a file; token ids in `kept` stay."""
 
     size: int
@@ -25,7 +26,7 @@ class Pruning:
     kept: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class UpgradeRecipe:
     """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
 
@@ -41,11 +42,16 @@ class UpgradeRecipe:
     statistics: "Statistics | None" = None
     is_start: bool = False
     dtype: str | None = None
-    refits: "dict[bytes, tuple[Array, float]]" = field(default_factory=dict, compare=False, repr=False)
+    refits: "dict[bytes, tuple[Array, float]]" = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def with_dtype(self, dtype: str | None) -> "UpgradeRecipe":
+        """The same upgrade, written in another dtype."""
+        return dataclasses.replace(self, dtype=dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionRequest:
+class ConversionRequest(Struct, frozen=True):
     """What to write: the layout, the EAGLE version (None: unchanged) and the changes on the way.
 
     `engines` are the engine requirements the output is checked against, `drop` the tensors that may be left

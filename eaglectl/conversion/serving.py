@@ -1,6 +1,6 @@
 """What engines do with the output of a plan, before it is written."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.drafter.tensors import Tensor

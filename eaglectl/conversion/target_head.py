@@ -1,7 +1,9 @@
 """The target's lm_head as a drafter's own, for a drafter that shares the target's."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.target_files import text_part
@@ -14,8 +16,7 @@ from eaglectl.errors import RefusedError, UsageError
 NAME = "lm_head.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class TargetHead:
+class TargetHead(Struct, frozen=True):
     """The target's output matrix [vocab, hidden]; `read` returns rows [start, stop) as float64."""
 
     name: str

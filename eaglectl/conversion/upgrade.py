@@ -5,12 +5,12 @@ EAGLE-3's acceptance; only training with the two norms improves on that.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from math import sqrt
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
@@ -51,7 +51,7 @@ def at_version(checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequ
     if request.version in (None, drafter.version):
         return TransformedDrafter(drafter)
     if request.version == "3.1":
-        recipe = replace(request.recipe or UpgradeRecipe(), dtype=request.dtype)
+        recipe = (request.recipe or UpgradeRecipe()).with_dtype(request.dtype)
         return upgrade(checkpoint, drafter, recipe)
     return downgrade(checkpoint, drafter)
 

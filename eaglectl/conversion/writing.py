@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
@@ -30,8 +32,7 @@ CAST_BLOCK = 8 << 20  # bytes
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(Struct, frozen=True):
     """Where and how a plan is written; `max_shard_size` is in bytes of tensor data."""
 
     out: Path
@@ -40,8 +41,7 @@ class WriteOptions:
     max_shard_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _LocalFile:
+class _LocalFile(Struct, frozen=True):
     """A weight file of the source on this machine, and its descriptor where the source keeps it open."""
 
     file: str
@@ -61,8 +61,7 @@ class _LocalFile:
         return Copy(self.path, start, stop, self.descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
+class _Shard(Struct, frozen=True):
     """A weight file of the output: its steps, its size, and its header or the local file it is a copy of."""
 
     name: str

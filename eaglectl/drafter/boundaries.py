@@ -6,14 +6,14 @@ at the edges.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Convention = Literal["boundary", "output"]
 
 
-@dataclass(frozen=True, slots=True)
-class AuxLayers:
+class AuxLayers(Struct, frozen=True):
     """What is known of a drafter's aux layers.
 
     `boundaries` is None where it cannot be known without the target's depth (`is_default`) or without

@@ -3,8 +3,9 @@
 import ast
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -15,8 +16,7 @@ DEPTHS = range(7, 257)  # depths of targets, to compare expressions over
 DEEPEST = 4096  # no target has more layers; ids in a config may be of any size
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultLayers:
+class DefaultLayers(Struct, frozen=True):
     """Boundaries of a target of any depth; `text` is a tuple of terms in n of whole numbers, +, - and //.
 
     Raises ValueError where the text is nothing of that kind.

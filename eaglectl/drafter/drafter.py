@@ -1,10 +1,12 @@
 """The canonical drafter: what a checkpoint is, independent of who wrote it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, isfinite, log
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.tensors import Dimensions, Tensor
@@ -47,8 +49,7 @@ def bias_feature(name: str) -> Feature | None:
     return Feature.OUTPUT_BIAS if "o_proj" in name else Feature.ATTENTION_BIAS
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Something a reader of the checkpoint should know.
 
     A question needs an answer that only the user has before a conversion; a problem forbids one. `topic`
@@ -74,8 +75,7 @@ class Note:
         return self.text.partition(". `eaglectl ")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Norms:
+class Norms(Struct, frozen=True):
     """The switches in which EAGLE-3 variants differ (formats.md, section 1); None: the user must decide."""
 
     fc_norm: bool
@@ -99,8 +99,7 @@ class Norms:
         return "3"
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Struct, frozen=True):
     """Rotary embedding: base, scaling as transformers spells it (None: plain), and the pairing of dimensions.
 
     `has_mla_factors`: whether an MLA drafter was trained with the factors that engines take from the scaling.
@@ -150,8 +149,7 @@ def _mscale(factor: float, share: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
 
     `rope` is its own rotary embedding, where a drafter could have that. `origin` states how it was found,
@@ -168,8 +166,7 @@ class Target:
     rope: Rope | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Drafter:
+class Drafter(Struct, frozen=True):
     """One drafter. `settings` are values that every layout states, `carried` all other config keys."""
 
     producer: str

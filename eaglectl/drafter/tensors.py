@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 LAYER = re.compile(r"layers\.(0|[1-9][0-9]*)\.(.+)")
 NORM = re.compile(r"fc_norm\.(0|[1-9][0-9]*)\.weight")
@@ -57,8 +59,7 @@ QUANTISED = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Bytes [start, stop) of one stored tensor's data."""
 
     stored: str
@@ -66,16 +67,14 @@ class Segment:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Absorbed:
+class Absorbed(Struct, frozen=True):
     """`kv_b_proj` kept as SGLang's runtime halves: w_kc [heads, nope, rank] and w_vc [heads, rank, value]."""
 
     w_kc: str
     w_vc: str
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(Struct, frozen=True):
     """A tensor made by arithmetic: `make` computes it from float64 sources, `how` names the step.
 
     `by_rows`: each row of the result comes from the same row of every source, so blocks of rows can be made
@@ -88,8 +87,7 @@ class Computed:
     by_rows: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """A canonical tensor and the origin of its bytes: segments in order, an absorbed pair, or arithmetic."""
 
     name: str
@@ -171,8 +169,7 @@ def _rows_of(segment: Segment, size: int) -> Iterator[Segment]:
         yield Segment(segment.stored, start, start + size)
 
 
-@dataclass(frozen=True, slots=True)
-class Dimensions:
+class Dimensions(Struct, frozen=True):
     """Every number that shapes are made of; the MLA ones are 0 for other attention, and the other way round.
 
     An MLA drafter whose query has no LoRA (q_proj in place of q_a_proj and q_b_proj) has a q_lora_rank of 0.

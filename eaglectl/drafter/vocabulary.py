@@ -5,11 +5,11 @@ SafeAILab).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from eaglectl.errors import RefusedError, UsageError
 
@@ -22,8 +22,7 @@ BOTH_FIT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DraftVocabulary:
+class DraftVocabulary(Struct, frozen=True):
     """Target token of each draft token, [draft_vocab] int64, and how that was found out."""
 
     targets: Ids
@@ -50,8 +49,7 @@ class DraftVocabulary:
         return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A fault of d2t or t2d: the name of the rule that reports it, and a message."""
 
     topic: str

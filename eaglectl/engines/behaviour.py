@@ -5,11 +5,12 @@ entries override earlier ones key by key, and null removes a key (RFC 7396).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
+
+from msgspec import Struct
 
 from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.data import check_evidence, folder, read
@@ -20,8 +21,7 @@ Value = TypeVar("Value", covariant=True)
 ADDS_ONE = ("never", "always", "first id is 1", "no id is n")
 
 
-@dataclass(frozen=True, slots=True)
-class ByTarget(Generic[Value]):
+class ByTarget(Struct, Generic[Value], frozen=True):
     """A value for targets whose model_type fits one of the patterns; no patterns fit all."""
 
     targets: tuple[str, ...]
@@ -32,8 +32,7 @@ class ByTarget(Generic[Value]):
         return not self.targets or any(fnmatchcase(model_type.lower(), pattern) for pattern in self.targets)
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """How one runner of a release finds the layers to capture.
 
     `id_places` are paths in config.json, in the order in which they are looked up; `adds_one` is whether ids
@@ -54,8 +53,7 @@ class Runner:
     adds_one_by_target: str = "+1 by target"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """Where a switch is read.
 
     The first path that states it decides, or with `any_of` one that states true.
@@ -65,8 +63,7 @@ class Flag:
     any_of: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AuxCount:
+class AuxCount(Struct, frozen=True):
     """The number of aux states that fc is built for.
 
     A number or a list's length at the first path that states it.
@@ -76,8 +73,7 @@ class AuxCount:
     otherwise: int
 
 
-@dataclass(frozen=True, slots=True)
-class Behaviour:
+class Behaviour(Struct, frozen=True):
     """What a release does with a config and with tensor names; classes are llama, mla and qwen3.
 
     `prefixes` are those that a class's loader removes, but not from names that begin with a part of

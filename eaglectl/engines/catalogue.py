@@ -4,10 +4,11 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
+class EngineRequest(Struct, frozen=True):
     """One engine and the releases requested, newest last."""
 
     engine: str

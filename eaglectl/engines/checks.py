@@ -1,8 +1,9 @@
 """What a scan of an engine's sources is held to: checks of facts, and statements on behaviour."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.behaviour import Behaviour
@@ -21,8 +22,7 @@ ID_PLACES = (IDS, f"eagle_config.{IDS}", "target_layer_ids", "eagle_config.layer
 OTHER_METHODS = ("dflash_config.", "dspark_")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A statement on which the data and the sources do not agree.
 
     `expected` by the data, `found` in the sources.
@@ -33,8 +33,7 @@ class Difference:
     found: object
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPlan:
+class ScanPlan(Struct, frozen=True):
     """What is looked for in an engine's sources, and how it is held to the engine's data.
 
     `parts` make the scan, with digests of the functions `watched`. `checks` say by fact id whether a fact

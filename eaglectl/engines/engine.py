@@ -1,9 +1,10 @@
 """An engine whose releases are followed: what each of its releases does with a checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.engines.behaviour import Behaviour, behaviour, releases, stated
 from eaglectl.engines.data import load
@@ -14,8 +15,7 @@ from eaglectl.engines.view import View
 from eaglectl.verdicts import ServedAs
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True, dict=True):
     """One checkpoint in one release; `captured` has the layers for each runner that the release may take."""
 
     view: View
@@ -73,8 +73,7 @@ class Case:
 Condition = Callable[[Case], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained."""
 
     engine: str
@@ -83,8 +82,7 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages."""
 
     name: str

@@ -6,8 +6,9 @@ What is looked for in each engine is in vllm_sources.py and sglang_sources.py.
 import ast
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.engines.wheels import Sources, called, functions, strings, text_of
 
@@ -36,8 +37,7 @@ KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """Functions that decide what a drafter does: a file's classes or functions, all of them without names.
 
     `concerns` has the kinds of drafters (llama, mla, qwen3) and the facts whose recorded cases are to be run

@@ -1,10 +1,11 @@
 """Facts of an engine's data file: for which releases and drafters they hold, and what then happens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from eaglectl.engines.data import check_evidence, folder, read
 from eaglectl.engines.releases import is_within
@@ -14,8 +15,7 @@ from eaglectl.verdicts import ServedAs
 Evidence = Literal["run", "read"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """One fact of an engine: in `releases` (PEP 508, empty for all), for drafters of `classes`, this happens.
 
     `message` has places for a checkpoint's values; `summary`, `why` and `fix` are the rule's documentation.
@@ -45,8 +45,7 @@ class Fact:
         return "run" if release in self.run_in else "read"
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedFact:
+class AppliedFact(Struct, frozen=True):
     """A fact that holds for one checkpoint in one release.
 
     `text` is its message with that checkpoint's values.

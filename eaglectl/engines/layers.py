@@ -4,8 +4,9 @@ Where it finds ids, what they mean to it, its default without them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.drafter.boundaries import AuxLayers, to_boundaries
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
@@ -17,8 +18,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 PLACES = {IDS: "top level", f"eagle_config.{IDS}": "eagle_config"}
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedLayers:
+class CapturedLayers(Struct, frozen=True):
     """The aux layers that one runner of an engine captures.
 
     `ids` is None where none are found, and `default` is then what it takes; `boundaries` is None where the

@@ -5,9 +5,10 @@ Nothing is imported from the sources.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines import sglang_checks, vllm_checks
@@ -25,8 +26,7 @@ MAX_SCAN = 256 * MIB
 PLANS: Mapping[str, ScanPlan] = {plan.engine.name: plan for plan in (vllm_checks.PLAN, sglang_checks.PLAN)}
 
 
-@dataclass(frozen=True, slots=True)
-class Rerun:
+class Rerun(Struct, frozen=True):
     """Recorded cases that the sources call for again.
 
     The cases were run with `release`; `functions` (file and name) are others than they were then. `concerns`
@@ -38,8 +38,7 @@ class Rerun:
     concerns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """The sources of one release, what they were compared with, and what came of it.
 
     `entry` is the one to add to the engine's data file, None where the release is known already; `undecided`

@@ -1,9 +1,10 @@
 """A checkpoint as an engine reads it: which keys its classes get, and what they take from them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
@@ -12,8 +13,7 @@ from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
 
     `flat` is the config after vLLM's speculators reader, where that applies; `target` is the target's config,

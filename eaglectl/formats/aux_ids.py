@@ -1,8 +1,9 @@
 """Layer ids as boundaries: by the user's answer, the numbers themselves or the producer; else a question."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import get_args
+
+from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import (
     AuxLayers,

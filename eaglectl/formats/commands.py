@@ -4,9 +4,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers

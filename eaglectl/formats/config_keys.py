@@ -1,8 +1,9 @@
 """Reading a config key by key: every spelling of a value, which of them was used, and what was not read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from eaglectl.drafter.drafter import Note
 from eaglectl.errors import RefusedError
@@ -58,8 +59,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(slots=True)
-class Keys:
+class Keys(Struct):
     """A config being read; `take` records what was read so that the rest can be carried over.
 
     `own` is the producer's own place of a canonical key.

@@ -1,8 +1,9 @@
 """Doubts about a producer's files, and how they stay with a drafter through conversions: in eaglectl.json."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.drafter.drafter import Note

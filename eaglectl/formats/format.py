@@ -1,8 +1,9 @@
 """The declaration of a producer: marks, spellings, conventions, doubts, and what its layout expresses."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
@@ -16,8 +17,7 @@ TOP_IDS = "eagle_aux_hidden_state_layer_ids"
 NESTED_IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """The user's answers to what a file leaves open: aux layers, convention, facts about the trainer."""
 
     aux_layers: tuple[int, ...] | None = None
@@ -25,8 +25,7 @@ class Answers:
     semantics: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSummary:
+class CheckpointSummary(Struct, frozen=True):
     """A checkpoint without tensor data: what recognition and doubts are decided by."""
 
     config: Mapping[str, Any]
@@ -49,8 +48,7 @@ class CheckpointSummary:
         return value if isinstance(value, Mapping) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class IdsPlace:
+class IdsPlace(Struct, frozen=True):
     """A config key that holds layer ids ("key" or "object.key"), and what an id means there.
 
     "sglang": by SGLang's rule for the target. `is_certain`: the numbers are never doubted; `certain_in`: not
@@ -70,8 +68,7 @@ class IdsPlace:
         return None if self.meaning == "sglang" else self.meaning
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSchema:
+class ConfigSchema(Struct, frozen=True):
     """The JSON Schema of a producer's config.json, beyond the decoder's keys and the layer ids.
 
     `keys` and `eagle_config` name keys of the common tables (config_schema.py); `own` holds the producer's
@@ -87,8 +84,7 @@ class ConfigSchema:
     has_decoder: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RopeLimits:
+class RopeLimits(Struct, frozen=True):
     """The ropes that a layout's own code runs: one base whatever is stated, and some scalings."""
 
     base: float
@@ -98,8 +94,7 @@ class RopeLimits:
 Nest = Callable[[Drafter, dict[str, Any], dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How a producer's files are written; where it keeps layer ids, `Format.ids` states.
 
     `layer` and `prefix` make tensor names; names that begin with one of `unprefixed` have no prefix.
@@ -142,8 +137,7 @@ class Layout:
         return self.nest is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """One producer: how it is recognised, read, and written (`layout`; None: it is only read).
 
     Recognition

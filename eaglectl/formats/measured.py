@@ -1,7 +1,8 @@
 """Sizes measured on tensors and compared with the config; the tensors win, and a difference is noted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.errors import RefusedError
@@ -9,8 +10,7 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.names import Names
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
+class Shapes(Struct, frozen=True):
     """Shapes by canonical name, without packed (quantised) weights."""
 
     of: Mapping[str, tuple[int, ...]]

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.tensors import LAYER, is_known, is_quantised_part
@@ -41,8 +42,7 @@ STRAYS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """Stored names by kind; `plain` and `fused` map canonical (or fused) names to stored tensors."""
 
     plain: Mapping[str, StoredTensor]

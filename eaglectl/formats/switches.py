@@ -1,8 +1,9 @@
 """Switches and settings: what the config says, what the tensors say, and what a missing key means."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Norms

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 import eaglectl
 from eaglectl.checkpoint.layout import PROVENANCE, SIGNATURE
@@ -21,8 +22,7 @@ LOCAL = "urn:eaglectl:no-ci"
 STEPS = ("upgrade", "downgrade", "pruning")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The CI run that publishes: who ran it, its address, and the commit that it ran on."""
 
     builder: str
@@ -128,8 +128,7 @@ def _commit(run: Run) -> list[dict[str, Any]]:
     return [{"uri": run.source, "digest": {"gitCommit": run.commit}}] if run.commit else []
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """What a statement says: digests of the published files, the builder, its version, run and sources."""
 
     files: Mapping[str, str]

@@ -3,8 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.front_matter import MATTER, front_matter
 from eaglectl.checkpoint.hub_names import is_repo_name
@@ -27,8 +29,7 @@ ODD_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class CardAnswers:
+class CardAnswers(Struct, frozen=True):
     """What only the user knows of a card: the licence, the target on the Hub, and a file on the training."""
 
     licence: str | None = None

@@ -2,8 +2,9 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 import eaglectl
 from eaglectl.acceptance.measurement import ENOUGH_PROMPTS
@@ -25,8 +26,7 @@ WORDS = {True: "yes", False: "no", None: "unknown"}
 PAPERS = {"3": ("2503.01840", "EAGLE-3"), "3.1": ("2605.09992", "EAGLE-3.1")}
 
 
-@dataclass(frozen=True, slots=True)
-class CardFacts:
+class CardFacts(Struct, frozen=True):
     """The contents of a card.
 
     `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is

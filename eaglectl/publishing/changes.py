@@ -1,14 +1,14 @@
 """What a commit changes in the drafter of a repository: the comparison of `diff`, by config and headers."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The drafter of the repository (A) and of the folder (B).
 
     `comparison` None: `reason` states why nothing was compared. `weights` are weight files that are new or

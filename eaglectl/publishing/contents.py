@@ -3,8 +3,9 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.hub_cache import is_blob
 from eaglectl.checkpoint.source import FolderSource
@@ -19,8 +20,7 @@ BOOKKEEPING = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FolderContents:
+class FolderContents(Struct, frozen=True):
     """The files below a folder by relative path.
 
     `irregular`: links, pipes, devices and folders that are links, each with what it is. `bookkeeping`: what

@@ -1,7 +1,8 @@
 """What a verification proves, and what it leaves open, in words."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.layout import BOM, PROVENANCE, SIGNATURE
 from eaglectl.verdicts import FileState, SignatureState
@@ -10,8 +11,7 @@ if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A file that speaks for the others, what it proves here, and what it does not."""
 
     name: str

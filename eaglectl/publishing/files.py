@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from msgspec import Struct
+
 from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.layout import NOT_WEIGHTS
 from eaglectl.checkpoint.source import FolderSource, read_open
@@ -36,8 +38,7 @@ class UploadFile:
     is_written: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """A file or folder that is not sent, and why."""
 
     name: str

@@ -1,7 +1,8 @@
 """What `upload` will do: the files it sends, where to, and what the repository has of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import SIGNATURE
@@ -11,8 +12,7 @@ from eaglectl.publishing.files import LeftOut, UploadFile
 from eaglectl.verdicts import FileChange
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """Where to publish: org/name on the Hub, and how.
 
     `is_pull` None: a pull request, or a commit where the call creates the repository. `is_private` None: a
@@ -40,8 +40,7 @@ def _check_ref(option: str, kind: str, name: str) -> None:
         raise UsageError(f"{option} {name}: the name of a {kind} was expected, like v1.0")
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True):
     """A file in the repository: `sha256` for files in LFS, git's sha1 for the others."""
 
     size: int
@@ -62,8 +61,7 @@ class RemoteFile:
         return f"SHA-256 {self.sha256[:12]}... there, {file.sha256[:12]}... here"
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryState:
+class RepositoryState(Struct, frozen=True):
     """A repository when it was read: head of the revision, files, tags, and the heads of pull requests."""
 
     head: str
@@ -73,8 +71,7 @@ class RepositoryState:
     pulls: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class UploadPlan:
+class UploadPlan(Struct, frozen=True):
     """What `upload` will do.
 
     `state` None: the repository does not exist, or (`is_seen` False) could not be read. `proposed` is an open

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 import eaglectl
 from eaglectl.checkpoint.hub import check_token
@@ -28,8 +29,7 @@ OIDC_CLIENT = (1, 19)
 MAX_PULLS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """A commit on the Hub; `pull` is the ref of its pull request."""
 
     oid: str

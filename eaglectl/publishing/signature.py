@@ -6,10 +6,12 @@ Files are hashed by eaglectl alone; the package verifies who signed a list of di
 import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.errors import UnreadableError, UsageError
@@ -22,8 +24,7 @@ PAYLOAD, STATEMENT = "application/vnd.in-toto+json", "https://in-toto.io/Stateme
 CERTIFICATES_OPEN = "; whether the certificate had expired or was revoked when it signed"
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
+class Signer(Struct, frozen=True):
     """Who must have signed: the holder of `public_key` (a file), or of a certificate under a root in
     `certificate_chain` (a file), or `identity` at `provider` (Sigstore).
     """
@@ -63,8 +64,7 @@ class Signer:
         return self.public_key is not None or self.certificate_chain is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The judgement on model.sig, and why; `files`: the signed digests, where it is known who signed them.
 
     `by`: the signer, where it was verified, and `leaves_open` what its kind does not show.

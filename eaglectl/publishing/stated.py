@@ -1,8 +1,9 @@
 """What lists state of files: SHA256SUMS, eaglectl.json, and the listing of a repository on the Hub."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.hub import HubSource
@@ -17,16 +18,14 @@ Digest = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
 Read = Callable[[str], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(Struct, frozen=True):
     """SHA-256 of what is before the first tensor of a safetensors file, and of each tensor's bytes."""
 
     header: str
     tensors: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
+class ListedFile(Struct, frozen=True):
     """A file as a list states it; None where the list does not. Without any digest, it was never read.
 
     `others`: further SHA-256 that the list states for the same name. `is_lfs`: the SHA-256 is the Hub's.

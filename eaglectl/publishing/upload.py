@@ -7,8 +7,10 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import takewhile
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import OnProgress, report_step
@@ -24,16 +26,14 @@ TRIES, PAUSE = 3, 2.0
 MAX_COMMITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """A file of the commit that is not as it was sent, and how it differs."""
 
     name: str
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """The result of `upload`.
 
     `sent` is the commit that was made, if any; `is_recovered`: its response was lost, and the repository

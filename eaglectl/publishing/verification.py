@@ -5,7 +5,9 @@ As strict as `model_signing verify`: every file below the folder is listed, or i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.digests import Digests
 from eaglectl.checkpoint.hub import HubSource
@@ -27,8 +29,7 @@ NOT_SIGNED = {SignatureState.FAILED, SignatureState.MISSING}
 WORST_FIRST = (FileState.DIFFERS, FileState.NOT_LOOKED, FileState.SAME)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
+class CheckedFile(Struct, frozen=True):
     """A file, whether it is as `lists` state it, how it differs, and what it was compared by.
 
     `tensors` are those that differ, where the file was compared by tensors; `compared` is how many were.
@@ -43,8 +44,7 @@ class CheckedFile:
     compared: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Struct, frozen=True):
     """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
 
     `signature` None: there is no model.sig and none was required, or it was to be ignored; likewise
@@ -69,8 +69,7 @@ class Verification:
         return VerifyVerdict.COULD_NOT_LOOK if is_open else VerifyVerdict.EQUAL
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What the caller requires of a folder.
 
     `signer` None: model.sig is ignored. `needs_record`: eaglectl.json must be there and list the files.

@@ -5,9 +5,9 @@ each token and layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 from eaglectl.reference.model import DraftModel
 from eaglectl.reference.target_engine import AuxStates, StateSource
@@ -17,16 +17,14 @@ COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagon
 MIN_SET_STATES = 500  # fed-back states below which the median of a set of prompts is left out
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Token sequences that are run together, and the set of prompts that each belongs to."""
 
     texts: Sequence[Sequence[int]]
     sets: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Medians over tokens, without token 0 and padding.
 
     `rms` [aux] is the median RMS of each aux state, `spread` [aux] the standard deviation of its log-ratio to
@@ -41,8 +39,7 @@ class Sizes:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(Struct, frozen=True):
     """Sums over tokens t of q_t n n' and q_t f n' (float64); n: normed aux states, f: fc of the plain ones.
 
     `gram` is [aux*target_hidden, aux*target_hidden], `cross` [hidden, aux*target_hidden]. The weight q_t =

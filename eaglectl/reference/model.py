@@ -10,10 +10,10 @@ One step (formats.md, section 1; vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from msgspec import Struct
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from eaglectl.drafter.drafter import Norms, Rope
@@ -39,8 +39,7 @@ def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     return values[torch.arange(len(values), device=values.device)[:, None], kept]
 
 
-@dataclass(slots=True)
-class Cache:
+class Cache(Struct):
     """Keys and values of one layer: [batch, kv_heads, slots, dim]."""
 
     keys: torch.Tensor | None = None

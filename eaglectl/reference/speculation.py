@@ -7,16 +7,15 @@ likely ones; with a temperature they are accepted by rejection sampling against 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 from eaglectl.reference.model import DraftModel
 from eaglectl.reference.target import TargetModel
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingSettings:
+class DecodingSettings(Struct, frozen=True):
     """How to decode: `k` draft tokens a round, at most `max_tokens` new tokens; temperature 0 is greedy.
 
     `stop` holds the tokens that end a sequence.
@@ -29,8 +28,7 @@ class DecodingSettings:
     stop: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedSequence:
+class GeneratedSequence(Struct, frozen=True):
     """The new tokens of one prompt, its number of drafts, and how many drafts had each position accepted."""
 
     tokens: tuple[int, ...]
@@ -38,8 +36,7 @@ class GeneratedSequence:
     accepted: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class DraftInput:
+class DraftInput(Struct):
     """What the target verified last, as the drafter's next input.
 
     `states` [batch, time, aux*target_hidden] are aux hidden states, `tokens` the tokens after them, with

@@ -5,10 +5,10 @@ not. No record names the layers that its states are of: the caller states them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec import Struct
 
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.reference.loading import load_tensors
@@ -21,8 +21,7 @@ SUFFIXES = (".safetensors", ".ckpt", ".ckpt.gz", ".pt")
 VOCABULARY = "vocab_mapping/vocab_mapping.pt"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """The keys of a record: token ids [time], and states [time, layers, width] or [time, layers*width].
 
     `has_last`: where there is one layer more than was stated, it is the target's last and left out.
@@ -39,8 +38,7 @@ JOINED = Record("input_ids", "aux_hidden_state", is_joined=True, has_last=False)
 RECORDS = (STACKED, JOINED)
 
 
-@dataclass(frozen=True, slots=True)
-class StatesLayers:
+class StatesLayers(Struct, frozen=True):
     """What the files should hold: the boundaries `stored`, in the files' order, of `width` channels each.
 
     `wanted` are the drafter's boundaries; `vocab` is the target's, below which token ids are.

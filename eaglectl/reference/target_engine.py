@@ -1,17 +1,16 @@
 """What calibration needs of an engine that runs the target; transformers as that engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from msgspec import Struct
 
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
 
 
-@dataclass(frozen=True, slots=True)
-class AuxStates:
+class AuxStates(Struct, frozen=True):
     """One batch, padded on the left: tokens, positions and `valid` (not padding), all [batch, time].
 
     `aux` is [batch, time, aux*target_hidden].

@@ -6,9 +6,10 @@ run again for another drafter.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.reference.model import Cache, DraftModel, Weights
 from eaglectl.reference.speculation import pad_left
@@ -18,8 +19,7 @@ from eaglectl.reference.target import TargetModel
 TensorMove = tuple[str, Sequence[int] | None, Sequence[int] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ForcedBatch:
+class ForcedBatch(Struct, frozen=True):
     """Texts of one batch, padded on the left, with what the target computed of them.
 
     `tokens`, `positions` and `valid` (not padding) are [batch, time], `states` [batch, time, target_hidden]

@@ -1,7 +1,8 @@
 """A diagnosis as rows of text: what the terminal, the page and the document of `diagnose` share."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.acceptance.diagnosis import Diagnosis
 from eaglectl.acceptance.layers import PositionShare
@@ -18,8 +19,7 @@ POSITIONS = "right first draft tokens, teacher-forced, at all positions of the t
 MOST_PROMPTS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLength:
+class PromptLength(Struct, frozen=True):
     """A prompt's place among the prompts from 1 on, its set, its text (or kind), and its acceptance."""
 
     number: int

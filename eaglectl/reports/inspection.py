@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
@@ -37,8 +38,7 @@ VOCABULARY_MAPS = ("d2t", "t2d")
 FROM_TARGET = "the target's (none in the file)"
 
 
-@dataclass(frozen=True, slots=True)
-class ServedRow:
+class ServedRow(Struct, frozen=True):
     """What releases of an engine do with the checkpoint as stored; without `outcome`, a remark on others."""
 
     engine: str
@@ -47,8 +47,7 @@ class ServedRow:
     reasons: str
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedSet:
+class CapturedSet(Struct, frozen=True):
     """Boundaries that the named engines capture, and a word of AS_TRAINED."""
 
     engines: tuple[str, ...]
@@ -64,8 +63,7 @@ class CapturedSet:
         return "missing" if boundary in trained else ""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerStrip:
+class LayerStrip(Struct, frozen=True):
     """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded.
 
     `undrawn` are engines of which it is not known what they capture.

@@ -1,13 +1,13 @@
 """A finding: what a rule reports on a checkpoint, under a policy."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.formats.commands import Complete
 from eaglectl.validation.rule import Match, Rule, Severity
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A match with its rule, at the severity that the policy gives the rule."""
 
     rule: Rule

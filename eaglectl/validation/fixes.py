@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
@@ -28,8 +30,7 @@ OFFER = re.compile(r"`eaglectl convert SOURCE --for ([\w.]+)")
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(Struct, frozen=True, dict=True):
     """The source as given, and what was given with it."""
 
     source: str

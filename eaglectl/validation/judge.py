@@ -3,7 +3,9 @@
 import datetime
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.commands import Complete, completing
@@ -25,8 +27,7 @@ from eaglectl.validation.verdicts import ReleaseVerdict as ReleaseVerdict
 from eaglectl.verdicts import CheckVerdict
 
 
-@dataclass(frozen=True, slots=True)
-class Unchecked:
+class Unchecked(Struct, frozen=True):
     """A rule that could not look, and why. Where `is_required`, the checkpoint does not pass without it."""
 
     rule: Rule
@@ -34,16 +35,14 @@ class Unchecked:
     is_required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Suppressed:
+class Suppressed(Struct, frozen=True):
     """A finding that a suppression of the policy allows."""
 
     finding: Finding
     by: Suppression
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """The result of validating one checkpoint.
 
     `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
@@ -75,8 +74,7 @@ class Report:
     skipped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(Struct, frozen=True):
     """What the rules reported, before suppressions."""
 
     rules: tuple[Rule, ...]

@@ -2,8 +2,9 @@
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.rule import Rule, Severity
@@ -12,8 +13,7 @@ from eaglectl.validation.rule import Rule, Severity
 ALLOW_LISTS = ("architectures", "dtypes", "licences", "files", "quantisation", "base-models")
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(Struct, frozen=True):
     """A rule whose findings are allowed, with the reason.
 
     `until` is the last day that it is valid, `where` limits it to places that begin with this text.
@@ -34,8 +34,7 @@ class Suppression:
         return is_of_rule and finding.match.where.startswith(self.where)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyPolicy:
+class VerifyPolicy(Struct, frozen=True):
     """What `verify` requires of a download: a signature, a record, and who must have signed."""
 
     require_signature: bool = False
@@ -46,8 +45,7 @@ class VerifyPolicy:
     certificate_chain: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """What commands take where their command line says nothing: the target, and answers about a trainer.
 
     `origin` is the file, empty where there is none. `target` is a folder as seen from the current one, or a
@@ -73,8 +71,7 @@ class Defaults:
         return (*given, *(("--source-semantics", text) for text in self.source_semantics))
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
 
     `origin` is the file that it was read from. A checkpoint does not pass where a `required` rule could not

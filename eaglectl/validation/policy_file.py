@@ -3,10 +3,11 @@
 import datetime
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines.catalogue import parse_engine
@@ -195,8 +196,7 @@ def _suppression(entry: "_Table") -> Suppression:
     return Suppression(rule.id, entry.text("reason").strip(), until, entry.text("where"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """A table of the policy with its file and name, for messages. Reading a value of another type raises
     UsageError.
     """

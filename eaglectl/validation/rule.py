@@ -1,8 +1,9 @@
 """A rule: its id, name, severity and documentation, the engine releases it concerns, and its check."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -30,8 +31,7 @@ class CannotLook(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """One place where a rule does not hold: "config.json:KEY", "tensor:NAME", a file name, or "" for the
     checkpoint.
 
@@ -48,8 +48,7 @@ class Match:
 Check = Callable[[Any], Iterator[Match]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule; `summary`, `why` and `fix` document it. `engines` is PEP 508 text, empty for all engines.
 
     `reported_by` are ids of rules that report the same defect for every engine: one of two such findings is

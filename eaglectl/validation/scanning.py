@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
@@ -37,8 +37,7 @@ FETCH_SIZE = 16 << 20
 SAMPLE, RUNS = 1 << 20, 16
 
 
-@dataclass(frozen=True, slots=True)
-class FloatFormat:
+class FloatFormat(Struct, frozen=True):
     """A dtype's words: their width in bytes, and the least word, without its sign bit, that is not finite.
 
     `nan` is a word below `limit` that is NaN, -1 for none.
@@ -66,8 +65,7 @@ FLOAT_FORMATS: Mapping[str, FloatFormat] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
 
     `constant` is the value of all numbers; None where they differ.
@@ -79,8 +77,7 @@ class Summary:
     constant: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Mean, standard deviation and kurtosis (3 for a normal distribution) of `count` numbers."""
 
     count: int
@@ -123,8 +120,7 @@ def scan(
     return summaries
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """Bytes [start, stop) of a file, of one tensor; `descriptor` is the open file, where it is here."""
 
     tensor: StoredTensor

@@ -1,9 +1,10 @@
 """What rules check: one checkpoint, read as far as possible, and the target that it is to serve."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_config")
 
 
-@dataclass(frozen=True)
-class GivenTarget:
+class GivenTarget(Struct, frozen=True, dict=True):
     """The target: its dimensions as far as they are known, its config, and its files where they were
     given. `text` is what --target names it by.
     """
@@ -51,8 +51,7 @@ class GivenTarget:
             raise CannotLook(f"the target's weights cannot be read: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     """What could be read of a checkpoint, and the error that ended reading."""
 
     config: Mapping[str, Any] | None = None
@@ -61,8 +60,7 @@ class _Reading:
     error: EaglectlError | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
+class Subject(Struct, frozen=True, eq=False, dict=True):
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 
     `requests` are the engine releases to validate for. With `headers_only` no tensor data is read.

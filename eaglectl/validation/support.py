@@ -1,7 +1,9 @@
 """Which engine release serves which drafter from which layout, found by judging ideal drafters."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import AuxLayers, default_boundaries
 from eaglectl.drafter.drafter import Drafter, Norms, Rope, Target
@@ -46,8 +48,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 QUERY_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """The releases of an engine that serve a kind of drafter from a layout, and why the newest does not."""
 
     engine: str

@@ -4,7 +4,8 @@ The facts that hold in it, and findings that concern every engine.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.facts import AppliedFact
@@ -22,8 +23,7 @@ WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index")
 Reason = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseVerdict:
+class ReleaseVerdict(Struct, frozen=True):
     """Whether an engine release serves the checkpoint as it was trained.
 
     `rules` are the ids that report the `reasons`.

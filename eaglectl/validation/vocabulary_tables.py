@@ -1,9 +1,10 @@
 """The tables of a draft vocabulary, d2t and t2d, read once for all rules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter
@@ -32,8 +33,7 @@ EXACT: Mapping[str, int] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class VocabularyTables:
+class VocabularyTables(Struct, frozen=True, eq=False, dict=True):
     """The tables of one checkpoint. A property that needs tensor data raises CannotLook without it.
 
     `weights` is the checkpoint, or why it may not be read.

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from eaglectl import api

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from eaglectl import ValidateOptions, fix, validate
 from eaglectl.api.validating import judge_source

@@ -1,6 +1,5 @@
 """The formats of validate: by their schemas, and with names that try to break out of them."""
 
-import dataclasses
 import datetime
 import email
 import io
@@ -15,6 +14,7 @@ import pytest
 import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
@@ -109,7 +109,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
         smallest_changes=("run `eaglectl convert drafter`",),
         expired=(OLD,),
     )
-    return dataclasses.replace(base, **changes)
+    return replace(base, **changes)
 
 
 def hostile() -> Report:

@@ -62,6 +62,10 @@ def test_inspect_leaves_out_no_rule_that_concerns_every_engine() -> None:
     assert len(kept) < len(rules())
 
 
+class Watched(Subject, frozen=True, eq=False, dict=True, weakref=True):
+    """A subject that a test can see go."""
+
+
 def test_what_was_judged_is_freed_without_a_look_for_garbage(tmp_path: Path) -> None:
     """A thousand checkpoints, each with its tables, are in memory one after the other."""
     source = open_source(str(drafter_folder(tmp_path)))
@@ -69,7 +73,7 @@ def test_what_was_judged_is_freed_without_a_look_for_garbage(tmp_path: Path) -> 
     gc.collect()
     gc.disable()
     try:
-        subject = Subject(source, GivenTarget(Target()), (parse_engine("vllm"),))
+        subject = Watched(source, GivenTarget(Target()), (parse_engine("vllm"),))
         report = judge(subject, rules(), Policy(), "error", str(tmp_path))
         judged = weakref.ref(subject)
         del subject

@@ -9,12 +9,12 @@ client, whose log shows whole URLs.
 import base64
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
 import anyio
 import httpx2
 from anyio.from_thread import start_blocking_portal
+from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.text import masked
@@ -39,16 +39,14 @@ class _AnswerError(Exception):
     """Why an answer is not read; the text goes after the URL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The status and the body of an answer; of an answer that is no success, the beginning of its body."""
 
     status: int
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """A server: its URL without name and password, which are in `headers`, and seconds for a completion.
 
     `label` is the URL as messages show it, `secrets` are texts that none may show.

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.acceptance.server.http import Server
 from eaglectl.acceptance.server.openai import MAX_STEPS
@@ -11,8 +12,7 @@ from eaglectl.errors import UnreadableError
 PATH = "/metrics"
 
 
-@dataclass(frozen=True, slots=True)
-class CounterNames:
+class CounterNames(Struct, frozen=True):
     """How a server calls the counters of drafts, of drafts accepted by position, of tokens, of requests.
 
     `is_rounded`: it prints large counts with six digits, which are then no counts.

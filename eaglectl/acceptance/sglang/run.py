@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eaglectl.acceptance.installed import run_installed
 from eaglectl.acceptance.job import EngineJob, EngineRun

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from eaglectl.acceptance.engine_arguments import unknown_argument
 from eaglectl.acceptance.process import ANSWER, REQUEST, kill_session, last_lines
@@ -37,8 +38,7 @@ FLOAT32_BYTES = 4
 ROOT_CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")
 
 
-@dataclass(frozen=True, slots=True)
-class VllmOptions:
+class VllmOptions(Struct, frozen=True):
     """What vLLM loads: a target for `batch` sequences of at most `length` tokens at once, on so many GPUs.
 
     `timeout` is in seconds, for loading and for each batch. `needs_tokenizer`: the target has one to load.

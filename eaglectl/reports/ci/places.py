@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.layout import INDEX, SINGLE
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import EaglectlError
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A file as given by the caller; `line` and `column` count from 1, `logical` names a tensor."""
 
     path: str

@@ -1,7 +1,8 @@
 """The JSON document of `diff`."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from eaglectl.reports.json.document import head
 

@@ -9,14 +9,14 @@ from eaglectl.drafter.drafter import Drafter, Note
 def drafter_part(drafter: Drafter) -> dict[str, Any]:
     """Return a drafter without its tensors."""
     dims, aux = drafter.dims, drafter.aux
-    dimensions = {key: getattr(dims, key) for key in dims.__dataclass_fields__}
+    dimensions = {key: getattr(dims, key) for key in dims.__struct_fields__}
     return {
         "producer": drafter.producer,
         "evidence": drafter.evidence,
         "eagle": drafter.version,
         "attention": dims.attention,
         "dimensions": {key: number for key, number in dimensions.items() if number},
-        "norms": {key: getattr(drafter.norms, key) for key in drafter.norms.__dataclass_fields__},
+        "norms": {key: getattr(drafter.norms, key) for key in drafter.norms.__struct_fields__},
         "aux": {
             "count": aux.count,
             "boundaries": optional_list(aux.boundaries),

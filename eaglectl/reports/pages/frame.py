@@ -2,16 +2,16 @@
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from msgspec import Struct
 
 import eaglectl
 from eaglectl.reports.pages.markup import Content, Markup, element, filled, mark, name
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A page before it is framed; `subject` is the source, `lead` a summary, `body` the sections."""
 
     command: str

@@ -8,7 +8,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, filled, join
 
@@ -34,8 +35,7 @@ MARKS = (DOT, SQUARE, TRIANGLE, DIAMOND)
 GLYPHS = {"good": CHECK, "bad": CROSS}
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """Values from `low` to `high`, set from `left` to `right` percent of the width."""
 
     low: float
@@ -160,8 +160,7 @@ def spaced(labels: Iterable[tuple[float, str]], gap: float = LABEL_GAP) -> Itera
 # --- bars
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A value and its name, in words and drawn; None and NaN are words alone. `tone`: good, bad or doubt."""
 
     name: Content
@@ -230,8 +229,7 @@ def axis(scale: Scale, ticks: Iterable[tuple[float, str]], gap: float = LABEL_GA
 # --- lines
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Values of one line, one for each place on the x axis; where one is NaN the line is interrupted."""
 
     name: str
@@ -301,8 +299,7 @@ def _piece(number: int) -> Markup:
 # --- cells
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One of a row of equal cells: "good", "bad" or "doubt", with a name and what is told about it."""
 
     name: str

@@ -3,9 +3,10 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.header import LFS_POINTER, parse_json
 from eaglectl.checkpoint.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE

@@ -3,7 +3,8 @@ on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.engines.behaviour import unversioned

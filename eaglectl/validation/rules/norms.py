@@ -3,7 +3,8 @@ reverse.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
 from eaglectl.validation.rule import Match, rule

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.record import is_untrained
@@ -234,8 +235,7 @@ def _text(subject: Subject, name: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """A list by `sha256sum`: the digests that it states by file name, and numbers of lines that are no entry.
 
     A name has several digests where lines contradict each other.

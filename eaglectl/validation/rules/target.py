@@ -1,7 +1,8 @@
 """Rules on the target, the model that verifies the drafts: its width, its tokens, its tokenizer."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.target_files import text_part
@@ -110,8 +111,7 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _TargetSizes:
+class _TargetSizes(Struct, frozen=True):
     """The sizes of the target that tensor parallelism divides; None where its config does not state them."""
 
     heads: int

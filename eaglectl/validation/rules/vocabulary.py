@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.source import Source

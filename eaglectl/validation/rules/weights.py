@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
+
+from msgspec.structs import replace
 
 from eaglectl.drafter.tensors import LAYER, Tensor, is_quantised_part
 from eaglectl.formats.commands import PLAIN

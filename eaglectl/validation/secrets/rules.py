@@ -10,10 +10,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 Regex = re.Pattern[bytes]
 # name = "value", in any of the spellings of config files
@@ -22,8 +23,7 @@ SET_TO = r"[\w.-]{0,20}[\"'\s\\]{0,4}(?:=>|:=|=|:)[\"'\s\\]{0,4}"
 GAP = r"(?:\s|\\[nrt]){1,9}"
 
 
-@dataclass(frozen=True, slots=True)
-class SecretRule:
+class SecretRule(Struct, frozen=True):
     """A kind of secret: `pattern` finds it near one of the `keywords`, which are in lower case.
 
     The secret is `group`, else the first group with a text, else the whole match. It counts above an

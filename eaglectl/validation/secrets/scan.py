@@ -3,7 +3,8 @@
 import codecs
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.validation.secrets.rules import SecretRule, secret_rules
@@ -25,8 +26,7 @@ BOMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(Struct, frozen=True):
     """A secret's kind and where it begins, never the secret; `place` is like "line 3"."""
 
     kind: str
