@@ -11,27 +11,24 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, tensor_ranges
+from eaglectl.checkpoint.digests import HEADER_KEY, Digests, RangeDigests, tensor_ranges
 from eaglectl.checkpoint.files import Stamp
-from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.hub_names import is_repo_name
-from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
+from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD
 from eaglectl.checkpoint.pinned import PinnedSource, changed
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
+from eaglectl.conversion.shards import MOVED, LocalFile, Shard, shard_index, shard_ranges, shards_of
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
-from eaglectl.errors import UsageError
 from eaglectl.progress import OnProgress, Progress
 from eaglectl.text import listed
 
 CAST_BLOCK = 8 << 20  # bytes
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
-MOVED = ("kept", "renamed")  # actions of a tensor whose bytes are the stored one's
-PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
 
 
 class WriteOptions(Struct, frozen=True):
@@ -41,36 +38,6 @@ class WriteOptions(Struct, frozen=True):
     force: bool = False
     link: bool = False
     max_shard_size: int | None = None
-
-
-class _LocalFile(Struct, frozen=True):
-    """A weight file of the source on this machine, and its descriptor where the source keeps it open."""
-
-    file: str
-    path: Path
-    descriptor: int | None
-
-    @classmethod
-    def of(cls, source: Source, file: str) -> "_LocalFile | None":
-        if isinstance(source, PinnedSource):
-            pinned = source.pinned(file)
-            return cls(file, pinned.path, pinned.descriptor)
-        path = source.path(file)
-        return None if path is None else cls(file, path, None)
-
-    def copy(self, start: int, stop: int) -> Copy:
-        """Bytes [start, stop) of it."""
-        return Copy(self.path, start, stop, self.descriptor)
-
-
-class _Shard(Struct, frozen=True):
-    """A weight file of the output: its steps, its size, and its header or the local file it is a copy of."""
-
-    name: str
-    steps: Sequence[Step]
-    nbytes: int
-    header: bytes = b""
-    copied: "_LocalFile | None" = None
 
 
 def write_plan(
@@ -86,7 +53,7 @@ def write_plan(
     Raises UnreadableError where a file of the source is not as it was when it was first read.
     """
     original.restamp()
-    shards = _shards(plan, checkpoint, options.max_shard_size)
+    shards = shards_of(plan, checkpoint, options.max_shard_size)
     with Folder(options.out, force=options.force) as folder, Digests() as digests:
         output = _Output(folder, digests)
         unlinked = [shard for shard in shards if not (options.link and output.link(shard, checkpoint))]
@@ -96,7 +63,7 @@ def write_plan(
         for shard in unlinked:
             output.write_weights(shard, counter.counted(_parts(shard, checkpoint)), checkpoint)
         if len(shards) > 1:
-            output.write(INDEX, [_json(_index(plan, shards))])
+            output.write(INDEX, [_json(shard_index(plan, shards))])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
             output.write(name, _file_pieces(checkpoint.source, name))
@@ -128,13 +95,13 @@ class _Output:
         self.folder.write(name, _hashed(parts, digest), sizes.append)
         self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
 
-    def write_weights(self, shard: _Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
+    def write_weights(self, shard: Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""
-        digests = self.digests.while_written(shard.name, _ranges(shard, checkpoint))
+        digests = self.digests.while_written(shard.name, shard_ranges(shard, checkpoint))
         self.folder.write(shard.name, parts, digests=digests)
         self.weights[shard.name] = (shard.nbytes, digests)
 
-    def link(self, shard: _Shard, checkpoint: Checkpoint) -> bool:
+    def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
         """Whether the shard could be made a hard link; it is not read, so it has no digest."""
         is_linked = _link(self.folder, shard, checkpoint)
         if is_linked:
@@ -156,17 +123,6 @@ def _hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
     for part in parts:
         digest.update(part)
         yield part
-
-
-def _ranges(shard: _Shard, checkpoint: Checkpoint) -> dict[str, Range]:
-    """Where the header and each tensor of a weight file lie in it."""
-    if shard.copied:
-        return tensor_ranges(checkpoint.tensors.values(), shard.copied.file)
-    ranges, position = {HEADER_KEY: (0, len(shard.header))}, len(shard.header)
-    for step in shard.steps:
-        ranges[step.name] = (position, position + step.nbytes)
-        position += step.nbytes
-    return ranges
 
 
 def _tensors_stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
@@ -218,7 +174,7 @@ def _file_pieces(source: Source, name: str) -> Iterator[bytes]:
 
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:
     """A warning that names the weight files that `link` makes the same as the source's; none without any."""
-    shards = _shards(plan, checkpoint, max_shard_size)
+    shards = shards_of(plan, checkpoint, max_shard_size)
     linked = [f"{shard.name} (the source's {shard.copied.file})" for shard in shards if shard.copied]
     if not linked:
         return ()
@@ -264,102 +220,7 @@ def _step_record(step: Step) -> dict[str, Any]:
     return record | {"how": step.how} if step.how else record
 
 
-def _shards(plan: ConversionPlan, checkpoint: Checkpoint, limit: int | None) -> tuple[_Shard, ...]:
-    """The weight files of the output: divided as the source, or into files of at most `limit` bytes."""
-    groups: list[tuple[str | None, Sequence[Step]]]
-    if limit is None:
-        groups = list(_by_source_file(plan, checkpoint))
-    else:
-        groups = [(None, steps) for steps in _by_size(plan.steps, limit)]
-    shards = []
-    for number, (file, steps) in enumerate(groups, 1):
-        # readers map tensors in place, so each must start at a multiple of its element:
-        # widest first, as safetensors orders them
-        aligned = sorted(steps, key=lambda step: -DTYPE_BITS[step.dtype])
-        name = f"model-{number:05}-of-{len(groups):05}.safetensors" if len(groups) > 1 else SINGLE
-        shards.append(_shard(plan, checkpoint, name, aligned, file))
-    return tuple(shards)
-
-
-def _shard(
-    plan: ConversionPlan, checkpoint: Checkpoint, name: str, steps: Sequence[Step], file: str | None
-) -> _Shard:
-    """The shard with these steps, which is a copy of the source's `file` where nothing in that changes."""
-    if (
-        file
-        and _is_unchanged(plan, checkpoint, file, steps)
-        and (local := _LocalFile.of(checkpoint.source, file))
-    ):
-        end = max(tensor.stop for tensor in checkpoint.tensors.values() if tensor.file == file)
-        return _Shard(name, steps, end, copied=local)
-    header = _header(plan.metadata, steps, checkpoint)
-    return _Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
-
-
-def _by_source_file(plan: ConversionPlan, checkpoint: Checkpoint) -> Iterator[tuple[str, Sequence[Step]]]:
-    by_file: dict[str, list[Step]] = {}
-    for step in plan.steps:
-        file = checkpoint.tensors[step.stored[0]].file if step.stored else checkpoint.weight_files[0]
-        by_file.setdefault(file, []).append(step)
-    yield from sorted(by_file.items())
-
-
-def _by_size(steps: Sequence[Step], limit: int) -> Iterator[Sequence[Step]]:
-    group: list[Step] = []
-    for step in steps:
-        if step.nbytes > limit:
-            raise UsageError(
-                f"--max-shard-size {limit}: {step.name} alone has {step.nbytes} bytes; give at least that"
-            )
-        if group and sum(other.nbytes for other in group) + step.nbytes > limit:
-            yield group
-            group = []
-        group.append(step)
-    if group:
-        yield group
-
-
-def _is_unchanged(plan: ConversionPlan, checkpoint: Checkpoint, file: str, steps: Sequence[Step]) -> bool:
-    stored = {name for name, tensor in checkpoint.tensors.items() if tensor.file == file}
-    return (
-        checkpoint.metadata == plan.metadata
-        and all(step.action == "kept" for step in steps)
-        and {step.name for step in steps} == stored
-    )
-
-
-def _header(metadata: Mapping[str, str], steps: Sequence[Step], checkpoint: Checkpoint) -> bytes:
-    """The length and header of a safetensors file with these tensors.
-
-    Spaces at its end put the largest tensor that is moved where it lies in the source's pages: the system then
-    copies whole pages, in half the time, and file systems that share blocks (XFS, Btrfs) share them.
-    """
-    table: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
-    position = 0
-    for step in steps:
-        table[step.name] = {
-            "dtype": step.dtype,
-            "shape": list(step.shape),
-            "data_offsets": [position, position + step.nbytes],
-        }
-        position += step.nbytes
-    raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    raw += b" " * (-len(raw) % 8)
-    raw += b" " * _page_padding(8 + len(raw), steps, checkpoint)
-    return len(raw).to_bytes(8, "little") + raw
-
-
-def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> int:
-    """Bytes between `start` and the first tensor that put the largest moved one as far into a page as it was."""
-    largest, padding = 0, 0
-    for step in steps:
-        if step.action in MOVED and step.nbytes > largest:
-            largest, padding = step.nbytes, (checkpoint.tensors[step.stored[0]].start - start) % PAGE
-        start += step.nbytes
-    return padding if largest >= PAGE and padding % 8 == 0 else 0
-
-
-def _link(folder: Folder, shard: _Shard, checkpoint: Checkpoint) -> bool:
+def _link(folder: Folder, shard: Shard, checkpoint: Checkpoint) -> bool:
     """Whether the shard could be made a hard link to the file it is a copy of.
 
     Raises UnreadableError where that file is not the one whose header was read.
@@ -373,7 +234,7 @@ def _link(folder: Folder, shard: _Shard, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _parts(shard: _Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
+def _parts(shard: Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
     if shard.copied:
         yield shard.copied.copy(0, shard.nbytes)
         return
@@ -397,11 +258,11 @@ def _step_parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
         case segments:
             # looked up once per stored tensor, not once per row
             source, tensors = checkpoint.source, checkpoint.tensors
-            local = {name: _LocalFile.of(source, tensors[name].file) for name in step.stored}
+            local = {name: LocalFile.of(source, tensors[name].file) for name in step.stored}
             yield from (_located(segment, checkpoint, local[segment.stored]) for segment in segments)
 
 
-def _located(segment: Segment, checkpoint: Checkpoint, local: _LocalFile | None) -> Bytes:
+def _located(segment: Segment, checkpoint: Checkpoint, local: LocalFile | None) -> Bytes:
     tensor = checkpoint.tensors[segment.stored]
     if local is None:
         return checkpoint.read(segment.stored, segment.start, segment.stop)
@@ -445,15 +306,11 @@ def _pieces(part: Bytes) -> Iterator[Bytes]:
         yield part
         return
     start = part.start
-    while start < part.stop:  # up to a whole block of the source, as no other begin of a copy can share blocks
+    # pieces end with a block of the source: only whole blocks can be shared
+    while start < part.stop:
         stop = min(start - start % REPORTED_BLOCK + REPORTED_BLOCK, part.stop)
         yield replace(part, start=start, stop=stop)
         start = stop
-
-
-def _index(plan: ConversionPlan, shards: Sequence[_Shard]) -> Mapping[str, Any]:
-    weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
-    return {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
