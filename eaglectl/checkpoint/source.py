@@ -79,8 +79,10 @@ class FolderSource:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
         model = self.root / "model"
         try:
-            names = [entry.name for entry in self.root.iterdir() if not entry.is_dir()]
-            if (model / ".metadata").is_file():
+            with os.scandir(self.root) as entries:
+                is_folder = {entry.name: _is_folder(entry) for entry in entries}
+            names = [name for name in is_folder if not is_folder[name]]
+            if is_folder.get("model") and (model / ".metadata").is_file():
                 names += [f"model/{entry.name}" for entry in model.iterdir() if entry.is_file()]
             return tuple(sorted(names))
         except OSError as error:
@@ -131,7 +133,7 @@ class FolderSource:
             raise self._irregular(name)
         file = os.fdopen(descriptor, "rb")
         try:
-            if most is None or status.st_size <= most:
+            if (most is None or status.st_size <= most) and etag_of(self.root / name) is not None:
                 check_etag(self.root / name, file, f"{name} of {self.label}")
         except BaseException:
             file.close()
@@ -192,6 +194,11 @@ class FolderSource:
         """Bytes [start, stop) of a file."""
         with self.open_file(name) as file:
             return read_open(self.place, name, file.fileno(), start, stop)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # the entry itself raises an error for a link that leads to itself
+    return Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def _is_plain(path: Path) -> bool:

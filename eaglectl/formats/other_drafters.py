@@ -109,7 +109,7 @@ def _by_class(config: Mapping[str, Any]) -> str | None:
 
 def _by_tensor(tensors: Mapping[str, StoredTensor]) -> str | None:
     for pattern, family in _BY_TENSOR:
-        found = next((name for name in tensors if re.fullmatch(pattern, name)), None)
+        found = next(filter(re.compile(pattern).fullmatch, tensors), None)
         if found:
             return f"{family} (it has {found})"
     return None

@@ -17,9 +17,9 @@ from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule, Severity
 from eaglectl.validation.subject import Subject
 from eaglectl.validation.verdicts import (
     Reason,
+    asked_rules,
     changes_serving,
     general_errors,
-    is_asked,
     one_each,
     release_verdicts,
 )
@@ -179,7 +179,7 @@ def errors_for_engines(subject: Subject) -> tuple[Reason, ...]:
 
 def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
     """Run the rules that concern the subject: rules on engines only where the engine was requested."""
-    rules = [rule for rule in rules if rule.id in policy.required or is_asked(rule, subject)] or rules
+    rules = asked_rules(rules, subject, policy.required) or rules
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     passed: list[Rule] = []

@@ -3,7 +3,7 @@
 The facts that hold in it, and findings that concern every engine.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -36,15 +36,15 @@ class ReleaseVerdict(Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-def is_asked(rule: Rule, subject: Subject) -> bool:
-    """Whether a rule concerns the request.
+def asked_rules(rules: Iterable[Rule], subject: Subject, required: Collection[str]) -> list[Rule]:
+    """The rules that are `required` or concern the request.
 
-    Serving rules only where a release of their engine is requested.
+    Serving rules do only where a release of their engine is requested.
     """
-    if not rule.engines:
-        return True
-    engines = (request.engine for request in subject.requests if request.engine in ENGINES)
-    return any(rule.engines.startswith(engine) for engine in engines)
+    engines = tuple({request.engine for request in subject.requests if request.engine in ENGINES})
+    return [
+        rule for rule in rules if not rule.engines or rule.engines.startswith(engines) or rule.id in required
+    ]
 
 
 def one_each(findings: Sequence[Finding]) -> list[Finding]:
@@ -102,6 +102,8 @@ def release_verdicts(
 
 def _judged_releases(subject: Subject, rules: Collection[str]) -> Sequence[tuple[str, str]]:
     """The requested (engine, release), of engines of which some rule is to run."""
+    if not subject.requests:
+        return []
     chosen = {name for name, engine in ENGINES.items() if any(fact.rule in rules for fact in engine.facts)}
     requests = [request for request in subject.requests if request.engine in chosen]
     releases = [(request.engine, release) for request in requests for release in request.releases]

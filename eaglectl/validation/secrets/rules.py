@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,22 @@ def secret_rules() -> tuple[SecretRule, ...]:
         )
         for rule in document["rules"]
     )
+
+
+@cache
+def _by_keyword() -> Mapping[bytes, Sequence[int]]:
+    """The places in `secret_rules` of the rules that have a keyword."""
+    places: dict[bytes, list[int]] = {}
+    for place, rule in enumerate(secret_rules()):
+        for keyword in rule.keywords:
+            places.setdefault(keyword, []).append(place)
+    return places
+
+
+def rules_near(lower: bytes) -> tuple[SecretRule, ...]:
+    """The rules, in order, of which a keyword is in a text in lower case."""
+    found = {place for keyword, places in _by_keyword().items() if keyword in lower for place in places}
+    return tuple(secret_rules()[place] for place in sorted(found))
 
 
 @cache

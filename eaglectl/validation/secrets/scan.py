@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.validation.secrets.rules import SecretRule, secret_rules
+from eaglectl.validation.secrets.rules import SecretRule, rules_near
 
 Read = Callable[[int, int], bytes]
 BLOCK = 1 << 20
@@ -119,8 +119,7 @@ def find_secrets(text: bytes, token: str | None = None) -> Iterator[tuple[int, s
     if token and (start := text.find(token.encode())) >= 0:
         yield start, "the token that this call uses"
     lower, spans = text.lower(), list[tuple[int, int]]()
-    near = [rule for rule in secret_rules() if any(keyword in lower for keyword in rule.keywords)]
-    for rule in near:
+    for rule in rules_near(lower):
         for start, stop in _spans(text, lower, rule):
             if all(stop <= taken_start or taken_stop <= start for taken_start, taken_stop in spans):
                 spans.append((start, stop))
