@@ -4,6 +4,7 @@ typer 0.2x loads pydantic to convert the first value of a command, which takes l
 stays a str, and a default what it is: only what has to be converted or checked goes through it.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,18 @@ def _plain(value: Any, param: Any, ctx: Any) -> Any:
     if annotation is Path:
         is_new = type(value) is str and _is_free(value, param.type_descriptor.parameter_info)
         return Path(value) if is_new else None
+    if annotation is int and type(value) is str:
+        return _count(value, param.type_descriptor.parameter_info)
     is_typed = annotation in (str, int, float) and type(value) is annotation
     return value if is_typed and (annotation is str or not _is_given(param, ctx)) else None
+
+
+def _count(value: str, info: Any) -> int | None:
+    """A number in digits within the option's bounds; anything else is for pydantic to read or refuse."""
+    if not re.fullmatch("[0-9]{1,9}", value) or info.clamp:
+        return None
+    number = int(value)
+    return number if (info.min or 0) <= number <= (number if info.max is None else info.max) else None
 
 
 def _is_given(param: Any, ctx: Any) -> bool:
