@@ -15,6 +15,7 @@ import typer.main
 from hypothesis import settings
 
 from eaglectl import cli, terminal
+from eaglectl.reports import files
 from tests.printed import commands_in, fault
 
 # a target in the cache of who runs the tests would be taken where a checkpoint names it
@@ -76,8 +77,8 @@ RUNNING: dict[str, tuple[str, ...]] = {"arguments": ()}
 
 
 def _collect_printed() -> None:
-    """Keep what is printed; `_write` prints all of it."""
-    write, order = terminal._write, cli.common_first
+    """Keep what is printed, and what reports write: `_write` prints all of it, `write_file` writes it."""
+    write, order, write_file = terminal._write, cli.common_first, files.write_file
 
     def written(lines: Iterable[str], stream: Any) -> None:
         every = list(lines)
@@ -86,11 +87,16 @@ def _collect_printed() -> None:
             PRINTED.append((RUNNING["arguments"], text))
         write(every, stream)
 
+    def filed(path: Path, text: str) -> None:
+        if "eaglectl " in text:
+            PRINTED.append((RUNNING["arguments"], text))
+        write_file(path, text)
+
     def ordered(arguments: list[str]) -> list[str]:
         RUNNING["arguments"] = tuple(order(arguments))
         return order(arguments)
 
-    terminal._write, cli.common_first = written, ordered
+    terminal._write, cli.common_first, files.write_file = written, ordered, filed
 
 
 _collect_printed()

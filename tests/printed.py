@@ -30,7 +30,11 @@ QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 
 def commands_in(text: str) -> list[str]:
-    """Every command in what was printed, a JSON document or text."""
+    """Every command in what was printed or written: a JSON or XML document, a page, or text."""
+    if text[:14].upper() == "<!DOCTYPE HTML":
+        return list(_in_text(text_of_page(text)))
+    if text.startswith("<?xml"):
+        return list(_in_text(unescape(text)))
     if text.startswith(("{", "[")):
         try:
             return [line for part in strings(json.loads(text)) for line in _in_value(part)]
@@ -39,6 +43,14 @@ def commands_in(text: str) -> list[str]:
     if text.startswith("## eaglectl "):
         text = unescape(MARKDOWN_ESCAPE.sub(r"\1", text)).replace("\u200b", "")
     return list(_in_text(text))
+
+
+def text_of_page(page: str) -> str:
+    """A page's text, its code between backticks, without the documentation of rules (`details`)."""
+    page = re.sub(r"<(style|details)\b.*?</\1>", "", page, flags=re.DOTALL)
+    page = re.sub(r"</?pre>|</?(p|li|h\d|td|th|section)\b[^>]*>", "\n", page)
+    page = re.sub(r"\n<code>(.*?)</code>\n", r"\n\1\n", page, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]*>", "", re.sub(r"</?code>", "`", page)))
 
 
 def _in_value(text: str) -> Iterator[str]:

@@ -1,0 +1,39 @@
+"""Commands in what reports write: pages and the files of --output are read as the terminal's text is."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import conftest
+from tests.builders import call
+from tests.conftest import FIXTURES
+from tests.printed import commands_in, fault
+
+SOURCE = FIXTURES / "producers/modelopt/hf-ids"
+PAGE = """<!DOCTYPE html><style>p { content: "`eaglectl convert A`" }</style>
+<p>run <code>eaglectl convert a/<wbr>b <span class="option">--for</span> vllm</code>, or not</p>
+<details><p><code>eaglectl convert SOURCE</code></p></details>
+<pre><code>eaglectl diff &quot;a b&quot; c
+eaglectl smoke SOURCE</code></pre>"""
+JUNIT = '<?xml version="1.0"?><failure message="fix: run `eaglectl smoke &apos;a b&apos; --target T`"/>'
+
+
+def test_commands_of_a_page_are_those_a_reader_sees() -> None:
+    commands = commands_in(PAGE)
+    assert commands == ["eaglectl convert a/b --for vllm", 'eaglectl diff "a b" c', "eaglectl smoke SOURCE"]
+    assert [fault(line, ("diff",)) for line in commands] == ["", "", "SOURCE has to be filled in"]
+
+
+def test_commands_of_xml_are_found() -> None:
+    assert commands_in(JUNIT) == ["eaglectl smoke 'a b' --target T"]
+    assert fault(commands_in(JUNIT)[0], ("validate",)) == "T has to be filled in"
+
+
+@pytest.mark.parametrize("written", ["--page=", "--output=junit=", "--output=markdown=", "--output=sarif="])
+def test_what_reports_write_is_collected(tmp_path: Path, written: str) -> None:
+    """The fixture `whole_commands` fails the test where one of these cannot be run."""
+    file = tmp_path / "file.html"
+    call("validate", SOURCE, "--engine", "vllm", f"{written}{file}")
+    text = file.read_text()
+    assert text in [text for _, text in conftest.PRINTED]
+    assert f"eaglectl convert {SOURCE} --for vllm" in commands_in(text)
