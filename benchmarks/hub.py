@@ -54,7 +54,12 @@ def main() -> None:
         requests, nbytes = map(int, server.stdout.readline().split())
         server.wait()
     figures = {"repositories": REPOSITORIES, "jobs": int(jobs), "requests": requests, "bytes": nbytes}
-    times = {"seconds": seconds, "cpu": cpu, "seconds of one": single[0], "cpu of one": single[1]}
+    times = {
+        "seconds": seconds,
+        "cpu": cpu,
+        "seconds of one repository": single[0],
+        "cpu of one repository": single[1],
+    }
     print(json.dumps({**figures, **{name: round(value, 2) for name, value in times.items()}}))
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from hypothesis import strategies as st
 from eaglectl.checkpoint.writer import Copy
 from eaglectl.conversion import writing
 from eaglectl.conversion.shards import PAGE
-from tests.builders import HIDDEN, call, drafter_folder, floats, read_safetensors
+from tests.builders import HIDDEN, call, drafter_folder, floats, framed, read_safetensors
+from tests.disks import mounted, run_or_skip
 
 WEIGHTS = "model.safetensors"
 
@@ -46,7 +46,7 @@ def large_drafter(parent: Path, rows: int = 4096, spaces: int = 0) -> Path:
     raw = (folder / WEIGHTS).read_bytes()
     end = 8 + int.from_bytes(raw[:8], "little")
     header = raw[8:end] + b" " * (-end % 8 + spaces)
-    (folder / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header + raw[end:])
+    (folder / WEIGHTS).write_bytes(framed(header, raw[end:]))
     return folder
 
 
@@ -60,7 +60,7 @@ def test_the_largest_moved_tensor_keeps_its_place_in_a_page(tmp_path: Path, layo
     name = next(name for name in header if name.endswith("embed_tokens.weight"))
     assert (place(written, name) - place(source / WEIGHTS, "embed_tokens.weight")) % PAGE == 0
     assert begin % 8 == 0
-    if layout != "vllm":  # that one is the source's file, copied as it is
+    if layout != "vllm":  # in vLLM's layout the source's file is copied whole, with its header
         assert begin < least_begin(header) + PAGE
     before, after = read_safetensors(source / WEIGHTS), read_safetensors(written)
     assert after[name] == before["embed_tokens.weight"]
@@ -110,16 +110,12 @@ def sharing_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pat
     """A file system whose files can share blocks, in a file; root alone may mount it."""
     if not shutil.which(f"mkfs.{request.param}"):
         pytest.skip(f"mkfs.{request.param} is not installed")
-    image, mounted = tmp_path / "image", tmp_path / "mounted"
-    mounted.mkdir()
+    image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(400 << 20)
-    for command in (f"mkfs.{request.param} -q {image}", f"mount -o loop {image} {mounted}"):
-        done = subprocess.run(command.split(), capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"{command.split()[0]}: {done.stderr.strip()}")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
+    run_or_skip([f"mkfs.{request.param}", "-q", str(image)])
+    with mounted(tmp_path / "mounted", "-o", "loop", image) as place:
+        yield place
 
 
 def used(disk: Path) -> int:

@@ -58,13 +58,11 @@ def compared(path: Path, stamp: Stamp) -> None:
     COMPARED[path.resolve()] = stamp
 
 
-def check_etag(path: Path, file: BufferedReader, what: str) -> None:
-    """Compare an open file with the digest that it is named by, if any; once, as long as it stays as it is.
+def check_etag(path: Path, file: BufferedReader, etag: str, what: str) -> None:
+    """Compare an open file with the digest that it is named by; once, as long as it stays as it is.
 
-    `what` names the file in the error. Raises UnreadableError for other bytes.
+    `etag` is `etag_of(path)`, `what` names the file in the error. Raises UnreadableError for other bytes.
     """
-    if (etag := etag_of(path)) is None:
-        return
     status = os.fstat(file.fileno())
     stamp = Stamp.of(status)
     if COMPARED.get(path.resolve()) == stamp:

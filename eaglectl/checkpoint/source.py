@@ -133,8 +133,8 @@ class FolderSource:
             raise self._irregular(name)
         file = os.fdopen(descriptor, "rb")
         try:
-            if (most is None or status.st_size <= most) and etag_of(self.root / name) is not None:
-                check_etag(self.root / name, file, f"{name} of {self.label}")
+            if (most is None or status.st_size <= most) and (etag := etag_of(self.root / name)):
+                check_etag(self.root / name, file, etag, f"{name} of {self.label}")
         except BaseException:
             file.close()
             raise

@@ -49,7 +49,8 @@ def _count(value: str, info: Any) -> int | None:
     if not re.fullmatch("[0-9]{1,9}", value) or info.clamp:
         return None
     number = int(value)
-    return number if (info.min or 0) <= number <= (number if info.max is None else info.max) else None
+    is_out = (info.min is not None and number < info.min) or (info.max is not None and number > info.max)
+    return None if is_out else number
 
 
 def _is_given(param: Any, ctx: Any) -> bool:

@@ -74,6 +74,11 @@ class Step(Struct, frozen=True):
             case segments:
                 return self._movement(segments)
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether the bytes are those of a stored tensor, whole and in their order."""
+        return self.action in ("kept", "renamed")
+
     def _movement(self, segments: tuple[Segment, ...]) -> str:
         if len(segments) == 1:
             if not self.is_whole:

@@ -106,7 +106,7 @@ def check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
         name.rpartition(".")[0].rpartition(".")[2] for name in drafter.tensors if is_quantised_part(name)
     )
     for step in steps:
-        if step.action in ("kept", "renamed", "derived"):
+        if step.is_moved or step.action == "derived":
             continue
         if step.name.rpartition(".")[0].endswith(modules):
             raise RefusedError(

@@ -17,7 +17,6 @@ from eaglectl.checkpoint.writer import Copy
 from eaglectl.conversion.plan import ConversionPlan, Step
 from eaglectl.errors import UsageError
 
-MOVED = ("kept", "renamed")  # actions of a tensor whose bytes are the stored one's
 PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
 
 
@@ -141,7 +140,7 @@ def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> 
     """How many bytes to leave before the tensors, which would begin at `start`; 0 where nothing is gained."""
     largest, padding = 0, 0
     for step in steps:
-        if step.action in MOVED and step.nbytes > largest:
+        if step.is_moved and step.nbytes > largest:
             largest, padding = step.nbytes, (checkpoint.tensors[step.stored[0]].start - start) % PAGE
         start += step.nbytes
     return padding if largest >= PAGE and padding % 8 == 0 else 0

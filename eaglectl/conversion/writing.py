@@ -21,7 +21,7 @@ from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
-from eaglectl.conversion.shards import MOVED, LocalFile, Shard, shard_index, shard_ranges, shards_of
+from eaglectl.conversion.shards import LocalFile, Shard, shard_index, shard_ranges, shards_of
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.progress import OnProgress, Progress
@@ -145,7 +145,7 @@ def _source_files(
 
     A tensor that was moved as a whole is not read again: its digest is the output's.
     """
-    moved = {step.stored[0]: step.name for step in plan.steps if step.action in MOVED}
+    moved = {step.stored[0]: step.name for step in plan.steps if step.is_moved}
     pickles = {name for name in originals if name not in checkpoint.weight_files}
     made = {}
     for name in originals:

@@ -5,13 +5,13 @@ for it: the write fails half-way with EFBIG.
 """
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.builders import HIDDEN, contents, drafter_folder, floats
+from tests.disks import mounted
 from tests.faults.processes import COMMAND, start
 
 LIMIT = 1 << 20
@@ -31,14 +31,9 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={LIMIT}", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here ({done.stderr.strip()}); RLIMIT_FSIZE stands for it")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    options = ("-t", "tmpfs", "-o", f"size={LIMIT}", "tmpfs")
+    with mounted(tmp_path / "small", *options, instead="RLIMIT_FSIZE stands for it") as place:
+        yield place
 
 
 def run(code: str, *arguments: str | Path) -> tuple[int, str]:

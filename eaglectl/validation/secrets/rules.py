@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -141,19 +141,14 @@ def secret_rules() -> tuple[SecretRule, ...]:
 
 
 @cache
-def _by_keyword() -> Mapping[bytes, Sequence[int]]:
-    """The places in `secret_rules` of the rules that have a keyword."""
-    places: dict[bytes, list[int]] = {}
-    for place, rule in enumerate(secret_rules()):
-        for keyword in rule.keywords:
-            places.setdefault(keyword, []).append(place)
-    return places
+def _keywords() -> frozenset[bytes]:
+    return frozenset(keyword for rule in secret_rules() for keyword in rule.keywords)
 
 
 def rules_near(lower: bytes) -> tuple[SecretRule, ...]:
     """The rules, in order, of which a keyword is in a text in lower case."""
-    found = {place for keyword, places in _by_keyword().items() if keyword in lower for place in places}
-    return tuple(secret_rules()[place] for place in sorted(found))
+    found = {keyword for keyword in _keywords() if keyword in lower}
+    return tuple(rule for rule in secret_rules() if not found.isdisjoint(rule.keywords))
 
 
 @cache
