@@ -4,8 +4,8 @@ An entry states the releases that came with it, the range in which it holds, and
 entries override earlier ones key by key, and null removes a key (RFC 7396).
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -18,18 +18,19 @@ from eaglectl.engines.releases import is_within, release_order
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
 Value = TypeVar("Value", covariant=True)
+NAME = re.compile(r"[A-Za-z0-9_.]+")
 ADDS_ONE = ("never", "always", "first id is 1", "no id is n")
 
 
 class ByTarget(Struct, Generic[Value], frozen=True):
-    """A value for targets whose model_type fits one of the patterns; no patterns fit all."""
+    """A value for targets of these model types or classes; none are all others."""
 
     targets: tuple[str, ...]
     value: Value
 
-    def fits(self, model_type: str) -> bool:
-        """Whether the value is for a target of this model_type."""
-        return not self.targets or any(fnmatchcase(model_type.lower(), pattern) for pattern in self.targets)
+    def fits(self, *kinds: str) -> bool:
+        """Whether the value is for a target of one of these model types or classes."""
+        return not self.targets or any(kind in self.targets for kind in kinds)
 
 
 class Runner(Struct, frozen=True):
@@ -116,6 +117,12 @@ def behaviour(engine: str, release: str) -> Behaviour:
 def unversioned() -> Mapping[str, Any]:
     """What is known of engines whose releases are not followed."""
     return read(folder(), "unversioned.json")
+
+
+def judged_unversioned() -> Mapping[str, str]:
+    """The titles, by name, of those whose layers are known well enough to be judged."""
+    engines = unversioned()["engines"].items()
+    return {name: known["title"] for name, known in engines if "behaviour" in known}
 
 
 def unversioned_behaviour(engine: str) -> Behaviour:
@@ -245,6 +252,11 @@ def _by_target(value: Any) -> tuple[ByTarget[Any], ...]:
     """Values by target; a plain value is for all of them."""
     is_listed = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
     rows: Sequence[Any] = value if is_listed else [{"value": value}]
+    for name in (name for row in rows for name in row.get("targets", ())):
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"targets names {name!r}: model types and classes are listed, no pattern is taken"
+            )
     return tuple(ByTarget(tuple(row.get("targets", ())), row["value"]) for row in rows)
 
 

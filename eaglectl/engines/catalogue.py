@@ -13,9 +13,10 @@ from msgspec import Struct
 from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
-from eaglectl.engines.behaviour import Behaviour, unversioned, unversioned_behaviour
+from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned_behaviour
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
+from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import View, flat_as_read, merged_as_read
 from eaglectl.errors import UsageError
 from eaglectl.text import printable
@@ -29,10 +30,20 @@ UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
 
 
 class EngineRequest(Struct, frozen=True):
-    """One engine and the releases requested, newest last."""
+    """One engine and the releases requested, newest last.
+
+    `why`: why it is judged, where nobody named it. `unknown` is an installed release that no data is of.
+    """
 
     engine: str
     releases: tuple[str, ...]
+    why: str = ""
+    unknown: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its releases as requirements: "vllm==0.33.0"."""
+        return tuple(f"{self.engine}=={release}" for release in (*self.releases, self.unknown) if release)
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -106,11 +117,14 @@ def _spelling(text: str) -> str:
 
 def aux_readings(config: Mapping[str, Any], target: Target) -> Mapping[str, CapturedLayers]:
     """The layers that each runner of the newest releases captures, by the runner's label."""
-    newest = [engine.behaviour(engine.releases[-1]) for engine in ENGINES.values()]
-    every: list[Behaviour] = [*newest, *(unversioned_behaviour(name) for name in unversioned()["engines"])]
+    newest: list[tuple[Behaviour, Target]] = []
+    for engine in ENGINES.values():
+        release = engine.releases[-1]
+        newest.append((engine.behaviour(release), as_seen(engine.name, release, target)))
+    others = [(unversioned_behaviour(name), target) for name in judged_unversioned()]
     readings = [
-        capture(runner, config, target)
-        for behaviour in every
+        capture(runner, config, seen)
+        for behaviour, seen in (*newest, *others)
         for runner in reversed(tuple(behaviour.runners.values()))
     ]
     return {captured.engine: captured for captured in readings}
@@ -189,7 +203,8 @@ def launch_commands(
         "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
     boundaries = drafter.aux.boundaries
-    if boundaries and boundaries[0] > 0:
+    # its releases have no verdict, which would carry the doubt
+    if boundaries and boundaries[0] > 0 and not drafter.unsettled:
         commands["tensorrt-llm"] = f"eagle3_layers_to_capture: {_set([b - 1 for b in boundaries])}"
     return commands
 
@@ -222,20 +237,21 @@ def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> 
     )
 
 
-def commands_after_conversion(
-    engines: Sequence[str], folder: str, gguf: str | None = None
-) -> tuple[str, ...]:
-    """What must still be run before an engine of a layout serves the folder written, and the serving.
+def output_commands(
+    drafter: Drafter, folder: str, target: str | None, gguf: str | None = None
+) -> Mapping[str, str]:
+    """The command that serves a folder that was written, for each engine of ENGINES.
 
-    `gguf` is the GGUF file, where it was written too.
+    llama.cpp serves a GGUF file: `gguf` where it was written too, else its own converter makes it first.
     """
-    if "llama.cpp" not in engines:
-        return ()
-    if gguf is not None:
-        return (llama_server(gguf),)
-    file = f"{folder}.gguf"
+    file = gguf or f"{folder}.gguf"
     convert = ["python", "convert_hf_to_gguf.py", folder, "--target-model-dir", "TARGET", "--outfile", file]
-    return shlex.join(convert), llama_server(file)
+    made = "" if gguf else f"{shlex.join(convert)} && "
+    commands = {
+        **launch_commands(drafter, folder, target_text=target),
+        "llama.cpp": f"{made}{llama_server(file)}",
+    }
+    return {engine: commands[engine] for engine in ENGINES}
 
 
 def _set(numbers: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from eaglectl.engines.behaviour import Behaviour
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.extraction import Found, Part, Watched
 from eaglectl.engines.layers import IDS
+from eaglectl.engines.targets import TargetClass, target_class, target_classes
 
 # whether the sources show something; None where they hold nothing to look at
 Check = Callable[[Found], bool | None]
@@ -20,6 +21,9 @@ COUNT_WORDS = {3: "three"}
 ID_PLACES = (IDS, f"eagle_config.{IDS}", "target_layer_ids", "eagle_config.layer_ids")
 # ids of other speculative methods, which engines read in the same functions
 OTHER_METHODS = ("dflash_config.", "dspark_")
+
+# names of drafters' classes end so; they take no layers of their own
+DRAFTERS = ("NextN", "Eagle", "Eagle3", "MTP", "AssistantForCausalLM", "DraftModel", "Speculator")
 
 
 class Difference(Struct, frozen=True):
@@ -108,6 +112,40 @@ def id_places(found: Found, name: str) -> tuple[str, ...]:
     """The places where a runner looks for the ids of EAGLE-3 drafters."""
     paths = found["aux_ids"].get(name) or ()
     return tuple(path for path in paths if not path.startswith(OTHER_METHODS))
+
+
+def target_differences(found: Found, release: str) -> list[Difference]:
+    """Differences from the table of targets; none where the sources hold no table that is known."""
+    shown = {name: row for name, row in (found.get("targets") or {}).items() if not name.endswith(DRAFTERS)}
+    if not shown:
+        return []
+    engine = str(found["engine"])
+    stated = {name: target_class(engine, release, name) for name in target_classes(engine)}
+    known = {name: row for name, row in stated.items() if row and row.captures != "absent"}
+    return [
+        Difference(f"target {name}", _words(known.get(name)), _words(shown.get(name)))
+        for name in sorted({*known, *shown})
+        if _words(known.get(name)) != _words(shown.get(name))
+    ]
+
+
+def _words(row: TargetClass | Mapping[str, Any] | None) -> str:
+    """What a row says, where it stands left out."""
+    if row is None:
+        return "not registered"
+    if isinstance(row, TargetClass):
+        parts: tuple[object, ...] = (
+            row.captures,
+            row.adds_one,
+            row.default,
+            row.language_model,
+            row.backend,
+            row.state,
+        )
+    else:
+        keys = ("adds_one", "default", "language_model", "backend", "state")
+        parts = ("captures" if row["captures"] else "lacks", *(row.get(key) for key in keys))
+    return ", ".join(str(part) for part in parts if part)
 
 
 def count_rows(found: Found, known: Behaviour) -> Iterator[Row]:

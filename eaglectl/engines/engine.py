@@ -11,6 +11,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
+from eaglectl.engines.targets import Captures, as_seen, read_captures
 from eaglectl.engines.view import View
 from eaglectl.verdicts import ServedAs
 
@@ -73,8 +74,31 @@ class Case(Struct, frozen=True, dict=True):
 Condition = Callable[[Case], bool]
 
 
+def target_is(engine: str, *captures: Captures) -> Condition:
+    """Holds where the kind of the target is known, and the release does this with it."""
+
+    def holds(case: Case) -> bool:
+        reading = read_captures(engine, case.release, case.view.drafter.target)
+        return reading is not None and reading.captures in captures
+
+    return holds
+
+
+def target_words(engine: str, case: Case) -> Mapping[str, str]:
+    """The words for what a release does with the target."""
+    reading = read_captures(engine, case.release, case.view.drafter.target)
+    if reading is None:
+        return {}
+    source = f" ({reading.source})" if reading.source else ""
+    text = f"{reading.text}{source}"
+    return {"target_class": reading.target, "target_text": text, "target_source": reading.source}
+
+
 class Verdict(Struct, frozen=True):
-    """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained."""
+    """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained.
+
+    Where it is, they name the runner that it holds for, if another one of the release differs.
+    """
 
     engine: str
     release: str
@@ -83,12 +107,19 @@ class Verdict(Struct, frozen=True):
 
 
 class Engine(Struct, frozen=True):
-    """An engine: `conditions` of its facts by id, and the `words` that fill their messages."""
+    """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
+
+    `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
+    for its newest release where no engine is named.
+    """
 
     name: str
     title: str
     conditions: Mapping[str, Condition]
     words: Callable[[Case], Mapping[str, Any]]
+    package: str
+    distributions: tuple[str, ...]
+    is_default: bool = False
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -133,7 +164,8 @@ class Engine(Struct, frozen=True):
         known = self.behaviour(release)
         target, is_parallel = view.drafter.target, view.drafter.kind == "peagle"
         names = known.runners_for(target.model_type, is_parallel=is_parallel)
-        return {name: capture(known.runners[name], view.flat, target) for name in names}
+        seen = as_seen(self.name, release, target)
+        return {name: capture(known.runners[name], view.flat, seen) for name in names}
 
     def case(self, view: View, release: str) -> Case:
         """A checkpoint in `release`."""
@@ -163,4 +195,19 @@ class Engine(Struct, frozen=True):
         for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
             if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
                 return Verdict(self.name, release, outcome, texts)
-        return Verdict(self.name, release, ServedAs.AS_TRAINED, ())
+        return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
+
+    def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
+        """For which runner a verdict holds, where another one of the release captures other layers."""
+        runners, taken = self.behaviour(release).runners, self.readings(view, release)
+        cpu_runner = stated(self.name, release).get("cpu_runner")
+        remarks = []
+        for name in runners.keys() - taken.keys():
+            captured = capture(runners[name], view.flat, view.drafter.target)
+            if captured.same_as(view.drafter.aux) is False:
+                when = ", which it takes on CPUs," if name == cpu_runner else ""
+                remarks.append(
+                    f"with the {' and '.join(taken)} runner; {name}{when} captures other layers than were"
+                    f" trained on ({captured.words})"
+                )
+        return tuple(sorted(remarks))

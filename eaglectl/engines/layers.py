@@ -88,7 +88,7 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
 
 def default_layers(runner: Runner, target: Target) -> DefaultLayers:
     """What `runner` takes without ids; of a target of unknown model_type, what it takes for most."""
-    fitting = (rule for rule in runner.default_layers if rule.fits(target.model_type or ""))
+    fitting = (rule for rule in runner.default_layers if rule.fits(*target.kinds))
     return next(fitting).value
 
 
@@ -111,9 +111,8 @@ def adds_one(runner: Runner, ids: Sequence[int], target: Target) -> bool | None:
 
     None where the target's model_type decides and is not known.
     """
-    kind = target.model_type
-    if kind:
-        rule = next(rule for rule in runner.adds_one if rule.fits(kind))
+    if target.kinds:
+        rule = next(rule for rule in runner.adds_one if rule.fits(*target.kinds))
         return _adds_one(rule.value, ids, target.depth)
     answers = {_adds_one(rule.value, ids, target.depth) for rule in runner.adds_one}
     return answers.pop() if len(answers) == 1 else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
+from eaglectl.engines.engine import Case, Condition, Engine, target_is, target_words
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.view import View, assumed_head_dim, dimensions
 from eaglectl.engines.vllm_conditions import has, missing_map, other_activation, tied_head, when
@@ -71,15 +71,8 @@ def _unmapped(view: View) -> tuple[str, ...]:
 def _last_boundary(case: Case) -> bool:
     target, boundaries = case.view.drafter.target, _captured(case).boundaries
     is_last = target.depth is not None and boundaries is not None and target.depth in boundaries
-    return is_last and not _is_listed(case.view, "last_state_targets")
-
-
-def _unlisted_target(view: View) -> bool:
-    return view.drafter.target.model_type is not None and not _is_listed(view, "targets")
-
-
-def _is_listed(view: View, key: str) -> bool:
-    return (view.drafter.target.model_type or "").removesuffix("_text") in load("llama.cpp")[key]
+    kind = (target.model_type or "").removesuffix("_text")
+    return is_last and kind not in load("llama.cpp")["last_state_targets"]
 
 
 def _wrong_layers(case: Case) -> bool:
@@ -112,7 +105,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "prefix": lambda case: bool(case.refused_prefixes),
     "d2t-missing": when(missing_map),
     "shapes": when(_other_shapes),
-    "target-unlisted": when(_unlisted_target),
+    "target-unlisted": target_is("llama.cpp", "lacks", "absent"),
+    "target-unknown": target_is("llama.cpp", "unknown"),
     "last-boundary": _last_boundary,
     "quantised": has(Feature.QUANTISED),
     "tied-head": when(lambda view: tied_head(view) and "embed_tokens.weight" in view.drafter.tensors),
@@ -124,6 +118,7 @@ CONDITIONS: Mapping[str, Condition] = {
 def _words(case: Case) -> Mapping[str, Any]:
     view, drafter = case.view, case.view.drafter
     return {
+        **target_words("llama.cpp", case),
         "architecture": view.architecture,
         "layers": drafter.dims.layers,
         "stated_layers": view.flat.get("num_hidden_layers", "absent"),
@@ -136,10 +131,9 @@ def _words(case: Case) -> Mapping[str, Any]:
         "unknown": ", ".join(map(brief, _unmapped(view)[:2])),
         "prefixes": " or ".join(case.refused_prefixes),
         "shapes": "; ".join(_shapes(view)),
-        "target_type": drafter.target.model_type,
         "depth": drafter.target.depth,
         "read": _captured(case).words,
     }
 
 
-ENGINE = Engine("llama.cpp", "llama.cpp", CONDITIONS, _words)
+ENGINE = Engine("llama.cpp", "llama.cpp", CONDITIONS, _words, "llama_cpp", ("llama-cpp-python",))

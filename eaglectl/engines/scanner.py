@@ -18,6 +18,7 @@ from eaglectl.engines.checks import Difference, ScanPlan
 from eaglectl.engines.data import recorded
 from eaglectl.engines.extraction import Found, extract
 from eaglectl.engines.releases import is_within
+from eaglectl.engines.targets import releases_read
 from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
@@ -183,6 +184,11 @@ def undecided(found: Found, release: str) -> Iterator[str]:
     plan = PLANS[found["engine"]]
     if found["release"] == "unknown":
         yield "which release these sources are; the entry needs its number"
+    if found["release"] not in releases_read(plan.engine.name):
+        yield (
+            "which targets it captures layers of: record them with"
+            f" `python -m tests.targets.record {plan.engine.name} SOURCES`"
+        )
     for difference in compare(found, release):
         yield from _by_hand(plan, difference)
     yield from plan.questions(found, plan.engine.behaviour(release))
@@ -195,7 +201,9 @@ def _by_hand(plan: ScanPlan, difference: Difference) -> Iterator[str]:
         yield f"{fact.rule} {fact.id} seems to {holds} in these sources: review its range {fact.releases!r}"
     elif difference.what in plan.claims:
         yield f"{difference.what!r} seems to {holds}: the code takes it for granted"
-    elif difference.what.startswith(("architecture ", "target ", "model_type ")):
+    elif difference.what.startswith(("architecture ", "model_type ")) or difference.what.endswith(
+        " is listed"
+    ):
         yield f"{difference.what!r} seems to {holds}: review the table of that name"
 
 

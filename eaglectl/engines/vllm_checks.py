@@ -18,6 +18,7 @@ from eaglectl.engines.checks import (
     reads,
     shows,
     spaced,
+    target_differences,
 )
 from eaglectl.engines.extraction import Found
 from eaglectl.engines.layers import IDS
@@ -177,7 +178,8 @@ def _default_of(known: Behaviour, name: str) -> str:
 
 def _tables(found: Found, release: str) -> list[Difference]:
     """Differences from the tables of architectures, targets and rewritten model types."""
-    return [*_architectures(found, release), *_targets(found, release), *_model_types(found, release)]
+    listed = [*_architectures(found, release), *_targets(found, release), *_model_types(found, release)]
+    return [*listed, *target_differences(found, release)]
 
 
 def _architectures(found: Found, release: str) -> list[Difference]:
@@ -263,5 +265,13 @@ PLAN = ScanPlan(
     _tables,
     _changed,
     _questions,
-    ("architecture", "model-type", "aux-layers", "aux-unknown", "aux-runner"),
+    (
+        "architecture",
+        "model-type",
+        "aux-layers",
+        "aux-unknown",
+        "aux-runner",
+        "target-lacks",
+        "target-unknown",
+    ),
 )

@@ -6,7 +6,7 @@ from typing import Any
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition
+from eaglectl.engines.engine import Case, Condition, target_is, target_words
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
 from eaglectl.text import brief
@@ -332,6 +332,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "embedding-replaced": when(_replaced_embedding),
     "positions": when(short_positions),
     "target-unlisted": _unlisted_target,
+    "target-lacks": target_is("vllm", "lacks", "absent"),
+    "target-unknown": target_is("vllm", "unknown"),
     "speculators-unknown": _in_speculators(lambda view: True),
     "speculators-mla": _in_speculators(lambda view: True),
     "speculators-model-type": when(_layer_model_type),
@@ -350,6 +352,7 @@ def words(case: Case) -> Mapping[str, Any]:
     return {
         **_layer_words(case),
         **_dimension_words(view),
+        **target_words("vllm", case),
         "runtime": ", ".join(part for part in RUNTIME_NAMES if any(part in name for name in view.names)),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),

@@ -4,7 +4,8 @@ Registered classes, what they read, names that are dropped or refused, runners, 
 """
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from eaglectl.engines.extraction import (
     KEYS,
@@ -22,6 +23,7 @@ from eaglectl.engines.extraction import (
     returns_value,
     source_of,
 )
+from eaglectl.engines.target_classes import Classes, ClassText
 from eaglectl.engines.wheels import Sources, called, functions, strings, text_of
 
 MODELS = "model_executor/models"
@@ -31,6 +33,15 @@ RUNNERS = {
     "V1": ("v1/worker/gpu_model_runner.py", "_get_eagle3_aux_layers_from_config"),
     "V2": ("v1/worker/gpu/spec_decode/eagle/eagle3_utils.py", "get_eagle3_aux_layers_from_config"),
 }
+# models of several platforms, and the tables of the registry that name targets
+PLATFORM_MODELS = "models"
+TARGET_TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
+OF_CONFIG = "of text_config"
+FALLBACK = "TransformersForCausalLM"
+INTERFACE = "SupportsEagle3"
+# how a wrapper builds its language model, and the classes that it names there
+BUILDS_INNER = re.compile(r"init_vllm_registered_model\((.*?)\n {8}\S", re.DOTALL)
+NAMED_INNER = re.compile(r"architectures=\[\s*\"(\w+)\"")
 ALGORITHMS = "transformers_utils/configs/speculators/algos.py"
 AUX = ("aux-layers", "aux-unknown", "aux-runner", "ids-unsorted")
 WATCHED = (
@@ -233,7 +244,66 @@ def _contains(path: str, text: str) -> Part:
     return lambda sources: text in source_of(sources.module(path))
 
 
+def _targets(sources: Sources) -> Mapping[str, Found]:
+    """Whether the class of each registered target has the EAGLE-3 interface, and where that is stated."""
+    classes = Classes(sources, (MODELS, PLATFORM_MODELS))
+    registry = sources.module(f"{MODELS}/registry.py")
+    named = dict(_registered(registry)) if registry else {}
+    found = {}
+    for architecture in sorted(named):
+        if text := _class_of(classes, *named[architecture]):
+            found[architecture] = _target(classes, text, named)
+    return found
+
+
+def _registered(registry: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
+    for node in registry.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=table)], value=value) if table in TARGET_TABLES:
+                for name, pair in items_of(value):
+                    parts = [text_of(part) for part in getattr(pair, "elts", ())]
+                    if name and len(parts) == 2:
+                        yield name, (str(parts[0]), str(parts[1]))
+
+
+def _class_of(classes: Classes, module: str, name: str) -> ClassText | None:
+    if module.startswith("vllm."):
+        return classes.of_platform(module.removeprefix("vllm.").replace(".", "/"), name)
+    return classes.find(name, f"{MODELS}/{module}.py")
+
+
+def _target(classes: Classes, text: ClassText, named: Mapping[str, tuple[str, str]]) -> Found:
+    lineage = classes.lineage(text)
+    row: dict[str, object] = {"captures": _has_interface(classes, text), "source": text.place(MODELS)}
+    if text.path.startswith(f"{MODELS}/transformers"):
+        row["backend"] = "transformers"
+    built = next((match for part in lineage if (match := BUILDS_INNER.search(part.body))), None)
+    if row["captures"] and built:
+        inner = NAMED_INNER.search(built[1])
+        row["language_model"] = inner[1] if inner else OF_CONFIG
+        if inner and (other := _class_of(classes, *named.get(inner[1], ("", inner[1])))):
+            row["captures"] = _has_interface(classes, other)
+    return row
+
+
+def _has_interface(classes: Classes, text: ClassText) -> bool:
+    """Whether a class has the interface, or, before 0.10.1 had one, the method."""
+    lineage = classes.lineage(text)
+    if classes.find(INTERFACE) is None:
+        return any(part.has("set_aux_hidden_state_layers") for part in lineage)
+    return any(INTERFACE in part.bases for part in lineage)
+
+
+def _fallback(sources: Sources) -> bool:
+    """Whether the class for targets without one of their own, transformers' models, has the interface."""
+    classes = Classes(sources, (MODELS,))
+    text = classes.find(FALLBACK)
+    return text is not None and _has_interface(classes, text)
+
+
 PARTS: Mapping[str, Part] = {
+    "targets": _targets,
+    "fallback_captures": _fallback,
     "architectures": _architectures,
     "classes": lambda sources: {kind: _drafter(sources, name) for kind, name in CLASSES.items()},
     "speculators": _speculators,

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from eaglectl.checkpoint.files import open_regular, read_small_file
+from eaglectl.checkpoint.files import is_folder, open_regular, read_small_file
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
 
@@ -37,7 +37,7 @@ class Sources:
 
     def __init__(self, where: Path) -> None:
         self.where = where
-        self._wheel = None if where.is_dir() else self._opened()
+        self._wheel = None if is_folder(where) else self._opened()
         self._members = self._wheel.namelist() if self._wheel else []
         names = [name for name in PACKAGES if self._holds(name)]
         if len(names) != 1:

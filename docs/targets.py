@@ -1,0 +1,210 @@
+"""docs/targets.md, written from the tables of targets: which release captures states of which target."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from eaglectl.engines.behaviour import releases
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.data import folder, read
+from eaglectl.engines.releases import ranges
+from eaglectl.engines.targets import (
+    TargetClass,
+    releases_read,
+    target_class,
+    target_classes,
+    target_evidence,
+)
+
+PAGE = Path(__file__).with_name("targets.md")
+HEAD = """# Which targets an engine captures
+
+Written by `make docs` from `eaglectl/engines/*_targets.json`. EAGLE-3 needs hidden states of the target, and
+an engine release captures those of the classes (`architectures` in the target's config.json) that it was made
+for. The tables are closed lists, one for each release, read in its sources; a target that is on none of them
+is *unknown*: `validate --engine` could not look (exit 3), and no command that serves it is printed. Where
+`architectures` is not stated, the classes are those that transformers has for the `model_type`.
+
+A cell names the releases that capture the class, the file and line of the first of them, and *run* where an
+engine did with a tiny target what the table says. *no* is a class that the release has and cannot capture,
+*not there* one that it does not have.
+A multimodal class *of text_config* captures what the class of its language model does.
+"""
+# what users serve, by family
+FAMILIES: Mapping[str, Sequence[str]] = {
+    "DeepSeek V2, V3, V3.2, V4": (
+        *(
+            "DeepseekV2ForCausalLM",
+            "DeepseekV3ForCausalLM",
+            "DeepseekV32ForCausalLM",
+            "DeepseekV4ForCausalLM",
+        ),
+        *("DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM"),
+    ),
+    "Step 3.5 and others": (
+        *(
+            "Step1ForCausalLM",
+            "Step3TextForCausalLM",
+            "Step3p5ForCausalLM",
+            "Step3p7ForConditionalGeneration",
+        ),
+    ),
+    "Qwen": (
+        *("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
+        *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
+        *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
+        *("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        *("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+        *("Qwen3OmniMoeForConditionalGeneration", "Qwen2AudioForConditionalGeneration"),
+    ),
+    "Gemma": (
+        *("Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3nForCausalLM"),
+        *("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
+    ),
+    "GLM 4 to 5": (
+        *("Glm4ForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM"),
+        *("Glm5NextForCausalLM", "Glm5NextForConditionalGeneration"),
+        *("Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration"),
+    ),
+    "MiniMax": (
+        *("MiniMaxText01ForCausalLM", "MiniMaxM2ForCausalLM", "MiniMaxM3SparseForCausalLM"),
+        "MiniMaxM3SparseForConditionalGeneration",
+    ),
+    "Kimi (K2 is a DeepseekV3ForCausalLM)": (
+        *("KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration", "KimiLinearForCausalLM"),
+        "KimiVLForConditionalGeneration",
+    ),
+    "Llama": ("LlamaForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+    "Mistral": (
+        *("MistralForCausalLM", "Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
+        *("MistralLarge3ForCausalLM", "PixtralForConditionalGeneration", "MixtralForCausalLM"),
+    ),
+    "Granite": (
+        *("GraniteForCausalLM", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+        "GraniteMoeHybridForCausalLM",
+    ),
+    "Phi": ("PhiForCausalLM", "Phi3ForCausalLM", "PhiMoEForCausalLM", "Phi4MMForCausalLM"),
+    "gpt-oss": ("GptOssForCausalLM",),
+    "Hybrids (Mamba or linear attention)": (
+        *("NemotronHForCausalLM", "NemotronH_Nano_VL_V2", "JambaForCausalLM", "MambaForCausalLM"),
+        *(
+            "Mamba2ForCausalLM",
+            "BambaForCausalLM",
+            "FalconH1ForCausalLM",
+            "Zamba2ForCausalLM",
+            "Lfm2ForCausalLM",
+        ),
+    ),
+    "ERNIE 4.5": (
+        *("Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "Ernie4_5_VLMoeForConditionalGeneration"),
+    ),
+    "LongCat": ("LongcatFlashForCausalLM",),
+    "Hunyuan": ("HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM", "HunYuanVLForConditionalGeneration"),
+    "Older ones": ("OPTForCausalLM", "GPT2LMHeadModel", "BloomForCausalLM", "FalconForCausalLM"),
+    "Multimodal wrappers": (
+        *("LlavaForConditionalGeneration", "LlavaNextForConditionalGeneration", "MiniCPMV"),
+        *("MiniCPMV4_6ForConditionalGeneration", "InternVLChatModel", "InternVLForConditionalGeneration"),
+    ),
+}
+
+
+def page() -> str:
+    """The whole page."""
+    engines = tuple(ENGINES)
+    parts = [HEAD, _counts(engines)]
+    for family, names in FAMILIES.items():
+        parts += [f"## {family}\n", _table(engines, names)]
+    named = {name for names in FAMILIES.values() for name in names}
+    others = [name for name in _captured(engines) if name not in named]
+    parts += ["## Every other class that one of them captures\n", _table(engines, others)]
+    parts += ["## Where a class does not capture\n", *_outcomes(engines)]
+    parts += ["## Parallelism, structured output\n", *_notes(engines)]
+    return "\n".join(parts)
+
+
+def _counts(engines: Sequence[str]) -> str:
+    head = ["| engine | releases read | newest: captured | cannot | of these run |", "|---|---|---|---|---|"]
+    rows = []
+    for engine in engines:
+        newest, known = releases(engine)[-1], releases_read(engine)
+        rows_now = [target_class(engine, newest, name) for name in target_classes(engine)]
+        states = [row.captures for row in rows_now if row]
+        stated = read(folder(), f"{engine}_targets.json")
+        ran = ", ".join(f"{len(names)} in {release}" for release, names in stated["run_in"].items()) or "none"
+        refused = sum(len(names) for names in stated["refused_in"].values())
+        ran += f", and {refused} that it does not have" if refused else ""
+        span = f"{len(known)} ({ranges(known, releases(engine))})"
+        title = ENGINES[engine].title
+        rows.append(f"| {title} | {span} | {states.count('captures')} | {states.count('lacks')} | {ran} |")
+    return "\n".join([*head, *rows, ""])
+
+
+def _captured(engines: Sequence[str]) -> list[str]:
+    """The classes that a release captures."""
+    found = {
+        name
+        for engine in engines
+        for name, rows in target_classes(engine).items()
+        if any(row.captures == "captures" for row in rows)
+    }
+    return sorted(found)
+
+
+def _table(engines: Sequence[str], names: Sequence[str]) -> str:
+    head = [
+        f"| class | {' | '.join(ENGINES[engine].title for engine in engines)} |",
+        f"|---{'|---' * len(engines)}|",
+    ]
+    rows = [f"| `{name}` | {' | '.join(_cell(engine, name) for engine in engines)} |" for name in names]
+    return "\n".join([*head, *rows, ""])
+
+
+def _cell(engine: str, name: str) -> str:
+    rows = {release: target_class(engine, release, name) for release in releases(engine)}
+    captured = [release for release, row in rows.items() if row and row.captures == "captures"]
+    lacking = [release for release, row in rows.items() if row and row.captures == "lacks"]
+    run = [release for release in rows if target_evidence(engine, release, name) == "run"]
+    parts = []
+    if captured:
+        first = rows[captured[0]]
+        parts.append(f"{ranges(captured, releases(engine))} ({'; '.join(_facts(first, rows[captured[-1]]))})")
+    if lacking:
+        row = rows[lacking[0]]
+        parts.append(f"no: {ranges(lacking, releases(engine))} ({row.source if row else ''})")
+    if run:
+        parts.append(f"*run* in {ranges(run, releases(engine))}")
+    return "; ".join(parts) or "not there"
+
+
+def _facts(first: TargetClass | None, last: TargetClass | None) -> Iterator[str]:
+    """Where a class is, and by which rule it captures where that is not its engine's usual one."""
+    if first is None or last is None:
+        return
+    yield first.source
+    if last.adds_one not in ("", "always"):
+        yield f"ids: +1 if {last.adds_one}"
+    if last.default and "+ 1" in last.default:
+        yield f"default {last.default}"
+    if last.language_model:
+        yield last.language_model
+    if last.state:
+        yield f"{last.state} from {last.since}"
+    if last.backend:
+        yield f"{last.backend}' model from {last.since}"
+
+
+def _outcomes(engines: Sequence[str]) -> Iterator[str]:
+    for engine in engines:
+        stated = read(folder(), f"{engine}_targets.json")
+        yield f"* {ENGINES[engine].title}: {stated['lacking']['text']} ({stated['lacking']['source']})."
+        for row in stated["unregistered"]:
+            span = f"from {row['from']}, class not there"
+            yield f"* {ENGINES[engine].title} {span}: {row['text']} ({row['source']})."
+    yield ""
+
+
+def _notes(engines: Sequence[str]) -> Iterator[str]:
+    for engine in engines:
+        for note in read(folder(), f"{engine}_targets.json")["notes"]:
+            span = f" {note['releases']}" if note["releases"] else ""
+            yield f"* {ENGINES[engine].title}{span}: {note['text']} ({note['source']})."
+    yield ""

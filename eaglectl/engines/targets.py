@@ -1,0 +1,222 @@
+"""Which targets each engine release captures hidden states of: closed lists of classes, with evidence."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import Target
+from eaglectl.engines.data import check_evidence, folder, read
+from eaglectl.engines.facts import Evidence
+from eaglectl.engines.releases import release_order
+
+# absent: other releases register the class, this one does not
+Captures = Literal["captures", "lacks", "absent", "unknown"]
+NAME = re.compile(r"[A-Za-z0-9_.]+")
+OF_CONFIG = "of text_config"
+NEVER_SEEN = "was never looked at with such a target"
+
+
+class TargetClass(Struct, frozen=True):
+    """What one release does with the targets of one architecture.
+
+    `adds_one` and `default` are the class's own rule, where an engine leaves it to classes; `language_model`
+    is the class that a wrapper hands layers on to, or that its text_config decides; `backend` is whose
+    model it is where it is not the engine's own; `state` is what it captures, where that is no boundary.
+    `source` is the place in `since`, the release with which this came.
+    """
+
+    architecture: str
+    captures: Captures
+    since: str
+    source: str
+    adds_one: str = ""
+    default: str = ""
+    language_model: str = ""
+    backend: str = ""
+    state: str = ""
+
+
+class TargetReading(Struct, frozen=True):
+    """Whether a release captures a target's hidden states; `text` says what it does where it does not.
+
+    `target` is the class as messages name it, or the model type.
+    """
+
+    captures: Captures
+    target: str
+    text: str = ""
+    source: str = ""
+    state: str = ""
+
+
+def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
+    """The rows of each architecture, oldest first.
+
+    Raises ValueError where a row has no evidence, or a name is a pattern.
+    """
+    return _classes(folder(), engine)
+
+
+def releases_read(engine: str) -> tuple[str, ...]:
+    """The releases whose sources were read, oldest first."""
+    return tuple(_data(folder(), engine)["read"])
+
+
+def target_evidence(engine: str, release: str, architecture: str) -> Evidence:
+    """How it is known what a release does with an architecture: it was run with such a target, or read."""
+    stated = _data(folder(), engine)
+    run = (*stated["run_in"].get(release, ()), *stated["refused_in"].get(release, ()))
+    return "run" if architecture in run else "read"
+
+
+def target_class(engine: str, release: str, architecture: str) -> TargetClass | None:
+    """What a release does with an architecture; None where no release has it, or this one was not read."""
+    if release not in _data(folder(), engine)["read"]:
+        return None
+    order = release_order(release) or ((), 0)
+    rows = target_classes(engine).get(architecture, ())
+    fitting = [row for row in rows if (release_order(row.since) or order) <= order]
+    if fitting:
+        return fitting[-1]
+    if not rows:
+        is_refused = architecture in _data(folder(), engine)["refused_in"].get(release, ())
+        return TargetClass(architecture, "lacks", release, "not registered; run") if is_refused else None
+    return TargetClass(architecture, "absent", release, "not in the registry")
+
+
+def architectures_of(target: Target) -> tuple[str, ...]:
+    """The classes that a target may be of: as its config names them, else those of its model type.
+
+    A wrapper is of its own model type, known or not: its language model does not say what it hands on.
+    """
+    return target.architectures or architectures(target.outer_type or target.model_type or "")
+
+
+def architectures(model_type: str) -> tuple[str, ...]:
+    """The generating classes of a model type, as transformers or the model's own config.json names them."""
+    stated = read(folder(), "model_types.json")
+    remote = stated["remote"].get(model_type, {}).get("architectures", ())
+    return tuple(dict.fromkeys((*remote, *stated["architectures"].get(model_type, ()))))
+
+
+def read_captures(engine: str, release: str, target: Target) -> TargetReading | None:
+    """Whether a release captures a target's hidden states; None where nothing names the target's kind."""
+    names = architectures_of(target)
+    kind = target.outer_type or target.model_type
+    if not names and not kind:
+        return None
+    readings = [_reading(engine, release, row, target) for row in _rows(engine, release, names)]
+    if target.architectures:
+        readings = readings[:1]  # engines take the first that they know
+    different = {reading.captures for reading in readings}
+    if len(different) == 1:
+        return readings[0]
+    named = " or ".join(names) or f"model_type {kind}"
+    if readings:
+        return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
+    return _unlisted(engine, release, target, names) or TargetReading("unknown", named, NEVER_SEEN)
+
+
+def _rows(engine: str, release: str, names: Sequence[str]) -> list[TargetClass]:
+    """The rows of these classes; those that a release lacks only where it has none of the others."""
+    rows = [row for name in names if (row := target_class(engine, release, name))]
+    return [row for row in rows if row.captures != "absent"] or rows
+
+
+def as_seen(engine: str, release: str, target: Target) -> Target:
+    """The target, without its kind where the release was never seen with such a one."""
+    reading = read_captures(engine, release, target)
+    if reading is None or reading.captures != "unknown":
+        return target
+    return replace(target, model_type=None, outer_type=None, architectures=())
+
+
+def _reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
+    source = f"{row.source} ({row.since})"
+    stated = _data(folder(), engine)
+    if row.captures == "lacks":
+        return TargetReading("lacks", row.architecture, stated["lacking"]["text"], source)
+    if row.captures == "absent":
+        other = _unregistered(engine, release)
+        captures: Captures = "absent" if other["fails"] else "unknown"
+        return TargetReading(captures, row.architecture, other["text"], other["source"])
+    if row.language_model == OF_CONFIG:
+        return _inner_reading(engine, release, row, target)
+    return TargetReading("captures", row.architecture, source=source, state=row.state)
+
+
+def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
+    """What a release does with classes that it does not register.
+
+    Where it states `registered_unread`, the rows and those classes are all that it registers.
+    """
+    order = release_order(release) or ((), 0)
+    rows: Sequence[Mapping[str, Any]] = _data(folder(), engine)["unregistered"]
+    return [row for row in rows if (release_order(row["from"]) or order) <= order][-1]
+
+
+def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -> TargetReading | None:
+    """A target whose classes have no row, in a release of which all registered classes are known.
+
+    llama.cpp's converter takes the class of a text_config first (conversion/base.py:2900, 0.3.36).
+    """
+    row = _unregistered(engine, release)
+    unread = row.get("registered_unread")
+    if unread is None or not names or set(unread) & set(names):
+        return None
+    named = " or ".join(names)
+    if target.architectures and target.outer_type is None:
+        return TargetReading("absent", named, row["text"], row["source"])
+    text = f"{row['text']}, unless a text_config names another"
+    return TargetReading("unknown", named, text, row["source"])
+
+
+def _inner_reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
+    """A wrapper captures what the language model of its text_config does."""
+    # without an outer type the model type is the wrapper's own
+    kinds = architectures(target.model_type or "") if target.outer_type else ()
+    inner = [each for name in kinds if (each := target_class(engine, release, name))]
+    found = {each.captures for each in inner}
+    if found == {"captures"}:
+        return TargetReading("captures", row.architecture, source=f"{row.source} ({row.since})")
+    inner_type = target.model_type if target.outer_type else "that is not stated"
+    named = f"{row.architecture} with a language model of type {inner_type}"
+    if found == {"lacks"}:
+        return TargetReading("lacks", named, _data(folder(), engine)["lacking"]["text"], inner[0].source)
+    return TargetReading("unknown", named, NEVER_SEEN)
+
+
+@cache
+def _data(where: Path, engine: str) -> Mapping[str, Any]:
+    return read(where, f"{engine}_targets.json")
+
+
+@cache
+def _classes(where: Path, engine: str) -> Mapping[str, Sequence[TargetClass]]:
+    stated = _data(where, engine)
+    rows = stated["architectures"]
+    check_evidence(stated, f"{engine}_targets.json", stated["read"].__contains__)
+    for release, names in stated["run_in"].items():
+        if unknown := sorted(set(names) - set(rows)):
+            raise ValueError(
+                f"{engine}_targets.json: run_in of {release} names {', '.join(unknown)}, of no row"
+            )
+    return {name: tuple(_class(name, row, stated, engine) for row in listed) for name, listed in rows.items()}
+
+
+def _class(name: str, row: Mapping[str, Any], stated: Mapping[str, Any], engine: str) -> TargetClass:
+    what = f"{engine}_targets.json, {name}"
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{what}: a class is named as config.json names it; no pattern is taken")
+    if row.get("from") not in stated["read"] or not row.get("source"):
+        raise ValueError(f"{what}: a row states from, a release that was read, and source, the file and line")
+    captures: Captures = "absent" if row["captures"] is None else "captures" if row["captures"] else "lacks"
+    rest = {
+        key: row[key] for key in ("adds_one", "default", "language_model", "backend", "state") if key in row
+    }
+    return TargetClass(name, captures, row["from"], row["source"], **rest)

@@ -1,0 +1,1 @@
+"""What engines capture of tiny targets of many architectures (README.md)."""

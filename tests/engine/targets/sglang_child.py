@@ -1,0 +1,87 @@
+"""What SGLang's classes capture of tiny targets: imported once, then a fork for each architecture.
+
+`python -m tests.engine.targets.sglang_child ANSWERS ARCHITECTURE...` runs these and writes {name: record};
+without names, all of `models.py`.
+"""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# SGLang's Triton kernels, slowly, in NumPy
+os.environ["TRITON_INTERPRET"] = "1"
+
+from tests.engine.sglang import stubs  # isort: skip
+
+stubs.install()
+
+from tests.engine.targets import sglang_kernels  # isort: skip
+
+sglang_kernels.stand_in()
+
+from tests.engine.sglang import engine  # isort: skip
+
+import sglang.srt.models
+import torch
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.models.registry import ModelRegistry
+
+from tests.engine.targets import models
+from tests.engine.targets.asking import ask, matched, reason, record
+
+sglang_kernels.stand_in_norms()
+SOURCES = Path(sglang.srt.models.__path__[0])
+
+# these classes refuse torch_native
+NEEDS_TRITON = (
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "ExaoneMoeForCausalLM",
+    "Glm4MoeLiteForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "GptOssForCausalLM",
+)  # fmt: skip
+
+
+def answer(root: Path, name: str) -> dict[str, Any]:
+    """The record of one architecture."""
+    cls = ModelRegistry.models.get(name)
+    if cls is None and any(f"class {name}(" in file.read_text() for file in SOURCES.glob("*.py")):
+        return {"outcome": "not-constructed", "reason": "its module is not imported without a GPU"}
+    cls = cls or ModelRegistry.models["TransformersForCausalLM"]
+    if not hasattr(cls, "set_eagle3_layers_to_capture"):
+        return {"outcome": "refused", "reason": f"{cls.__name__} has no set_eagle3_layers_to_capture"}
+    if models.model_type(name) is None:
+        return {"outcome": "not-constructed", "reason": "transformers has no class of it"}
+    try:
+        states = models.write(name, root / name)
+    except Exception as error:
+        return {"outcome": "not-constructed", "reason": f"transformers: {reason(error)}"}
+    torch.cuda.empty_cache = torch.cuda.synchronize = lambda *_: None
+    engine.OPTIONS["attention_backend"] = "triton" if name in NEEDS_TRITON else "torch_native"
+    try:
+        running = engine.start(root / name)
+    except Exception as error:
+        return {"outcome": "not-constructed", "reason": reason(error)}
+    return ask(partial(_captured, running, states), root / name)
+
+
+def _captured(running: Any, states: models.States, ids: list[int] | None) -> list[int | str]:
+    """The boundaries that the target hands to the head for these ids, by its states."""
+    running.tp_worker.model_runner.model.set_eagle3_layers_to_capture(ids)
+    held: list[Any] = []
+    forward = LogitsProcessor.forward
+
+    def watched(
+        self: Any, ids: Any, hidden: Any, head: Any, batch: Any, aux: Any = None, *more: Any, **named: Any
+    ) -> Any:
+        held.append((hidden, aux))
+        return forward(self, ids, hidden, head, batch, aux, *more, **named)
+
+    LogitsProcessor.forward = watched
+    engine.generate(running, [models.PROMPT], 1)
+    hidden, aux = held[0]
+    if isinstance(aux, torch.Tensor):
+        aux = aux.split(states.final.shape[-1], -1)
+    return matched(hidden, aux, states)
+
+
+if __name__ == "__main__":
+    record(answer)

@@ -1,0 +1,349 @@
+"""Targets: which release captures states of which class, as closed lists that agree with the sources."""
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglectl.drafter.boundaries import to_boundaries
+from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.drafter.drafter import Target
+from eaglectl.engines.behaviour import behaviour, releases
+from eaglectl.engines.data import data_from, folder, read
+from eaglectl.engines.layers import adds_one
+from eaglectl.engines.targets import (
+    architectures,
+    read_captures,
+    releases_read,
+    target_class,
+    target_classes,
+    target_evidence,
+)
+from eaglectl.verdicts import ServedAs
+from tests.builders import HIDDEN, VOCAB, call, drafter_folder
+from tests.conftest import FIXTURES
+from tests.targets import record
+
+FOLLOWED = ("vllm", "sglang", "llama.cpp")
+SCANS = sorted(Path(__file__).parent.glob("scans/*.json"))
+RECORDS = [
+    (engine, release, name, row)
+    for engine in FOLLOWED
+    for release, rows in record.records(engine).items()
+    for name, row in sorted(rows.items())
+    if row["outcome"] in record.RUN
+]
+MODEL_TYPES = sorted({*read(folder(), "model_types.json")["architectures"], "kimi_k2", "minimax_m3"})
+
+
+def newest(engine: str) -> str:
+    return releases(engine)[-1]
+
+
+def captures(engine: str, model_type: str, release: str = "") -> str:
+    reading = read_captures(engine, release or newest(engine), Target(model_type=model_type))
+    assert reading is not None
+    return reading.captures
+
+
+@pytest.mark.parametrize("engine", FOLLOWED)
+def test_the_sources_of_every_release_that_is_judged_were_read(engine: str) -> None:
+    assert releases_read(engine) == releases(engine)
+
+
+@pytest.mark.parametrize("engine", FOLLOWED)
+def test_each_table_is_the_one_that_its_release_showed(engine: str) -> None:
+    tables = record.known(engine)
+    stated = json.loads((folder() / f"{engine}_targets.json").read_text())["read"]
+    assert {release: record.digest(table) for release, table in tables.items()} == stated
+
+
+@pytest.mark.parametrize("path", SCANS, ids=lambda path: path.stem)
+def test_a_scan_shows_the_table_of_its_release(path: Path) -> None:
+    found = json.loads(path.read_text())
+    shown = record.without_drafters(found["targets"])
+    assert len(shown) > 100
+    assert record.digest(shown) == record.digest(record.known(found["engine"])[found["release"]])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "vllm", "sglang", "llamacpp"),
+    [
+        ("foo_bar", "unknown", "unknown", "unknown"),
+        ("granite", "captures", "lacks", "lacks"),
+        ("kimi_k3", "captures", "lacks", "lacks"),
+        ("step3p5", "lacks", "lacks", "lacks"),
+        ("llava", "unknown", "lacks", "captures"),
+        ("ernie4_5_moe", "lacks", "lacks", "lacks"),
+        ("minicpmv", "lacks", "lacks", "unknown"),
+        ("nemotron_h", "captures", "lacks", "captures"),
+        ("deepseek_v4", "captures", "lacks", "captures"),
+        ("gemma3_text", "lacks", "captures", "lacks"),
+        ("llama", "captures", "captures", "captures"),
+    ],
+)
+def test_what_the_newest_releases_do_with_a_model_type(
+    model_type: str, vllm: str, sglang: str, llamacpp: str
+) -> None:
+    assert [captures(engine, model_type) for engine in FOLLOWED] == [vllm, sglang, llamacpp]
+
+
+@pytest.mark.parametrize(
+    ("engine", "model_type", "first"),
+    [("vllm", "granite", "0.32.0"), ("sglang", "minimax_m3", "0.5.16"), ("sglang", "qwen3_5_text", "0.5.22")],
+)
+def test_a_target_is_captured_from_a_release_on(engine: str, model_type: str, first: str) -> None:
+    found = {release: captures(engine, model_type, release) for release in releases(engine)}
+    assert next(release for release, what in found.items() if what == "captures") == first
+    assert set(found.values()) <= {"captures", "lacks", "absent"}
+
+
+def test_a_class_that_the_config_names_decides_and_not_the_model_type() -> None:
+    hybrid = Target(model_type="granite", architectures=("GraniteMoeHybridForCausalLM",))
+    assert read_captures("vllm", "0.33.0", hybrid).captures == "lacks"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"), [("llama", "captures"), ("step3p5", "lacks"), ("foo_bar", "unknown")]
+)
+def test_a_wrapper_captures_what_its_language_model_does(inner: str, expected: str) -> None:
+    wrapper = Target(model_type=inner, outer_type="llava", architectures=("LlavaForConditionalGeneration",))
+    assert read_captures("vllm", "0.33.0", wrapper).captures == expected  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Target(model_type="minicpmv", architectures=("MiniCPMV",)), "absent"),
+        (Target(model_type="foo", architectures=("FooForCausalLM",)), "absent"),
+        # its converter takes the class that a text_config names
+        (
+            Target(
+                model_type="mistral",
+                outer_type="llava_next",
+                architectures=("LlavaNextForConditionalGeneration",),
+            ),
+            "unknown",
+        ),
+        (Target(model_type="llava_next"), "unknown"),
+    ],
+)
+def test_llama_cpp_stops_at_a_class_that_its_converter_does_not_register(
+    target: Target, expected: str
+) -> None:
+    reading = read_captures("llama.cpp", newest("llama.cpp"), target)
+    assert reading is not None and reading.captures == expected
+    assert reading.text.startswith("has no class for it: its converter stops")
+    assert ("unless a text_config names another" in reading.text) == (expected == "unknown")
+
+
+def test_a_class_that_llama_cpp_registers_and_whose_graph_was_not_read_is_unknown() -> None:
+    reading = read_captures("llama.cpp", newest("llama.cpp"), Target(architectures=("Olmo3ForCausalLM",)))
+    assert reading is not None
+    assert (reading.captures, reading.text) == ("unknown", "was never looked at with such a target")
+
+
+@pytest.mark.parametrize("engine", FOLLOWED)
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("foo_vl", "qwen3", ("unknown", "unknown", "unknown")),
+        ("qwen3_vl", "qwen3_vl_text", ("captures", "captures", "lacks")),
+        ("gemma3", "gemma3_text", ("lacks", "captures", "lacks")),
+        ("mistral3", "mistral", ("captures", "lacks", "lacks")),
+        ("llava", "llama", ("captures", "lacks", "captures")),
+        ("kimi_k25", "kimi_k2", ("captures", "captures", "lacks")),
+    ],
+)
+def test_a_wrapper_without_a_class_is_of_its_own_model_type_alone(
+    engine: str, outer: str, inner: str, expected: tuple[str, ...]
+) -> None:
+    reading = read_captures(engine, newest(engine), Target(model_type=inner, outer_type=outer))
+    assert reading is not None
+    assert reading.captures == expected[FOLLOWED.index(engine)]
+
+
+def test_of_a_target_of_which_nothing_is_named_nothing_is_said() -> None:
+    assert read_captures("vllm", "0.33.0", Target(name="org/t", depth=32)) is None
+
+
+def test_a_class_that_a_release_had_not_yet_falls_to_transformers_where_these_capture() -> None:
+    early = read_captures("vllm", "0.10.0", Target(model_type="gpt_oss"))
+    later = read_captures("vllm", "0.20.0", Target(model_type="nanbeige", architectures=("AXK1ForCausalLM",)))
+    assert early is not None and early.captures == "absent"
+    assert later is not None and later.captures == "lacks"
+    gone = read_captures("vllm", "0.33.0", Target(architectures=("AquilaForCausalLM",)))
+    assert gone is not None and gone.captures == "unknown" and "was not looked at" in gone.text
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "model_type", "expected"),
+    [
+        ("vllm", "0.22.1", "step3p5", "lacks"),
+        ("vllm", "0.23.0", "step3p5", "lacks"),
+        ("vllm", "0.10.0", "llama4", "lacks"),
+        ("vllm", "0.20.0", "qwen3_5", "captures"),
+        ("sglang", "0.5.14", "qwen3_5", "captures"),
+    ],
+)
+def test_a_model_type_is_judged_by_those_of_its_classes_that_the_release_has(
+    engine: str, release: str, model_type: str, expected: str
+) -> None:
+    assert captures(engine, model_type, release) == expected
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=12))
+def test_no_unlisted_model_type_is_ever_captured(model_type: str) -> None:
+    if not architectures(model_type):
+        assert {captures(engine, model_type) for engine in FOLLOWED} == {"unknown"}
+
+
+@given(
+    st.sampled_from(("deepseek_v", "kimi_", "minimax_m3_vl_", "glm_moe_dsa", "qwen")),
+    st.text("abcdefghij0123456789_", min_size=1, max_size=6),
+)
+def test_no_name_like_a_listed_one_has_its_rule(beginning: str, end: str) -> None:
+    model_type = beginning + end
+    if architectures(model_type):
+        return
+    runner = behaviour("sglang", newest("sglang")).runners["default"]
+    assert not any(
+        rule.targets and rule.fits(model_type) for rule in (*runner.adds_one, *runner.default_layers)
+    )
+    assert captures("sglang", model_type) == "unknown"
+
+
+@pytest.mark.parametrize("release", releases("sglang"))
+def test_what_ids_mean_by_model_type_is_what_its_class_does(release: str) -> None:
+    runner = behaviour("sglang", release).runners["default"]
+    classes = [(kind, name) for kind in MODEL_TYPES for name in architectures(kind)]
+    rows = [(kind, row) for kind, name in classes if (row := target_class("sglang", release, name))]
+    capturing = [(kind, row) for kind, row in rows if row.captures == "captures"]
+    assert len(capturing) > 30
+    for kind, row in capturing:
+        rule = next(rule for rule in runner.adds_one if rule.fits(kind))
+        default = next(rule for rule in runner.default_layers if rule.fits(kind))
+        assert (kind, rule.value) == (kind, row.adds_one)
+        assert default.value.at(40) == DefaultLayers(row.default).at(40)
+
+
+def with_row(parent: Path, engine: str, name: str, rows: Any, **head: Any) -> Path:
+    """A copy of the data files with other rows of one class."""
+    for path in folder().glob("*.json"):
+        (parent / path.name).write_text(path.read_text())
+    path = parent / f"{engine}_targets.json"
+    stated = json.loads(path.read_text())
+    path.write_text(json.dumps({**stated, **head, "architectures": {**stated["architectures"], name: rows}}))
+    return parent
+
+
+ROW = {"from": "0.5.14", "captures": True, "source": "llama.py:1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "says"),
+    [
+        ("*Deepseek*", ROW, "no pattern is taken"),
+        ("Deepseek?", ROW, "no pattern is taken"),
+        ("FooForCausalLM", {**ROW, "source": ""}, "the file and line"),
+        ("FooForCausalLM", {"from": "0.5.14", "captures": True}, "the file and line"),
+        ("FooForCausalLM", {**ROW, "from": "0.4.0"}, "a release that was read"),
+    ],
+)
+def test_a_pattern_and_a_row_without_evidence_are_refused(
+    name: str, row: Mapping[str, Any], says: str, tmp_path: Path
+) -> None:
+    with data_from(with_row(tmp_path, "sglang", name, [row])), pytest.raises(ValueError, match=says):
+        target_classes("sglang")
+
+
+@pytest.mark.parametrize("run_in", [None, {"0.4.0": []}, {"0.5.23": ["FooForCausalLM"]}])
+def test_what_was_run_is_stated_of_rows_and_releases_that_are_there(run_in: Any, tmp_path: Path) -> None:
+    with (
+        data_from(with_row(tmp_path, "sglang", "BarForCausalLM", [ROW], run_in=run_in)),
+        pytest.raises(ValueError, match="run_in"),
+    ):
+        target_classes("sglang")
+
+
+def test_a_pattern_in_an_engines_entries_is_refused(tmp_path: Path) -> None:
+    for path in folder().glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text().replace('"kimi_k25"', '"*kimi*"'))
+    with data_from(tmp_path), pytest.raises(ValueError, match="no pattern is taken"):
+        behaviour("sglang", "0.5.23")
+
+
+@pytest.mark.parametrize(("engine", "release", "name", "row"), RECORDS, ids=lambda value: str(value)[:40])
+def test_what_an_engine_did_with_a_tiny_target_is_what_the_table_says(
+    engine: str, release: str, name: str, row: Mapping[str, Any]
+) -> None:
+    stated = target_class(engine, release, name)
+    assert stated is not None and (stated.captures == "captures") is record.RUN[row["outcome"]]
+    assert target_evidence(engine, release, name) == "run"
+    if row["outcome"] == "captured":
+        runner = next(iter(behaviour(engine, release).runners.values()))
+        seen = Target(model_type=row["model_type"], architectures=(name,), depth=8)
+        expected = to_boundaries(row["ids"], "output" if adds_one(runner, row["ids"], seen) else "boundary")
+        assert (row["boundaries"] == list(expected)) is not bool(stated.state)
+
+
+def test_run_is_what_a_record_stands_for_and_the_rest_is_read() -> None:
+    for engine in FOLLOWED:
+        stated = json.loads((folder() / f"{engine}_targets.json").read_text())
+        if record.records(engine):
+            assert stated["run_in"] == record.runs(engine, record.known(engine))
+            assert stated["refused_in"] == record.refused(engine, record.known(engine))
+    assert target_evidence("sglang", "0.5.14", "LlamaForCausalLM") == "read"
+
+
+def test_the_lists_of_targets_in_the_engines_entries_have_whole_names_alone() -> None:
+    for engine in FOLLOWED:
+        text = (folder() / f"{engine}_releases.json").read_text()
+        rows = [row for entry in json.loads(text)["behaviour"] for row in _rules(entry)]
+        assert all(name.replace("_", "").isalnum() for row in rows for name in row.get("targets", ()))
+
+
+def _rules(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    runners = entry.get("runners", {}).values()
+    values = [*(runner.get(key) for runner in runners for key in ("adds_one", "default_layers"))]
+    return [
+        row for value in (*values, entry.get("default_runner")) if isinstance(value, list) for row in value
+    ]
+
+
+def test_the_page_is_what_make_docs_writes_and_has_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FIXTURES.parent / "docs")
+    page = importlib.import_module("targets")
+    text = page.page()
+    assert page.PAGE.read_text() == text, "run `make docs`"
+    known = {name for engine in FOLLOWED for name in target_classes(engine)}
+    assert {name for names in page.FAMILIES.values() for name in names} <= known
+
+
+def target(parent: Path, model_type: str) -> Path:
+    path = parent / "target"
+    path.mkdir()
+    sizes = {"num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
+    (path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model_type", "code", "outcome"),
+    [("foo_bar", 3, ServedAs.UNKNOWN), ("granite", 1, ServedAs.FAILS), ("llama", 0, ServedAs.AS_TRAINED)],
+)
+def test_validate_never_passes_a_target_that_was_not_looked_at(
+    model_type: str, code: int, outcome: ServedAs, tmp_path: Path
+) -> None:
+    place = target(tmp_path, model_type)
+    drafter = drafter_folder(tmp_path)
+    done = call("validate", drafter, "--target", place, "--engine", "sglang==0.5.23", "--select", "EGL11")
+    assert done.code == code, done.out
+    shown = call("inspect", drafter, "--target", place, "--engine", "sglang==0.5.23").out
+    assert outcome in shown
+    assert ("sglang.launch_server" in shown) is (outcome == ServedAs.AS_TRAINED)
