@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eaglectl.api import (
+        AnswerOutcome,
         Answers,
         CalibrateOptions,
         CardAnswers,
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
         FileState,
         Finding,
         FixResult,
+        InitOptions,
         Inspection,
         LoadResult,
+        MeasuredAnswer,
+        MeasureOptions,
         Policy,
         ReadingOutcome,
         RefusedError,
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__: list[str] = [
+    "AnswerOutcome",
     "Answers",
     "CalibrateOptions",
     "CardAnswers",
@@ -100,8 +105,11 @@ __all__: list[str] = [
     "FileState",
     "Finding",
     "FixResult",
+    "InitOptions",
     "Inspection",
     "LoadResult",
+    "MeasureOptions",
+    "MeasuredAnswer",
     "Policy",
     "ReadingOutcome",
     "RefusedError",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from eaglectl.checkpoint.files import current_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import EaglectlError, UnreadableError
 
@@ -33,8 +34,9 @@ STEPS = (
         "inspect producers/modelopt/hf-ids --target target",
     ),
     Step(
-        "The same, rewritten with everything stated, and its rope as it was stored",
-        "convert producers/modelopt/hf-ids --target target --source-semantics rope=stored -o OUT/modelopt",
+        "The same, rewritten with everything stated, with what only its trainer knows",
+        "convert producers/modelopt/hf-ids --target target --source-semantics rope=stored"
+        " --source-semantics modelopt=pre-689 -o OUT/modelopt",
     ),
     Step(
         "Now vLLM and SGLang read the layers it was trained on",
@@ -109,7 +111,7 @@ def _print_end(console: "Console", text: str) -> None:
 
 @contextlib.contextmanager
 def _working_folder(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
+    before = current_folder()
     os.chdir(folder)
     try:
         yield

@@ -36,6 +36,10 @@ class UsageError(EaglectlError):
     kind: ClassVar[str] = "usage"
 
 
+class OpenFactError(UsageError):
+    """The files leave open what was trained; measuring may show it."""
+
+
 class UnreadableError(EaglectlError):
     """The input could not be read: missing, truncated, or not what its name says."""
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
+
+from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.answering import MeasuredAnswer
     from eaglectl.acceptance.gate import Gate
     from eaglectl.checkpoint.checkpoint import Checkpoint
     from eaglectl.conversion.plan import ConversionPlan
@@ -46,18 +49,38 @@ class FailedSource(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """What `init` returns: the file that was written, and the questions that no answer settles yet."""
+    """What `init` returns: the file that was written, the questions that no answer settles yet, in words.
+
+    `measured`: what was measured of those that were open.
+    """
 
     path: Path
     questions: tuple[str, ...]
+    measured: tuple[str, ...] = ()
+
+
+class OutputServing(Struct, frozen=True):
+    """What an engine does with an output: `verdict` is of the release asked for, or of the newest.
+
+    `serving` are the releases that run it as trained, in words, and `command` is the one that serves it.
+    """
+
+    verdict: "Verdict"
+    serving: str
+    command: str
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the release runs the output as trained."""
+        return self.verdict.outcome == ServedAs.AS_TRAINED
 
 
 class Conversion(Struct, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
-    `commands` holds the command that serves the output, for each engine that runs it as trained.
-    `gguf` is the GGUF file that was written beside `out`.
+    `serving` states for each engine whether it runs the output as trained; `gguf` is the GGUF file that was
+    written beside `out`, `measured` what the files left open and a measurement answered.
     """
 
     plan: "ConversionPlan"
@@ -65,8 +88,14 @@ class Conversion(Struct, frozen=True):
     pickles: tuple[str, ...]
     seconds: float
     gate: "Gate | None" = None
-    commands: Mapping[str, str] = field(default_factory=dict)
+    serving: tuple[OutputServing, ...] = ()
     gguf: Path | None = None
+    measured: "tuple[MeasuredAnswer, ...]" = ()
+
+    @property
+    def commands(self) -> Mapping[str, str]:
+        """The command that serves the output, for each engine that runs it as trained."""
+        return {one.verdict.engine: one.command for one in self.serving if one.is_served}
 
 
 class RemainingFinding(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
-from eaglectl.text import escaped, inert, printable
+from eaglectl.text import escaped, inert, masked, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,7 +76,7 @@ class OutputSettings(Struct):
         lines = capture.get().splitlines()
         if not console.is_terminal:
             lines = [line.rstrip() for line in lines]
-        _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
+        _write((inert(masked(_escaped_but(STYLE, line))) for line in lines), stream)
 
 
 class ProgressBar:
@@ -224,11 +224,12 @@ def duration(seconds: float) -> str:
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:
-    """Print one line to stdout or `stream`: whatever is in it stays on that line, and long text is shortened.
+    """Print one line to stdout or `stream`: whatever is in it stays on that line, long text is shortened, and
+    secrets of URLs are masked.
 
     Raises UnreadableError where stdout cannot be written to.
     """
-    _write([inert(printable(text))], stream or sys.stdout)
+    _write([inert(masked(printable(text)))], stream or sys.stdout)
 
 
 def secret_prompt() -> Callable[[str], str] | None:
@@ -308,7 +309,7 @@ class Guard:
         """Write text with control characters escaped; on a terminal those of progress bars are kept."""
         kept = BAR if self.unguarded.isatty() else NOTHING
         lines = (_escaped_but(kept, line) for line in text.split("\n"))
-        self.unguarded.write("\n".join(map(inert, lines)))
+        self.unguarded.write("\n".join(inert(masked(line)) for line in lines))
         return len(text)
 
     def writelines(self, lines: "Iterable[str]") -> None:

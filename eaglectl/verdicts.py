@@ -113,6 +113,14 @@ class DiagnosisEnding(StrEnum):
     COULD_NOT_LOOK = "could-not-look"
 
 
+class AnswerOutcome(StrEnum):
+    """Whether a measurement tells which reading of its files a drafter was trained with."""
+
+    MEASURED = "measured"
+    TIE = "tie"
+    NOTHING_DRAFTED = "nothing drafted"
+
+
 class ReadingOutcome(StrEnum):
     """How another reading of the file drafts beside the stated one (`smoke --probe`, `diagnose`)."""
 

@@ -52,5 +52,5 @@ def test_a_text_drafter_has_no_key_of_angelslims_own_and_is_recognised_all_the_s
 def test_its_stored_base_is_doubted_beside_its_ids() -> None:
     drafter = eaglectl.inspect(str(PRODUCER / "ids")).drafter
     assert drafter.aux.boundaries == (1, 4, 6)
-    assert [note.topic for note in drafter.notes_at("warning")] == ["rope-base-doubt"]
-    assert drafter.notes_at("question") == drafter.notes_at("problem") == ()
+    assert [note.topic for note in drafter.notes_at("question")] == ["rope-base-doubt"]
+    assert drafter.notes_at("warning") == drafter.notes_at("problem") == ()

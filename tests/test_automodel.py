@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
-from tests.cases import stored_tensors
+from tests.cases import stored_tensors, true_answers
 from tests.conftest import FIXTURES
 
 PRODUCER = FIXTURES / "producers/automodel"
@@ -20,7 +20,9 @@ PROBED = ("gqa", "eagle3.1", "mla")
 
 def in_float32(case: str, folder: Path) -> Path:
     """The case as convert writes it, without the rounding of a computed tensor to bfloat16."""
-    eaglectl.convert(str(PRODUCER / case), folder, ConvertOptions(dtype="F32"))
+    eaglectl.convert(
+        str(PRODUCER / case), folder, ConvertOptions(dtype="F32", answers=true_answers(PRODUCER / case))
+    )
     return folder
 
 

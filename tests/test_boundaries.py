@@ -276,8 +276,8 @@ def test_what_is_no_depth_is_not_believed(config: dict[str, Any], depth: int | N
     ("top", "nested", "depth", "boundaries", "said"),
     [
         ([2, 4, 5], None, 8, (2, 4, 5), []),
-        ([1, 3, 4], None, 8, (2, 4, 5), ["aux-copied"]),
-        ([2, 23, 44], None, 48, (3, 24, 45), ["aux-copied"]),  # thoughtworks' recipe, copied
+        ([1, 3, 4], None, 8, None, ["aux-copied"]),
+        ([2, 23, 44], None, 48, None, ["aux-copied"]),  # thoughtworks' recipe, copied
         ([1, 18, 32], None, 36, None, ["aux-convention"]),  # LumenRL's
         ([3, 23, 47], None, 48, None, ["aux-convention"]),
         (None, [2, 30, 58], 62, (3, 31, 59), []),  # thoughtworks
@@ -344,10 +344,10 @@ def test_what_speculators_own_trainer_signs_is_not_asked_about(
 
 @pytest.mark.parametrize(
     ("architecture", "boundaries", "said"),
-    [("Eagle3DraftModel", (1, 3, 4), []), ("Eagle3Speculator", (2, 4, 5), ["aux-copied"])],
+    [("Eagle3DraftModel", (1, 3, 4), []), ("Eagle3Speculator", None, ["aux-copied"])],
 )
-def test_ids_that_speculators_converter_copied_are_read_as_outputs_with_a_warning(
-    architecture: str, boundaries: tuple[int, ...], said: list[str], tmp_path: Path
+def test_ids_that_speculators_converter_copied_are_asked(
+    architecture: str, boundaries: tuple[int, ...] | None, said: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "drafter"
     shutil.copytree(FIXTURES / "producers/speculators/plain", folder)
@@ -356,9 +356,9 @@ def test_ids_that_speculators_converter_copied_are_read_as_outputs_with_a_warnin
     (folder / "config.json").write_text(json.dumps(config))
     inspection = eaglectl.inspect(str(folder), target=str(FIXTURES / "target"), engines=["vllm"])
     assert inspection.drafter.aux.boundaries == boundaries
-    assert [note.topic for note in inspection.drafter.notes_at("warning")] == said
+    assert [note.topic for note in inspection.drafter.notes_at("question")] == said
     (verdict,) = inspection.requested
-    assert verdict.outcome == ("differs" if said else "as trained")
+    assert verdict.outcome == ("unknown" if said else "as trained")
 
 
 def test_a_p_eagle_drafter_of_speco_is_asked_for_its_layers() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from eaglectl import api
 from eaglectl.checkpoint.hub_names import REPO
+from eaglectl.formats.format import Answers
 from eaglectl.publishing.card import BEGIN, END
 from tests.builders import (
     STATED,
@@ -553,7 +554,8 @@ def test_an_engine_that_does_not_serve_it_is_not_in_the_card(tmp_path: Path) -> 
     assert (
         drafter_config()["eagle_config"] != json.loads((folder / "config.json").read_text())["eagle_config"]
     )
-    text = card(folder)
+    options = {"answers": Answers(aux_layers=(2, 4, 5)), "engines": ["vllm"]}
+    text = card(folder, **options)
     served = re.findall(r"^(vLLM|SGLang) ", text, re.MULTILINE)
     assert "SGLang" not in served or "vLLM" not in served
 

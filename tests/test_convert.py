@@ -17,7 +17,7 @@ from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.progress import Progress
 from tests.builders import ABSENT, HEAD_DIM, HIDDEN, call, drafter_folder, floats
-from tests.cases import digests, stored_tensors
+from tests.cases import digests, stored_tensors, true_answers
 from tests.conftest import FIXTURES
 from tests.drafters import Made
 
@@ -36,6 +36,7 @@ def changed(source: Path, **config: Any) -> dict[str, Any]:
 
 
 def converted(source: Path, out: Path, layout: str = "vllm", **options: Any) -> Conversion:
+    options.setdefault("answers", true_answers(source))
     return eaglectl.convert(str(source), out, ConvertOptions(layout, **options))
 
 
@@ -97,16 +98,17 @@ def test_nemos_missing_mscale_is_a_problem_of_mla_with_yarn_alone(
 
 
 @pytest.mark.parametrize(
-    ("nested", "is_doubted"), [([1, 3, 4], False), ([2, 4, 5], False), ([1, 3, 5], True)]
+    ("nested", "is_asked"),
+    [([4, 1, 3], False), ([5, 2, 4], False), ([1, 3, 4], True), ([2, 4, 5], True), ([1, 3, 5], True)],
 )
-def test_ids_in_eagle_config_may_be_in_another_order_and_not_of_other_layers(
-    nested: list[int], is_doubted: bool, tmp_path: Path
+def test_ids_in_eagle_config_are_of_the_same_layers_in_the_same_order(
+    nested: list[int], is_asked: bool, tmp_path: Path
 ) -> None:
     ids = "eagle_aux_hidden_state_layer_ids"
     lists = {ids: [5, 2, 4], "eagle_config": {ids: nested, "use_aux_hidden_state": True}}
     drafter = eaglectl.inspect(str(patched(tmp_path / "d", **lists))).drafter
-    assert drafter.aux.boundaries == (2, 4, 5)
-    assert ("aux-lists" in [note.topic for note in drafter.notes]) == is_doubted
+    assert drafter.aux.boundaries == (None if is_asked else (2, 4, 5))
+    assert [note.topic for note in drafter.notes_at("question")] == ["aux-lists"] * is_asked
 
 
 def test_norm_before_fc_is_written_in_eagle_config_too(tmp_path: Path) -> None:
@@ -422,7 +424,6 @@ def test_unknown_keys_are_carried_over(tmp_path: Path) -> None:
         ({"norm_output": "yes"}, "true or false"),
         ({"rope_scaling": [1]}, "an object was expected"),
         ({"eagle_aux_hidden_state_layer_ids": ["2"]}, "layer numbers"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 4]}, "pass --aux-layers"),
         ({"target_hidden_size": 31}, "target_hidden_size"),
         ({"truncated_vocab_size": 7}, "make them agree"),
     ],
@@ -434,6 +435,12 @@ def test_a_config_that_contradicts_the_tensors_is_refused(
         converted(patched(tmp_path / "d", **config), tmp_path / "out")
 
 
+def test_ids_of_another_number_than_those_beside_them_are_asked(tmp_path: Path) -> None:
+    source = patched(tmp_path / "d", eagle_aux_hidden_state_layer_ids=[2, 4])
+    with pytest.raises(UsageError, match=r"\[2, 4\] in .* and \[1, 3, 4\] in .*; pass --aux-layers"):
+        converted(source, tmp_path / "out")
+
+
 def test_fc_norm_tensors_against_a_false_flag_are_refused(tmp_path: Path) -> None:
     source = patched(tmp_path / "d", source=FIXTURES / "producers/speculators/eagle3.1", fc_norm=False)
     with pytest.raises(RefusedError, match="one of them is wrong"):
@@ -442,7 +449,7 @@ def test_fc_norm_tensors_against_a_false_flag_are_refused(tmp_path: Path) -> Non
 
 def test_fc_norm_without_a_word_on_norm_output_is_asked(tmp_path: Path) -> None:
     source = patched(tmp_path / "d", source=FIXTURES / "producers/automodel/eagle3.1", norm_output=None)
-    with pytest.raises(UsageError, match="norm_output=true or false"):
+    with pytest.raises(UsageError, match=r"norm_output=true .* or norm_output=false"):
         converted(source, tmp_path / "out")
 
 
@@ -524,9 +531,9 @@ def test_for_llamacpp_writes_ids_at_the_top_alone_and_prints_the_commands_that_f
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert "eagle_aux_hidden_state_layer_ids" not in config.get("eagle_config", {})
     folder, file = shlex.quote(str(out)), shlex.quote(f"{out}.gguf")
-    assert f"  python convert_hf_to_gguf.py {folder} --target-model-dir TARGET --outfile {file}\n" in done.out
+    made = f"python convert_hf_to_gguf.py {folder} --target-model-dir TARGET --outfile {file}"
     served = f"--model-draft {file} --spec-type draft-eagle3 --spec-draft-n-max 3\n"
-    assert f"  llama-server --model TARGET.gguf {served}" in done.out
+    assert f"  llama.cpp     {made} && llama-server --model TARGET.gguf {served}" in done.out
 
 
 @pytest.mark.parametrize(

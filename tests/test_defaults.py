@@ -61,9 +61,10 @@ def test_semantics_and_engines_are_taken_too(here: Path) -> None:
     assert "rope=plain" not in str(document["drafter"])
 
 
-def test_quiet_says_nothing_of_them(here: Path) -> None:
+def test_quiet_does_not_hide_them(here: Path) -> None:
     write(here, "[defaults]\naux-layers = [1, 2, 3]\n")
-    assert call("-q", "inspect", drafter_folder(here / "d")).err == ""
+    told = "eaglectl.toml gives --aux-layers 1,2,3, where the command line says nothing else\n"
+    assert call("-q", "inspect", drafter_folder(here / "d")).err == told
 
 
 def test_a_command_that_reads_no_drafter_reads_no_defaults(here: Path) -> None:
@@ -111,7 +112,7 @@ def test_init_writes_the_answers_that_commands_then_take(here: Path) -> None:
 
 def test_init_writes_what_inspect_asks_and_exits_with_2(here: Path) -> None:
     done = call("init", IDS)
-    assert done.code == 2 and "rope=plain or rope=stored" in done.err
+    assert done.code == 2 and "rope=plain (what its code trains) or rope=stored" in done.err
     assert "# open: ModelOpt's exporter writes a yarn scaling" in (here / "eaglectl.toml").read_text()
     assert call("inspect", IDS).code == 0
 

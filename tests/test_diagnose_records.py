@@ -4,6 +4,9 @@ The files are those of the records; the run of the reference is stood in for by 
 that each case is one that is alive in the reference and not as trained in the engine.
 """
 
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from msgspec.structs import replace
 from eaglectl.acceptance.causes.catalogue import CAUSES
 from eaglectl.acceptance.diagnosis import Walk, causes_of
 from eaglectl.api.diagnosing import DiagnoseOptions, evidence_of_reading
+from tests.builders import call
 from tests.engine.agreement import judging
 from tests.engine.agreement import records as vllm_records
 from tests.engine.agreement.bases import BASES
@@ -109,15 +113,23 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return judging.targets(tmp_path_factory.mktemp("targets"))
 
 
+def kind_of(case: str) -> str:
+    """The kind of target of a recorded case."""
+    runner, _, name = case.partition(" ")
+    return sglang_cases.CASES[name].kind if runner == "sglang" else BASES[VLLM_CASES[name].base].kind
+
+
 def ending(case: str, targets: Path, folder: Path) -> tuple[str, str]:
     """The cause and the next commands for a recorded case that is alive in the reference."""
     runner, _, name = case.partition(" ")
-    files, kind, engine = (
-        (sglang_cases.CASES[name].files(), sglang_cases.CASES[name].kind, SGLANG)
-        if runner == "sglang"
-        else (VLLM_CASES[name].files(), BASES[VLLM_CASES[name].base].kind, VLLM)
+    files, engine = (
+        (sglang_cases.CASES[name].files(), SGLANG) if runner == "sglang" else (VLLM_CASES[name].files(), VLLM)
     )
-    drafter, target = files.write(folder / "drafter"), targets / kind
+    return ending_of(files.write(folder / "drafter"), targets / kind_of(case), engine)
+
+
+def ending_of(drafter: Path, target: Path, engine: str) -> tuple[str, str]:
+    """The cause and the next commands for a drafter that is alive in the reference."""
     evidence = evidence_of_reading(str(drafter), str(target), DiagnoseOptions(engine=engine))
     walk = Walk().through(causes_of(CAUSES, "reading"), evidence)
     if not walk.found:
@@ -136,6 +148,27 @@ def test_a_file_that_the_engine_reads_otherwise_ends_in_its_key_or_release(
     cause, commands = ending(case, targets, tmp_path)
     assert cause == "engine-fact"
     assert KEYS[case] in commands
+
+
+REPAIRED = [case for case in KEYS if KEYS[case] not in (NO_RELEASE, NO_LAYOUT) and "--spec" not in KEYS[case]]
+
+
+@pytest.mark.parametrize("case", REPAIRED)
+def test_the_printed_change_makes_the_engine_serve_it(case: str, targets: Path, tmp_path: Path) -> None:
+    _, commands = ending(case, targets, tmp_path)
+    folder = tmp_path / "drafter"
+    if line := re.search(r"eaglectl convert [^`]*", commands):
+        words = shlex.split(line[0])[1:]
+        done = call(*words, "-o", tmp_path / "out")
+        assert done.code == 0, (line[0], done.err)
+        folder = tmp_path / "out"
+    else:
+        (written,) = re.findall(r"write (.+?) into config.json", commands)
+        keys = {key: json.loads(value) for key, value in re.findall(r"(\w+): (\[.*?\]|[\w.-]+)", written)}
+        config = json.loads((folder / "config.json").read_text()) | keys
+        (folder / "config.json").write_text(json.dumps(config))
+    engine = SGLANG if case.startswith("sglang ") else VLLM
+    assert ending_of(folder, targets / kind_of(case), engine)[0] == "open"
 
 
 def test_every_other_record_ends_in_the_file(targets: Path, tmp_path: Path) -> None:

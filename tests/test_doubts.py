@@ -8,7 +8,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.errors import RefusedError
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, drafter_tensors, floats, mask
 from tests.conftest import FIXTURES
@@ -25,9 +25,9 @@ VLLM = "vllm==0.33.0"
 
 
 def topics(folder: Path, **answers: str) -> list[str]:
-    """The topics of an inspection's warnings."""
+    """The topics of an inspection's warnings and questions."""
     drafter = eaglectl.inspect(str(folder), answers=Answers(semantics=answers)).drafter
-    return sorted(note.topic for note in drafter.notes if note.level == "warning")
+    return sorted(note.topic for note in drafter.notes if note.level in ("warning", "question"))
 
 
 def outcome(folder: Path, **answers: str) -> tuple[str, str]:
@@ -67,28 +67,34 @@ def test_yarn_that_modelopt_wrote_and_never_trained_is_not_as_trained() -> None:
 
 
 def test_modelopts_doubts_stay_through_two_conversions(tmp_path: Path) -> None:
-    once = converted(MODELOPT, tmp_path / "once")
+    once = converted(MODELOPT, tmp_path / "once", rope="plain")
     twice = converted(once, tmp_path / "twice", "speculators")
-    expected = [
-        {"producer": "modelopt", "topic": "double-norm"},
-        {"producer": "modelopt", "topic": "rope-untrained"},
-    ]
     for folder in (once, twice):
-        assert record(folder)["doubts"] == expected
-        assert topics(folder) == ["double-norm", "rope-untrained"]
+        assert record(folder)["doubts"] == [{"producer": "modelopt", "topic": "double-norm"}]
+        assert topics(folder) == ["double-norm"]
         assert outcome(folder) == ("unknown", "could-not-look")
         report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL507", "EGL612"]))
-        assert sorted(finding.rule.id for finding in report.findings) == ["EGL507", "EGL612"]
+        assert [finding.rule.id for finding in report.findings] == ["EGL507"]
 
 
 @pytest.mark.parametrize(("answer", "scaling"), [("stored", "yarn"), ("plain", None)])
 def test_an_answer_settles_the_doubt_for_good(answer: str, scaling: str | None, tmp_path: Path) -> None:
-    out = converted(MODELOPT, tmp_path / "out", rope=answer)
+    out = converted(MODELOPT, tmp_path / "out", rope=answer, modelopt="pre-689")
     written = json.loads((out / "config.json").read_text())["rope_scaling"]
     assert (written or {}).get("rope_type") == scaling
-    assert record(out)["doubts"] == [{"producer": "modelopt", "topic": "double-norm"}]
-    assert topics(out) == ["double-norm"]
+    assert record(out)["doubts"] == []
+    assert topics(out) == []
     assert outcome(out) == ("as trained", "pass")
+
+
+def test_a_record_of_before_bases_were_asked_still_asks(tmp_path: Path) -> None:
+    out = converted(ANGELSLIM, tmp_path / "out", rope="stored")
+    earlier = {key: value for key, value in record(out).items() if key not in ("settled", "rope")}
+    doubts = [{"producer": "angelslim", "topic": "rope-base-doubt"}]
+    (out / "eaglectl.json").write_text(json.dumps({**earlier, "doubts": doubts}))
+    assert topics(out) == ["rope-base-doubt"]
+    with pytest.raises(UsageError, match="rope=10000"):
+        converted(out, tmp_path / "again")
 
 
 def test_an_embedding_added_to_the_file_hides_no_doubt(target: str, tmp_path: Path) -> None:
@@ -127,21 +133,20 @@ def test_a_record_that_is_not_as_written_says_nothing(doubts: Any, tmp_path: Pat
     assert topics(out) == []
 
 
-def test_angelslims_base_is_a_warning_that_stops_no_conversion(tmp_path: Path) -> None:
-    (note,) = [
-        note
-        for note in eaglectl.inspect(str(ANGELSLIM)).drafter.notes_at("warning")
-        if note.topic == "rope-base-doubt"
-    ]
-    probe = f"`eaglectl smoke {ANGELSLIM} --probe sensitivity` with --target and the target's folder tries"
-    for part in ("500000", "every position", probe, "rope=10000 or rope=stored"):
-        assert part in note.text
+def test_angelslims_base_is_asked(tmp_path: Path) -> None:
+    (note,) = eaglectl.inspect(str(ANGELSLIM)).drafter.notes_at("question")
+    assert "500000" in note.text and note.topic == "rope-base-doubt"
+    with pytest.raises(UsageError, match="rope=10000"):
+        converted(ANGELSLIM, tmp_path / "out")
     report = eaglectl.validate(str(ANGELSLIM), eaglectl.ValidateOptions(select=["EGL607"]))
     assert [finding.match.message for finding in report.findings] == [note.text]
-    out = converted(ANGELSLIM, tmp_path / "out")
-    assert json.loads((out / "config.json").read_text())["rope_theta"] == 500000
-    assert record(out)["doubts"] == [{"producer": "angelslim", "topic": "rope-base-doubt"}]
-    assert topics(out) == ["rope-base-doubt"]
+
+
+@pytest.mark.parametrize(("answer", "base"), [("stored", 500000), ("10000", 10000), ("20000", 20000)])
+def test_each_answer_on_angelslims_base_is_taken_for_good(answer: str, base: int, tmp_path: Path) -> None:
+    out = converted(ANGELSLIM, tmp_path / "out", rope=answer)
+    assert json.loads((out / "config.json").read_text())["rope_theta"] == base
+    assert topics(out) == [] and outcome(out) == ("as trained", "pass")
 
 
 def test_an_alpha_that_angelslims_trainer_does_not_read_is_not_as_trained(tmp_path: Path) -> None:

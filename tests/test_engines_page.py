@@ -24,7 +24,8 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_page_shows_what_the_scan_prints(release: ModuleType) -> None:
     assert release.page() == TEXT, "run `make docs`"
-    assert "ids of gpt_oss targets add one: always before, no id is n in these sources" in TEXT
+    rule = "captures, no id is n, (2, n // 2, n - 3) in these sources"
+    assert "target GptOssForCausalLM: captures, always, (2, n // 2, n - 3) before, " + rule in TEXT
     assert "python -m tests.engine.again sglang llama qwen3 mla\n" in TEXT
 
 
@@ -46,7 +47,8 @@ def test_make_targets_and_modules_that_the_page_names_are_there() -> None:
     for target in {"docs", "schemas", "lint", "test", "test-sglang", "test-engine"}:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     modules = set(re.findall(r"(?:-m |`)(tests\.[\w.]+)", TEXT))
-    assert modules == {"tests.engine.again", *(recorded.runner for recorded in RECORDED.values())}
+    runners = {recorded.runner for recorded in RECORDED.values()}
+    assert modules == {"tests.engine.again", "tests.targets.record", "tests.targets.model_types", *runners}
     for module in modules:
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
 

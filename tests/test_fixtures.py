@@ -53,7 +53,8 @@ def test_nothing_in_a_good_fixture_is_unknown(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.is_pickled], ids=lambda case: case.path)
 def test_a_pickled_fixture_is_recognised_once_it_is_converted(case: Case) -> None:
     pytest.importorskip("torch")
-    drafter = eaglectl.convert(str(case.folder), options=ConvertOptions(dry_run=True)).plan.drafter
+    options = ConvertOptions(dry_run=True, answers=case.answered())
+    drafter = eaglectl.convert(str(case.folder), options=options).plan.drafter
     assert (drafter.producer, drafter.version, drafter.dims.draft_vocab) == (
         case.producer,
         case.version,

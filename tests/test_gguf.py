@@ -1,7 +1,9 @@
 """`convert --for llama.cpp --gguf FILE`: the file read back. tests/engine/llamacpp loads it in llama.cpp."""
 
+import errno
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,21 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
+from eaglectl.conversion import gguf_file
+from eaglectl.conversion.gguf_file import LENGTH
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from tests.builders import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, TARGETS, VOCAB, call, drafter_folder, floats
+from tests.builders import (
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    TARGETS,
+    VOCAB,
+    call,
+    contents,
+    drafter_folder,
+    floats,
+)
 from tests.cases import stored_tensors
 from tests.tiny import TARGET, TINY
 
@@ -205,7 +220,10 @@ def test_a_file_that_may_not_be_written_stops_before_anything_is(
     [
         ({"rope_scaling": {**YARN, "attention_factor": 1.2}}, "attention_factor has no place in the file"),
         ({"rope_scaling": {**YARN, "mscale": 0.7}}, "mscale has no place in the file"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 4, 8]}, r"llama.cpp 0.3.36, with this output: "),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [2, 4, 8]},
+            "llama.cpp 0.3.36 does not run this output as trained",
+        ),
     ],
 )
 def test_what_llamacpp_would_run_differently_is_refused(
@@ -217,6 +235,13 @@ def test_what_llamacpp_would_run_differently_is_refused(
     with pytest.raises(RefusedError, match=words):
         made(source, tmp_path, target=str(tmp_path / "config.json"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "drafter"]
+
+
+def test_no_gguf_file_is_written_of_a_drafter_that_llamacpp_would_run_differently(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path, config={"hidden_act": "gelu"})
+    with pytest.raises(RefusedError, match="leave --gguf out"):
+        made(source, tmp_path, force_unserved=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["drafter"]
 
 
 def test_a_dtype_that_is_not_carried_is_refused(tmp_path: Path) -> None:
@@ -263,6 +288,125 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", full)
-    with pytest.raises(UnreadableError, match=r"d.gguf was not written: no space left"):
+    with pytest.raises(UnreadableError, match=r"d.gguf: no space left; nothing was written"):
         made(drafter_folder(tmp_path), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter"]
+
+
+def written(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.name != "drafter")
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "theta 0": ({"rope_theta": 0}, "rope_theta is 0; a number above 0"),
+    "theta -1": ({"rope_theta": -1.0}, "rope_theta is -1.0; a number above 0"),
+    "theta beyond float32": ({"rope_theta": 1e39}, "rope_theta is 1e\\+39"),
+    "eps -1": ({"rms_norm_eps": -1}, "rms_norm_eps is -1; a number above 0"),
+    "eps 0": ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
+    "positions": ({"max_position_embeddings": 1 << 32}, "4294967296; a whole number from 1 to 2147483647"),
+    "linear": ({"rope_scaling": {"rope_type": "linear", "factor": -2}}, "rope_scaling.factor is -2"),
+    "llama3": ({"rope_scaling": {**LLAMA3, "factor": 0}}, "rope_scaling.factor is 0"),
+    "low": ({"rope_scaling": {**LLAMA3, "low_freq_factor": -1}}, "low_freq_factor is -1"),
+    "high": ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "a number above low_freq_factor, 1.0"),
+    "text": ({"rope_scaling": {**LLAMA3, "high_freq_factor": "4"}}, "high_freq_factor is '4'; a number"),
+    "length": ({"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 1 << 40}}, "1099511627776"),
+    "beta": ({"rope_scaling": {**YARN, "beta_fast": [32]}}, r"beta_fast is \[32\]; a number above 0"),
+    "parameters": ({"rope_parameters": {"rope_theta": -5, "rope_type": "default"}, "rope_theta": None}, "-5"),
+    "an id": ({"eagle_aux_hidden_state_layer_ids": [2, 4, 1 << 40]}, "a list of layer numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["llama.cpp", "specforge", "vllm", "speculators"])
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_number_that_cannot_be_what_its_key_means_goes_into_no_layout(
+    name: str, layout: str, tmp_path: Path
+) -> None:
+    config, words = UNFIT[name]
+    source = drafter_folder(tmp_path, config=config)
+    options = ConvertOptions(layout, gguf=tmp_path / "d.gguf" if layout == "llama.cpp" else None)
+    with pytest.raises(RefusedError, match=words):
+        eaglectl.convert(str(source), tmp_path / "out", options)
+    assert written(tmp_path) == []
+    assert call("validate", source, "--headers-only").code == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"rms_norm_eps": 1e-50}, "rms_norm_eps is 1e-50, and the file states a number that float32 holds"),
+        ({"rope_theta": 1e-46}, "rope_theta is 1e-46"),
+        ({"rope_scaling": {**YARN, LENGTH: 64.5}}, "64.5, and the file states a whole number"),
+    ],
+)
+def test_a_number_that_the_types_of_the_file_do_not_hold_is_refused(
+    config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedError, match=words):
+        made(drafter_folder(tmp_path, config=config), tmp_path)
+    assert written(tmp_path) == []
+
+
+def test_a_folder_whose_name_is_not_utf8_is_named_with_escapes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"o\xff")
+    file = tmp_path / "d.gguf"
+    eaglectl.convert(str(drafter_folder(tmp_path)), tmp_path / name, ConvertOptions("llama.cpp", gguf=file))
+    assert facts(gguf.GGUFReader(file))["general.name"] == "o\\udcff"
+
+
+BROKEN = {
+    "no place for the file": ("gguf_file._publish", OSError(errno.EIO, "Input/output error")),
+    "no place for the folder": ("writing.Folder.publish", OSError(errno.EIO, "Input/output error")),
+    "interrupted": ("writing.Folder.publish", KeyboardInterrupt()),
+    "a short write": ("gguf_file._write_tensors", OSError("4096 requested and 0 written")),
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_file_and_the_folder_appear_together_or_not_at_all(
+    name: str, force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, (place, error) = drafter_folder(tmp_path), BROKEN[name]
+    if force:
+        made(source, tmp_path)
+    before = contents(tmp_path)
+
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"eaglectl.conversion.{place}", broken)
+    with pytest.raises((UnreadableError, KeyboardInterrupt)) as failure:
+        made(source, tmp_path, force=force, dtype="F32")
+    assert "None" not in str(failure.value)
+    assert contents(tmp_path) == before
+    monkeypatch.undo()
+    assert facts(made(source, tmp_path, force=force, dtype="F32"))["general.file_type"] == 0
+
+
+def test_what_came_to_the_files_place_stays_and_no_folder_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, write = drafter_folder(tmp_path), gguf_file._write_tensors
+
+    def planting(*arguments: Any) -> None:
+        write(*arguments)
+        (tmp_path / "d.gguf").write_text("mine")
+
+    monkeypatch.setattr(gguf_file, "_write_tensors", planting)
+    with pytest.raises(UsageError, match="is there already"):
+        made(source, tmp_path)
+    assert written(tmp_path) == ["d.gguf"] and (tmp_path / "d.gguf").read_text() == "mine"
+
+
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_a_file_that_became_another_while_it_was_replaced_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_exchange: bool
+) -> None:
+    source = drafter_folder(tmp_path)
+    (tmp_path / "d.gguf").write_text("mine")
+    monkeypatch.setattr(gguf_file, "_check_free", lambda file, force: None)
+    if not has_exchange:
+        monkeypatch.setattr(gguf_file, "exchange", lambda first, second: False)
+    with pytest.raises(UsageError, match="became something else meanwhile; it is back"):
+        made(source, tmp_path, force=True)
+    assert written(tmp_path) == ["d.gguf"] and (tmp_path / "d.gguf").read_text() == "mine"

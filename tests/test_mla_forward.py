@@ -187,7 +187,7 @@ def test_a_folded_scale_is_rounded_once(dtype: str, tmp_path: Path) -> None:
     """Written out, the fold costs no more than the cast of the unfolded weights does."""
     source = nemo_folder(tmp_path / "d")
     checkpoint, drafter = opened(source)
-    eaglectl.convert(str(source), tmp_path / "out", ConvertOptions(dtype=dtype))
+    eaglectl.convert(str(source), tmp_path / "out", ConvertOptions(dtype=dtype, answers=Answers(assume=True)))
     written = opened(tmp_path / "out")
     found = error(logits(model(checkpoint, drafter)), logits(model(*written)))
     assert found < {"BF16": 3e-2, "F16": 4e-3, "F32": 1e-6}[dtype]

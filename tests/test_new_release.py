@@ -65,6 +65,10 @@ def with_entry(parent: Path, added: Mapping[str, Any]) -> Path:
     data = json.loads(path.read_text())
     data["behaviour"] = [*_up_to_033(data["behaviour"]), added]
     path.write_text(json.dumps(data))
+    targets = copy / "vllm_targets.json"
+    stated = json.loads(targets.read_text())
+    stated["read"]["0.99.0"] = stated["read"]["0.33.0"]
+    targets.write_text(json.dumps(stated))
     return copy
 
 
@@ -182,7 +186,10 @@ def test_the_command_prints_an_entry_that_can_be_pasted(tmp_path: Path) -> None:
     done = call("engines", "scan", sources)
     text = done.out.split("vllm_releases.json:\n")[1].split("and keep the scan")[0]
     assert done.code == 1 and json.loads(text)["runners"] == ENTRY["runners"]
-    assert "to decide by hand" not in done.out and "show only when the engine runs" in done.out
+    assert (
+        "which targets it captures layers of: record them" in done.out
+        and "show only when the engine runs" in done.out
+    )
     with data_from(with_entry(tmp_path, json.loads(text))):
         assert call("engines", "scan", sources).code == 0
 

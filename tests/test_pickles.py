@@ -541,7 +541,8 @@ def test_a_token_list_beside_the_weights_gives_the_producers_d2t(tmp_path: Path)
     assert "d2t" not in stored
     # the run beside it saw the same text, so that it kept the same tokens, and wrote d2t itself
     d2t = read_safetensors(PRODUCERS / "automodel/gqa" / file)["d2t"]
-    found = converted(PRODUCERS / "automodel/sidecar", tmp_path / "out", "automodel")
+    known = ("--aux-layers", "2,4,5", "--target", str(FIXTURES / "target"))
+    found = converted(PRODUCERS / "automodel/sidecar", tmp_path / "out", "automodel", *known)
     assert found == {**stored, "d2t": d2t}
 
 

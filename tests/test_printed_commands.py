@@ -85,18 +85,11 @@ def on_a_dead_drafter(folder: Path) -> Outcome:
     return call("convert", dead, "--target", "a target", *options)
 
 
-def of_a_doubt(folder: Path) -> Outcome:
-    # as AngelSlim writes it, which trains with base 10000 whatever it says
-    config = json.loads((EAGLE3 / "config.json").read_text()) | {"modal_type": "LLM", "rope_theta": 500000.0}
-    return call("inspect", copied(folder / "a doubtful drafter", config), "--target", "a target")
-
-
 CASES: dict[str, tuple[Callable[[Path], Outcome], str, tuple[int, ...]]] = {
     "calibrate with a convention": (with_convention, "convert", (0,)),
     "calibrate with semantics": (with_semantics, "convert", (0,)),
     "calibrate on NaN": (on_nan, "validate", (0, 1, 3)),
     "convert of a dead drafter": (on_a_dead_drafter, "smoke", (1,)),
-    "inspect of a doubt": (of_a_doubt, "smoke", (0, 1, 3)),
 }
 
 

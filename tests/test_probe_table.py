@@ -87,7 +87,8 @@ def probe(drafter: Path, prompts: Path, trained: Trained = TINY, **given: Any) -
 
 
 def validated(folder: Path, trained: Trained) -> tuple[Finding, ...]:
-    return api.validate(str(folder), api.ValidateOptions(target=str(trained.target))).findings
+    options = api.ValidateOptions(target=str(trained.target), has_engines=False)
+    return api.validate(str(folder), options).findings
 
 
 def printed_command(report: SmokeReport) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
@@ -20,6 +21,8 @@ from tests.cases import digests, file_digests
 from tests.drafters import DEPTH, Made, drafters
 
 slow = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# what is drawn need not be anything that an engine runs
+UNSERVED_TOO = ConvertOptions(force_unserved=True)
 
 
 @slow
@@ -46,7 +49,7 @@ def test_a_stated_drafter_is_read_as_it_states(made: Made) -> None:
 def test_writing_for_vllm_keeps_every_tensor_and_every_statement(made: Made) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, out = made.write(Path(folder) / "d"), Path(folder) / "out"
-        eaglectl.convert(str(source), out)
+        eaglectl.convert(str(source), out, UNSERVED_TOO)
         assert digests(out) == digests(source)
         written = json.loads((out / "config.json").read_text())
     assert {key: value for key, value in made.config.items() if written.get(key) != value} == {}
@@ -59,7 +62,7 @@ def test_a_layout_that_cannot_say_it_refuses_with_one_sentence(made: Made, layou
         source, out = made.write(Path(folder) / "d"), Path(folder) / "out"
         before = file_digests(source)
         try:
-            eaglectl.convert(str(source), out, ConvertOptions(layout=layout, target_name="org/target"))
+            eaglectl.convert(str(source), out, replace(UNSERVED_TOO, layout=layout, target_name="org/target"))
         except (RefusedError, UsageError) as problem:
             assert str(problem) and not out.exists()
         assert file_digests(source) == before
@@ -95,7 +98,9 @@ def test_any_layout_keeps_the_tensors(format: Format, data: st.DataObject) -> No
         made.write(source)
         target.mkdir()
         (target / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": DEPTH}))
-        options = ConvertOptions(layout=format.name, target=str(target), target_name="org/target")
+        options = ConvertOptions(
+            layout=format.name, target=str(target), target_name="org/target", force_unserved=True
+        )
         try:
             eaglectl.convert(str(source), out, options)
         except RefusedError as problem:
@@ -135,7 +140,7 @@ def test_a_lost_tensor_never_goes_unnoticed(made: Made, data: st.DataObject) -> 
     with tempfile.TemporaryDirectory() as folder:
         source = Made(made.config, tensors).write(Path(folder) / "d")
         try:
-            eaglectl.convert(str(source), Path(folder) / "out")
+            eaglectl.convert(str(source), Path(folder) / "out", UNSERVED_TOO)
         except EaglectlError:
             assert not (Path(folder) / "out").exists()
         else:
@@ -148,7 +153,7 @@ def test_shards_hold_the_same_tensors(made: Made, limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = made.write(Path(folder) / "d")
         try:
-            eaglectl.convert(str(source), Path(folder) / "out", ConvertOptions(max_shard_size=limit))
+            eaglectl.convert(str(source), Path(folder) / "out", replace(UNSERVED_TOO, max_shard_size=limit))
         except UsageError as problem:
             assert "--max-shard-size" in str(problem)
             return

@@ -30,7 +30,7 @@ from tests.builders import (
     read_safetensors,
     refusal,
 )
-from tests.cases import digests
+from tests.cases import digests, true_answers
 from tests.conftest import FIXTURES
 
 HEAD = "lm_head.weight"
@@ -55,6 +55,7 @@ def counted(folder: Path, counts: Mapping[int, int] | str) -> Path:
 
 
 def pruned(source: Path, counts: Path, size: int, out: Path, **settings: Any) -> Any:
+    settings.setdefault("answers", true_answers(source))
     return eaglectl.convert(
         str(source),
         out,

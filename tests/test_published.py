@@ -93,7 +93,8 @@ def test_inspect_says_what_is_true(drafter: Published, view: str, tmp_path: Path
 @pytest.mark.parametrize(("drafter", "view"), cases("convert"))
 def test_convert_plans_what_is_true_or_asks(drafter: Published, view: str, tmp_path: Path) -> None:
     expected = drafter.said["expect"][view]
-    outcome = run("convert", drafter, view, tmp_path, "-o", tmp_path / "out", "--dry-run")
+    how = ("--dry-run", "--force-unserved")  # one is for a target that no release captures states of
+    outcome = run("convert", drafter, view, tmp_path, "-o", tmp_path / "out", *how)
     if expected["outcome"] == "refused":
         is_refused(outcome, expected)
         return
@@ -114,18 +115,20 @@ def test_validate_fails_what_does_not_run_and_nothing_else(
     drafter: Published, view: str, tmp_path: Path
 ) -> None:
     expected = drafter.said["expect"][view]
-    outcome = run("validate", drafter, view, tmp_path, "--headers-only")
+    outcome = run("validate", drafter, view, tmp_path, "--headers-only", "--no-engines")
     if expected["outcome"] == "refused":
         assert outcome.code in (1, 3), outcome.out
         return
-    assert outcome.code in (0, 1), outcome.out
+    assert outcome.code in (0, 1, 3), outcome.out
     document = outcome.document
     found = {severity: set() for severity in ("error", "warning", "note")}  # type: dict[str, set[str]]
     for finding in document["findings"]:
         found[finding["severity"]].add(finding["rule"])
     errors = expected.get("errors", [])
     assert sorted(found["error"]) == (sorted(found["error"]) or ["one"] if errors == "some" else errors)
-    assert outcome.code == int(bool(found["error"]))
+    doubts = {finding["rule"] for finding in document["findings"]} & {"EGL507"}
+    is_open = bool(expected.get("asks") or doubts)
+    assert outcome.code == (1 if found["error"] else 3 if is_open else 0)
     assert set(expected.get("warnings", ())) <= found["warning"]
 
 

@@ -16,7 +16,7 @@ from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
 from tests.builders import HIDDEN, VOCAB, drafter_folder, floats, mask
-from tests.cases import CASES, Case
+from tests.cases import CASES, Case, true_answers
 from tests.conftest import FIXTURES
 
 TARGET = str(FIXTURES / "target")
@@ -77,7 +77,8 @@ def test_layers_that_marks_would_move_are_refused(tmp_path: Path) -> None:
         " --for vllm"
     )
     with pytest.raises(RefusedError, match=words):
-        api.convert(str(source), tmp_path / "out", ConvertOptions("lightseekorg", target=TARGET))
+        options = ConvertOptions("lightseekorg", target=TARGET, answers=true_answers(source))
+        api.convert(str(source), tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
 
 

@@ -37,7 +37,7 @@ def test_the_readme_is_one_screen_of_three_commands() -> None:
 
 
 def test_a_page_is_read_in_five_minutes() -> None:
-    records = ("agreement.md", "api.md", "round-trips.md")
+    records = ("agreement.md", "api.md", "open-facts.md", "round-trips.md", "targets.md")
     words = {name: len(blocks.FENCE.sub("", text).split()) for name, text in PAGES.items()}
     assert {name: count for name, count in words.items() if count > 1250 and name not in records} == {}
 
@@ -97,6 +97,7 @@ PARSED = {
     r"--engine http:": "a running server; tests/engine/test_serve.py measures one",
     r"^eaglectl upload (?!.*--dry-run)": "writes to the Hub; tests/test_upload.py does, on loopback",
     r"^eaglectl verify \S+@": "reads from the Hub; tests/test_verify_hub.py does, on loopback",
+    r"--target-rotation ": "a rotated target; tests/test_target_rotation.py makes one",
     r"--states DIR": "a trainer's files; tests/test_stored_states.py makes them",
 }
 # programs that are not eaglectl's

@@ -16,6 +16,7 @@ from eaglectl.engines.behaviour import releases
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.data import recorded
 from eaglectl.engines.scanner import PLANS, compare, extracted
+from eaglectl.engines.targets import target_class, target_classes
 from eaglectl.engines.wheels import PACKAGES
 from eaglectl.errors import UnreadableError
 from tests.builders import call, write_package
@@ -43,17 +44,56 @@ FIRST_IS_ONE = """
         else:
             self.model.layers_to_capture = list(layer_ids)
 """
-OTHERS = {
-    "deepseek_v2": FIRST_IS_ONE,
-    "glm4_moe_lite": FIRST_IS_ONE,
-    "gpt_oss": FIRST_IS_ONE.replace("layer_ids[0] == 1", "max(layer_ids) == num_layers"),
-    "minimax_m3_vl": CAPTURE.replace("self.model.layers_to_capture = [2,", "layer_ids = [2,").replace(
-        "        else:\n    ", ""
+VL = CAPTURE.replace("self.model.layers_to_capture = [2,", "layer_ids = [2,").replace(
+    "        else:\n    ", ""
+)
+# the code of a class by what it adds to ids and its default layers
+FORMS = {
+    ("always", "(2, n // 2, n - 3)"): CAPTURE,
+    ("always", "(2 + 1, n // 2 + 1, n - 3 + 1)"): VL,
+    ("first id is 1", "(2, n // 2, n - 3)"): FIRST_IS_ONE,
+    ("no id is n", "(2, n // 2, n - 3)"): FIRST_IS_ONE.replace(
+        "layer_ids[0] == 1", "max(layer_ids) == num_layers"
     ),
 }
-INHERITING = "".join(
-    f"class {name}(DeepseekV2ForCausalLM):\n    pass\n" for name in ENGINES["sglang"].data["inheriting"]
-)
+WRAPPER = """
+    def __init__(self, config):
+        self.language_model = {inner}(config)
+    def set_eagle3_layers_to_capture(self, layer_ids=None):
+        self.language_model.set_eagle3_layers_to_capture(layer_ids)
+"""
+LOOP = """
+class Model:
+    def forward(self, hidden_states, residual):
+        for i, layer in enumerate(self.layers):
+            if i in self.layers_to_capture:
+                aux_hidden_states.append(hidden_states)
+            hidden_states, residual = layer(hidden_states, residual)
+"""
+FILES = {"Qwen3ForCausalLM": "qwen3", "GlmMoeDsaForCausalLM": "glm4_moe_dsa"}
+
+
+def target_files() -> dict[str, str]:
+    """A file for each target class that the data has in LIKE, but Llama's."""
+    rows = {name: target_class("sglang", LIKE, name) for name in target_classes("sglang")}
+    texts = {}
+    for name, row in rows.items():
+        if row is None or row.captures == "absent" or name == "LlamaForCausalLM":
+            continue
+        body = "\n    pass\n"
+        if row.captures == "captures":
+            body = FORMS[row.adds_one, row.default]
+        if row.language_model:
+            body = WRAPPER.format(inner=row.language_model)
+        path = f"srt/models/{FILES.get(name, name)}.py"
+        loop = LOOP if row.state and not row.language_model else ""
+        texts[path] = f"{loop}class {name}(Module):{body}\nEntryClass = {name}\n"
+    texts["srt/models/glm4_moe_dsa.py"] = (
+        "class GlmMoeDsaForCausalLM(DeepseekV2ForCausalLM):\n    pass\nEntryClass = [GlmMoeDsaForCausalLM]\n"
+    )
+    return texts
+
+
 LLAMA_DRAFTER = """
 class Layer:
     def __init__(self, config):
@@ -145,15 +185,9 @@ TREE = {
         "        self.gate_up_proj = Linear(bias=False)\n"
         "        if hidden_act != 'silu':\n"
         "            raise ValueError\n"
-        f"class LlamaForCausalLM:{CAPTURE}"
+        f"class LlamaForCausalLM:{CAPTURE}\nEntryClass = LlamaForCausalLM\n"
     ),
-    "srt/models/glm4_moe_dsa.py": INHERITING,
-    **{
-        f"srt/models/{name}.py": f"class {'DeepseekV2ForCausalLM' if name == 'deepseek_v2' else 'Target'}:"
-        + OTHERS.get(name, CAPTURE)
-        for name in ENGINES["sglang"].data["targets"]
-        if name != "llama"
-    },
+    **target_files(),
 }
 
 
@@ -183,19 +217,24 @@ def test_a_release_that_changed_something_disagrees_with_the_data_of_the_one_bef
     differing = {
         release: {one.what for one in compare(found[release], before)} for before, release in pairwise(known)
     }
-    assert {release: whats for release, whats in differing.items() if whats} == {
-        "0.5.16": {"target minimax_m3 is listed"},
+    of_targets = {
+        release: {what for what in whats if what.startswith("target ")}
+        for release, whats in differing.items()
+    }
+    others = {release: whats - of_targets[release] for release, whats in differing.items()}
+    assert {release: whats for release, whats in others.items() if whats} == {
         "0.5.17": {
             "norm-before-fc",
             "norm-before-fc-absent",
             "eagle_config.norm_before_fc is read as a switch",
             "norm_before_fc is read as a switch",
-            "ids of gpt_oss targets add one",
         },
-        "0.5.18": {"target minimax_m3_vl is listed", "default layers of minimax_m3_vl targets"},
-        "0.5.20": {"target glm5_next is listed"},
-        "0.5.22": {"target qwen3_5_text is listed"},
     }
+    assert "target MiniMaxM3SparseForCausalLM" in of_targets["0.5.16"]
+    assert "target GptOssForCausalLM" in of_targets["0.5.17"]
+    assert "target MiniMaxM3SparseForConditionalGeneration" in of_targets["0.5.18"]
+    assert "target Glm5NextForConditionalGeneration" in of_targets["0.5.20"]
+    assert "target Qwen3_5ForCausalLM" in of_targets["0.5.22"]
 
 
 def test_every_check_is_of_a_fact_and_every_fact_is_shown_or_named_as_not() -> None:
@@ -299,16 +338,13 @@ def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) 
         ("model_config", "raise ValueError('longer')", "pass", {"positions"}),
         ("llama", "Linear(bias=False)", "Linear(bias=True)", {"mlp-bias"}),
         ("llama", "            raise ValueError\n", "            pass\n", {"hidden-act"}),
-        ("qwen3", "[val + 1 for val in layer_ids]", "list(layer_ids)", {"ids of qwen3 targets add one"}),
-        ("qwen3", "num_layers - 3", "num_layers - 1", {"default layers of qwen3 targets"}),
+        ("qwen3", "[val + 1 for val in layer_ids]", "list(layer_ids)", {"target Qwen3ForCausalLM"}),
+        ("qwen3", "num_layers - 3", "num_layers - 1", {"target Qwen3ForCausalLM"}),
         (
             "glm4_moe_dsa",
             "class GlmMoeDsaForCausalLM(DeepseekV2ForCausalLM)",
-            "class GlmMoeNewForCausalLM(DeepseekV2ForCausalLM)",
-            {
-                "target class GlmMoeDsaForCausalLM inherits what ids mean",
-                "target class GlmMoeNewForCausalLM inherits what ids mean",
-            },
+            "class GlmMoeDsaForCausalLM(Module)",
+            {"target GlmMoeDsaForCausalLM"},
         ),
     ],
 )
@@ -321,14 +357,21 @@ def test_one_change_in_the_sources_is_seen_as_that_change(
 
 def test_a_target_that_is_new_or_gone_is_seen(tmp_path: Path) -> None:
     models = tree(tmp_path) / "sglang/srt/models"
-    (models / "qwen3.py").rename(models / "qwen9.py")
-    found = {one.what for one in compare(extracted(tmp_path), LIKE)}
-    assert found == {"target qwen3 is listed", "target qwen9 is listed"}
+    text = (models / "qwen3.py").read_text()
+    (models / "qwen3.py").write_text(text.replace("Qwen3ForCausalLM", "Qwen9ForCausalLM"))
+    found = {one.what: (one.expected, one.found) for one in compare(extracted(tmp_path), LIKE)}
+    rule = "captures, always, (2, n // 2, n - 3)"
+    assert found == {
+        "target Qwen3ForCausalLM": (rule, "not registered"),
+        "target Qwen9ForCausalLM": ("not registered", rule),
+    }
 
 
 def test_what_ids_mean_in_code_of_another_form_is_left_to_decide(tmp_path: Path) -> None:
     scanned = scanner.scan(tree(tmp_path, qwen3=("[val + 1 for val in layer_ids]", "shifted(layer_ids)")))
-    assert any("(qwen3.py): of no form known here; read it" in text for text in scanned.undecided)
+    assert any(
+        "Qwen3ForCausalLM (qwen3.py:1): of no form known here; read it" in text for text in scanned.undecided
+    )
 
 
 def test_a_wheel_of_any_name_is_told_by_its_metadata(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`smoke` on the reference engine: reports keep their schema, probes run, wrong input is a sentence."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eaglectl.acceptance.vllm import run as vllm_run  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
+from tests.builders import refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
 DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
@@ -196,6 +198,21 @@ def test_wrong_input_is_a_sentence(
 ) -> None:
     seen, document, err = smoke(capsys, target, prompts, *more)
     assert seen == code and word in document["message"] and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["smoke", "calibrate"])
+def test_an_activation_that_the_reference_does_not_run_is_refused_by_its_name(
+    command: str, tmp_path: Path
+) -> None:
+    pair, source = FIXTURES / "second", tmp_path / "source"
+    shutil.copytree(pair / "eagle3", source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu"}))
+    engine = ("--engine", "reference") if command == "smoke" else ("-o", tmp_path / "statistics")
+    given = ("--target", pair / "target", "--prompts", pair / "prompts.jsonl", "--device", "cpu")
+    message = refusal(1, command, source, *given, *engine)
+    assert "runs SiLU alone, and hidden_act is 'gelu'" in message
+    assert "--force-unserved" not in message
 
 
 def test_a_gpu_that_is_not_there_is_never_a_pass(

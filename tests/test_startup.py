@@ -46,6 +46,7 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
     loaded = modules("--help")
     assert {name for name in loaded if name.startswith("eaglectl.")} == {
         "eaglectl.checkpoint",
+        "eaglectl.checkpoint.files",  # a working folder that was removed
         "eaglectl.checkpoint.signals",
         "eaglectl.cli",
         "eaglectl.cli.app",

@@ -20,6 +20,7 @@ from eaglectl.acceptance.gate import Gate, run_gate  # noqa: E402
 from eaglectl.acceptance.job import EngineJob  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
+from eaglectl.api.inputs import MeasureOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.calibration import read_statistics  # noqa: E402
 from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
@@ -408,25 +409,21 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
         assert one.after.length.value == pytest.approx(other.after.length.value, rel=0.02)
 
 
-def test_a_specforge_flag_of_two_meanings_is_asked_for_with_figures(root: Path, tmp_path: Path) -> None:
+def test_a_specforge_flag_of_two_meanings_is_measured(root: Path, tmp_path: Path) -> None:
     source = tmp_path / "specforge"
     source.mkdir()
     config = json.loads((TINY / "eagle3/config.json").read_text()) | {"norm_output": True}
     (source / "config.json").write_text(json.dumps(config))
     (source / "model.safetensors").write_bytes((TINY / "eagle3/model.safetensors").read_bytes())
     options = asked(root, statistics=None, prompts=some_lines("gate.jsonl", 8, tmp_path))
-    with pytest.raises(
-        UsageError, match=r"3\.\d\d with specforge=pre-879 .*: specforge=pre-879 fits what it learned$"
-    ):
-        api.upgrade(str(source), tmp_path / "out", options, conversion=ConvertOptions(**ARGUMENTS))
-    with pytest.raises(UsageError, match=r"pre-879 or post-879$"):
-        api.upgrade(
-            str(source),
-            tmp_path / "out",
-            replace(options, has_gate=False),
-            conversion=ConvertOptions(**ARGUMENTS),
-        )
+    measure = MeasureOptions(options.prompts, device="cpu")
+    given = ConvertOptions(**ARGUMENTS, measure=None)
+    with pytest.raises(UsageError, match="specforge=post-879"):
+        api.upgrade(str(source), tmp_path / "out", options, conversion=given)
     assert not (tmp_path / "out").exists()
+    ungated = replace(options, has_gate=False)
+    done = api.upgrade(str(source), tmp_path / "out", ungated, conversion=replace(given, measure=measure))
+    assert [str(answer.choice) for answer in done.measured] == ["--source-semantics specforge=pre-879"]
 
 
 def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 
 from eaglectl import api  # noqa: E402
-from eaglectl.api import converting  # noqa: E402
+from eaglectl.api import copies  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
@@ -37,7 +37,7 @@ from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from tests.builders import call, drafter_folder, drafter_tensors, floats, read_safetensors  # noqa: E402
-from tests.cases import CASES, digests  # noqa: E402
+from tests.cases import CASES, digests, true_answers  # noqa: E402
 
 KINDS = ("vllm/native", "modelopt/hf-two-layers", "vllm/mla", "speculators/qwen3")
 TINY_EPS, STEPS, TIME = 1e-30, 5, 6
@@ -387,7 +387,8 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
     drafter = read_drafter(read_checkpoint(FolderSource(source)), Answers(), Target())
     write_statistics(statistics(drafter), tmp_path / "stats", force=False)
     scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
-    done = api.upgrade(str(source), tmp_path / "out", asked(tmp_path / "stats", **scales))
+    answered = ConvertOptions(answers=true_answers(source))
+    done = api.upgrade(str(source), tmp_path / "out", asked(tmp_path / "stats", **scales), answered)
     assert {step.name for step in done.plan.steps if step.action == "computed"} == {
         f"fc_norm.{i}.weight" for i in range(3)
     }
@@ -400,7 +401,7 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
         (RefusedError, "is quantised; convert the unquantised one", asked(None)),
     ):
         with pytest.raises(kind, match=words):
-            api.upgrade(str(source), tmp_path / "other", options)
+            api.upgrade(str(source), tmp_path / "other", options, answered)
     assert not (tmp_path / "other").exists()
 
 
@@ -731,7 +732,7 @@ def test_an_upgrade_reads_the_headers_of_its_source_once(
         labels.append(source.label)
         return read_checkpoint(source)
 
-    monkeypatch.setattr(converting, "read_checkpoint", counted)
+    monkeypatch.setattr(copies, "read_checkpoint", counted)
     api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
     assert labels == [known[0].name]
 

@@ -37,6 +37,7 @@ KEYS = {
     "FileChange": [("upload", "change")],
     "FileState": [("verify", "judgement")],
     "ReadingOutcome": [("smoke", "outcome"), ("diagnose", "outcome")],
+    "AnswerOutcome": [("convert", "outcome")],
     "ServedAs": [("inspect", "outcome")],
     "SignatureState": [("verify", "judgement")],
     "TensorState": [("diff", "state")],

@@ -7,14 +7,17 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.readings import Reading, readings
 from eaglectl.drafter.drafter import Drafter, Rope
+from eaglectl.drafter.vocabulary import FROM_T2D
 
 DEFAULT_ROPE_THETA = 10000.0
+MADE_OF_T2D = "d2t made of t2d"
 
 
 class Candidate(Struct, frozen=True):
     """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
 
-    `reading` is set where tensors move; the tensors of `drafter` are the stored ones.
+    `reading` is set where tensors move; the tensors of `drafter` are the stored ones. `tokens` are the target
+    tokens of the draft tokens, where they are not those of d2t.
     """
 
     name: str
@@ -23,6 +26,7 @@ class Candidate(Struct, frozen=True):
     boundaries: tuple[int, ...]
     is_d2t_absolute: bool = False
     reading: Reading | None = None
+    tokens: tuple[int, ...] = ()
 
     @property
     def is_of_positions(self) -> bool:
@@ -30,8 +34,13 @@ class Candidate(Struct, frozen=True):
         return self.name.startswith("rope ")
 
 
-def candidates(drafter: Drafter, depth: int, target_rope: Rope | None) -> Iterator[Candidate]:
-    """Other readings of `drafter` for a target of `depth` layers with `target_rope`."""
+def candidates(
+    drafter: Drafter, depth: int, target_rope: Rope | None, marked_tokens: tuple[int, ...] = ()
+) -> Iterator[Candidate]:
+    """Other readings of `drafter` for a target of `depth` layers with `target_rope`.
+
+    `marked_tokens` are those of a t2d that contradicts d2t.
+    """
     boundaries = drafter.aux.boundaries or ()
     for step in (-1, 1):
         shifted = tuple(boundary + step for boundary in boundaries)
@@ -50,6 +59,9 @@ def candidates(drafter: Drafter, depth: int, target_rope: Rope | None) -> Iterat
     if drafter.has_reduced_vocabulary:
         option = "--source-semantics d2t=absolute"
         yield Candidate("d2t as absolute ids", option, drafter, boundaries, is_d2t_absolute=True)
+    if marked_tokens:
+        option = f"--fix-reading {FROM_T2D}"
+        yield Candidate(MADE_OF_T2D, option, drafter, boundaries, tokens=marked_tokens)
     for reading in readings(drafter):
         yield Candidate(reading.title, f"--fix-reading {reading.text}", drafter, boundaries, reading=reading)
 

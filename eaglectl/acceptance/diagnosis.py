@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from eaglectl.acceptance.answering import MeasuredAnswer
 from eaglectl.acceptance.layers import LayerSearch
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.validation.judge import Report
@@ -25,7 +26,8 @@ class Evidence(Struct, frozen=True):
     `reference` has the results of the sensitivity probe, `layers` those of other aux boundaries. `sampled` is
     a second run of it at the temperature that was asked for, `templated` one of the same texts through the
     target's chat template. The `*_refusal` are why a run refused the drafter, the `*_gap` why there was none.
-    `expected` is the acceptance length that training reported; `commands` are those to run next, by name.
+    `expected` is the acceptance length that training reported; `commands` are those to run next, by name,
+    without repairs that are known to fail.
     """
 
     validated: Report
@@ -85,7 +87,10 @@ class Cause(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason."""
+    """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason.
+
+    `measured`: what the files leave open, and how measuring answered it before anything else was looked at.
+    """
 
     source: str
     target: str
@@ -97,6 +102,7 @@ class Diagnosis(Struct, frozen=True):
     ruled_out: tuple[str, ...]
     not_looked: tuple[tuple[str, str], ...]
     evidence: Evidence
+    measured: tuple[MeasuredAnswer, ...] = ()
 
     @property
     def verdict(self) -> CheckVerdict:

@@ -18,7 +18,8 @@ class EngineJob(Struct, frozen=True):
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
     tokens for each prompt; `ignores_eos` goes on past the end of a sequence. `timeout` is in seconds.
     `trust_remote_code` lets the target's own code run. `engine_arguments` are the engine's own, by name.
-    `draft_tokens` is the target token of each draft token as the checkpoint means it, where that was read.
+    `draft_tokens` is the target token of each draft token as the checkpoint means it, where that was read,
+    and `marked_tokens` those of a t2d that says otherwise than d2t.
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class EngineJob(Struct, frozen=True):
     tensor_parallel_size: int = 1
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     draft_tokens: tuple[int, ...] | None = None
+    marked_tokens: tuple[int, ...] = ()
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from eaglectl.progress import Progress
 from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
     from eaglectl.reference.teacher_forcing import ForcedBatch
 
 Boundaries = tuple[int, ...]
@@ -61,17 +62,16 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         )
     stage = Stage(job)
     depth = stage.target.depth
-    choosing = _within(range(0, len(results), 2), [len(text) + job.max_tokens for text in stage.texts])
-    judging = [index for index in range(len(results)) if index not in set(choosing)]
+    choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts])
     first, second = (
-        _Slots(stage, results, indices, boundaries)
+        Slots(stage, results, indices, boundaries)
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
     )
     scores: dict[Boundaries, int] = {}
 
     def score(boundaries: Boundaries) -> int:
         if boundaries not in scores:
-            scores[boundaries] = sum(result.accepted[0] for result in first.results(boundaries))
+            scores[boundaries] = first.score(boundaries)
             if job.on_progress:
                 job.on_progress(Progress("trying aux layers", len(scores), None, "sets of layers"))
         return scores[boundaries]
@@ -83,6 +83,12 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         None if best == stage.boundaries else _judged(stage, results, judging, best),
         tuple(_by_position([*first.rows(), *second.rows()])),
     )
+
+
+def halves(lengths: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The texts that choose layers, every second one up to MOST_TOKENS, and those that judge: all others."""
+    choosing = _within(range(0, len(lengths), 2), lengths)
+    return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
 
 
 def _within(indices: Sequence[int], lengths: Sequence[int]) -> list[int]:
@@ -140,7 +146,7 @@ def _judged(
     )
 
 
-class _Slots:
+class Slots:
     """Texts that the target ran over, with its states at some boundaries."""
 
     def __init__(
@@ -163,19 +169,19 @@ class _Slots:
             )
             self.batches.append(run_target(stage.target, texts, answers, stage.job.k))
 
-    def results(self, boundaries: Boundaries) -> list[PromptResult]:
-        """Each text's slots as drafts of one token, and how many are the target's choice."""
-        return [
-            PromptResult("slots", len(right), (sum(right.values()),), ()) for right in self.rows(boundaries)
-        ]
+    def score(self, boundaries: Boundaries, model: "DraftModel | None" = None) -> int:
+        """How many first draft tokens are the target's choice."""
+        return sum(sum(right.values()) for right in self.rows(boundaries, model))
 
-    def rows(self, boundaries: Boundaries | None = None) -> list[dict[int, bool]]:
+    def rows(
+        self, boundaries: Boundaries | None = None, model: "DraftModel | None" = None
+    ) -> list[dict[int, bool]]:
         """Each text: whether the first draft token is right, by position."""
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
         stage = self.stage
         chosen = stage.boundaries if boundaries is None else boundaries
-        drafter = ForcedDrafter(stage.drafter, stage.target, chosen, 1)
+        drafter = ForcedDrafter(model or stage.drafter, stage.target, chosen, 1)
         rows = []
         for batch in self.batches:
             columns = (drafter.first_matches(batch), batch.valid[:, :-1], batch.positions[:, :-1])

@@ -60,5 +60,9 @@ def run_reference(job: EngineJob) -> EngineRun:
         plain=tuple(plain),
         seconds=seconds,
         plain_seconds=plain_seconds,
-        resolved={"boundaries": list(boundaries), "attention": job.drafter.dims.attention},
+        resolved={
+            "boundaries": list(boundaries),
+            "attention": job.drafter.dims.attention,
+            "draft_sample_method": "greedy",
+        },
     )

@@ -28,6 +28,18 @@ from eaglectl.verdicts import CheckVerdict, ReadingOutcome
 MAX_REGRESSION = 0.97
 
 
+SERVED_WITH = (
+    "vLLM does so where it is served with that in --speculative-config, and drafts greedily where not"
+)
+# by draft_sample_method (vLLM from 0.21.0 on)
+DRAFTINGS: Mapping[str, str] = {
+    "greedy": "drafts were greedy at this temperature (draft_sample_method); sampled ones are accepted more"
+    " often or less",
+    "not known": "whether drafts were greedy at this temperature the server says only with"
+    " VLLM_SERVER_DEV_MODE=1; they are unless it was started with draft_sample_method",
+}
+
+
 class SmokeReport(Struct, frozen=True):
     """What one drafter did on one engine.
 
@@ -123,6 +135,7 @@ def make_report(
         *(note.text for note in job.drafter.notes_at("problem")),
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
+    notes += _drafting_notes(job, run)
     equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
     is_lossless = None if equal is None else equal == len(run.results)
     if equal is not None and not is_lossless:
@@ -148,6 +161,13 @@ def make_report(
         ignores_eos=job.ignores_eos,
         trust_remote_code=job.trust_remote_code,
     )
+
+
+def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
+    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
+    method = run.resolved.get("draft_sample_method")
+    if job.temperature > 0 and method is not None:
+        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
 
 
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:

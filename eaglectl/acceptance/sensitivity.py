@@ -4,7 +4,7 @@ All readings draft from every position of the texts that the target wrote, on st
 Those that win are then run by draft-and-verify.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from eaglectl.reference.teacher_forcing import ForcedBatch
 
 Integers = npt.NDArray[np.int64]
+Gains = npt.NDArray[np.float64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
 LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
@@ -87,13 +88,15 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     from eaglectl.reference.target import rope_of
 
     stage = Stage(job)
-    tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target)))
-    first = _FirstPass(stage, tried, results)
+    tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target), job.marked_tokens))
+    wanted = {boundary for candidate in tried for boundary in candidate.boundaries}
+    first = FirstPass(stage, wanted | set(stage.boundaries), results)
+    first.find_fall(stage.drafter, stage.boundaries)
     if first.left_out == first.starts:
         notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
     stated = first.run(stage.drafter, stage.boundaries)
-    runs: list[tuple[Candidate, _Drafts]] = []
+    runs: list[tuple[Candidate, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
         if (model := _model(stage, candidate)) is not None:
             runs.append((candidate, first.run(model, candidate.boundaries)))
@@ -137,7 +140,7 @@ def judge_gain(
 
 
 def _verified(
-    first: "_FirstPass", variants: Sequence[Variant], tried: "dict[str, Candidate]"
+    first: "FirstPass", variants: Sequence[Variant], tried: "dict[str, Candidate]"
 ) -> tuple[Variant, ...]:
     """The variants, of which those that win most are measured by draft-and-verify."""
     better = sorted(
@@ -158,7 +161,7 @@ def _model(stage: Stage, candidate: Candidate) -> "DraftModel | None":
         return None
 
 
-class _Drafts(Struct, frozen=True):
+class Drafts(Struct, frozen=True):
     """What one reading drafted at every start of every text: leading matches, and results by rounds."""
 
     matches: tuple[Integers, ...]
@@ -169,22 +172,35 @@ class _Drafts(Struct, frozen=True):
         """Mean tokens of a draft that begins at any start, with the target's own."""
         return 1 + float(np.concatenate(self.matches).mean())
 
-    def gains(self, stated: "_Drafts") -> npt.NDArray[np.float64]:
+    @property
+    def at_starts(self) -> list[PromptResult]:
+        """Each text's starts as drafts."""
+        k = len(self.results[0].accepted)
+        return [
+            PromptResult("starts", len(found), tuple(int((found > place).sum()) for place in range(k)), ())
+            for found in self.matches
+        ]
+
+    def of(self, indices: Sequence[int]) -> "Drafts":
+        """The drafts of some texts."""
+        kept = [(self.matches[index], self.results[index]) for index in indices]
+        return Drafts(tuple(found for found, _ in kept), tuple(result for _, result in kept))
+
+    def gains(self, stated: "Drafts") -> npt.NDArray[np.float64]:
         """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
         pairs = zip(self.matches, stated.matches, strict=True)
         return np.array([own.sum() - theirs.sum() for own, theirs in pairs if len(own)], dtype=np.float64)
 
 
-class _FirstPass:
+class FirstPass:
     """The texts, run once by the target, on which any drafter drafts from every start."""
 
-    def __init__(self, stage: Stage, tried: Sequence[Candidate], results: Sequence[PromptResult]) -> None:
+    def __init__(self, stage: Stage, boundaries: Iterable[int], results: Sequence[PromptResult]) -> None:
         from eaglectl.reference.teacher_forcing import run_target
 
         self.stage, self.job, self.stated = stage, stage.job, results
         self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
-        boundaries = {boundary for candidate in tried for boundary in candidate.boundaries}
-        stage.target.record(sorted(boundaries | set(stage.boundaries)))
+        stage.target.record(sorted(set(boundaries)))
         self.batches: list[tuple[list[int], ForcedBatch]] = []
         for indices in batches_by_length(stage.texts, BATCH):
             prompts = [stage.texts[index] for index in indices]
@@ -194,16 +210,38 @@ class _FirstPass:
         for _, batch in self.batches:
             self.starts += int(batch.is_start.sum())
             self.left_out += batch.drop_starts_from(self.limit - self.job.k)
-        self.fall = self._fall()
+        self.fall: Fall | None = None
 
-    def run(self, model: "DraftModel", boundaries: Sequence[int]) -> _Drafts:
+    def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
         matches = self._matches(model, boundaries, [batch for _, batch in self.batches])
         results = []
         for index, found in enumerate(matches):
             drafts, accepted = _rounds(found, self.job.k)
             results.append(PromptResult("probe", drafts, accepted, self.stated[index].tokens))
-        return _Drafts(matches, tuple(results))
+        return Drafts(matches, tuple(results))
+
+    def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
+        """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
+        matches: dict[int, Integers] = {}
+        for indices, batch in self.batches:
+            right = drafter.first_matches(batch).cpu().numpy()
+            is_kept = (batch.valid & (batch.positions < self.limit))[:, :-1].cpu().numpy()
+            for row, index in enumerate(indices):
+                matches[index] = right[row][is_kept[row]].astype(np.int64)
+        rows = tuple(matches[index] for index in range(len(matches)))
+        return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
+
+    def keep_early(self) -> bool:
+        """Let drafts begin before the fall alone, where there is one, in prompts too; whether there is."""
+        if self.fall is None:
+            return False
+        below = self.fall.position - self.job.k
+        self.batches = [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
+        return True
 
     def verify(self, variant: Variant, candidate: Candidate) -> Variant:
         """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
@@ -266,14 +304,14 @@ class _FirstPass:
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
         return bool(gain >= (1.0 if candidate.is_of_positions else LEAST_GAIN))
 
-    def _fall(self) -> "Fall | None":
-        """Where the share of right first draft tokens falls, in prompts or in answers; None where nowhere.
+    def find_fall(self, model: "DraftModel", boundaries: Sequence[int]) -> None:
+        """Find where the share of right first draft tokens of `model` falls, in prompts or in answers.
 
         Apart, as other text is in prompts than in answers; and without the words that all prompts begin with.
         """
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
-        drafter = ForcedDrafter(self.stage.drafter, self.stage.target, self.stage.boundaries, self.job.k)
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
         shared = _shared_start(self.stage.texts)
         parts: tuple[list[tuple[Integers, Integers]], ...] = ([], [])
         for indices, batch in self.batches:
@@ -285,7 +323,7 @@ class _FirstPass:
                 for part, kept in zip(parts, (~is_answer & (positions >= shared), is_answer), strict=True):
                     part.append((positions[is_text & kept], right[row][is_text & kept]))
         falls = [find_fall(*map(np.concatenate, zip(*part, strict=True))) for part in parts]
-        return min(filter(None, falls), key=lambda fall: fall.above / fall.below, default=None)
+        self.fall = min(filter(None, falls), key=lambda fall: fall.above / fall.below, default=None)
 
 
 class Fall(Struct, frozen=True):

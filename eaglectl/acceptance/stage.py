@@ -39,7 +39,7 @@ class Stage:
         Raises RefusedError for a rope that the reference does not have.
         """
         from eaglectl.reference.model import DraftModel
-        from eaglectl.reference.teacher_forcing import moved_weights
+        from eaglectl.reference.teacher_forcing import moved_weights, with_draft_tokens
 
         weights, other, reading = self.drafter.weights, candidate.drafter, candidate.reading
         if reading is not None:
@@ -47,6 +47,8 @@ class Stage:
             weights = moved_weights(
                 weights, {move.name: (move.source, move.rows, move.blocks) for move in asked}
             )
+        if candidate.tokens:
+            weights = with_draft_tokens(weights, candidate.tokens)
         model = DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps)
         if candidate.is_d2t_absolute and not model.read_d2t_as_absolute(self.target.embedding.shape[0]):
             return None

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import TOKEN_IDS, Prompt
+from eaglectl.acceptance.templates import rendered, within_time
 from eaglectl.checkpoint.target_files import read_end_tokens, read_target_config, text_part
 from eaglectl.errors import UnreadableError, UsageError
 
@@ -86,20 +88,22 @@ def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> l
 def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
     """Token ids of one prompt.
 
-    Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox; a text
-    marked as chat does where the tokenizer has one.
+    Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox, here within
+    a time and a size; a text marked as chat does where the tokenizer has one.
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if prompt.messages and not has_template:
         raise UsageError(NO_TEMPLATE)
     if prompt.messages or (prompt.is_chat and has_template):
-        ids = tokenizer.apply_chat_template(
+        apply = partial(
+            tokenizer.apply_chat_template,
             [_with_arguments(message) for message in chat_messages(prompt)],
             tools=list(prompt.tools) or None,
             add_generation_prompt=True,
-            return_dict=False,
         )
-        return list(ids)
+        rendered(partial(apply, tokenize=False))  # first, as the tokenizer takes whatever a template writes
+        with within_time():
+            return list(apply(return_dict=False))
     return list(tokenizer(prompt.text)["input_ids"])
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.answering import MeasuredAnswer as MeasuredAnswer
     from eaglectl.acceptance.diagnosis import Diagnosis as Diagnosis
     from eaglectl.acceptance.job import LoadResult as LoadResult
     from eaglectl.acceptance.report import SmokeReport as SmokeReport
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from eaglectl.api.diagnosing import DiagnoseOptions as DiagnoseOptions
     from eaglectl.api.diagnosing import diagnose as diagnose
     from eaglectl.api.fixing import fix as fix
+    from eaglectl.api.inputs import MeasureOptions as MeasureOptions
     from eaglectl.api.inputs import open_target as open_target
     from eaglectl.api.inputs import parse_answers as parse_answers
     from eaglectl.api.inspecting import inspect as inspect
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from eaglectl.api.smoking import SmokeOptions as SmokeOptions
     from eaglectl.api.smoking import load_only as load_only
     from eaglectl.api.smoking import smoke as smoke
+    from eaglectl.api.starting import InitOptions as InitOptions
     from eaglectl.api.starting import init as init
     from eaglectl.api.upgrading import UpgradeOptions as UpgradeOptions
     from eaglectl.api.upgrading import upgrade as upgrade
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from eaglectl.validation.judge import Report as Report
     from eaglectl.validation.policy import Policy as Policy
     from eaglectl.validation.policy_file import read_policy as read_policy
+    from eaglectl.verdicts import AnswerOutcome as AnswerOutcome
     from eaglectl.verdicts import CheckVerdict as CheckVerdict
     from eaglectl.verdicts import DiagnosisEnding as DiagnosisEnding
     from eaglectl.verdicts import DiffVerdict as DiffVerdict
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
 
 # the module of each public name, below eaglectl
 MODULES: Mapping[str, str] = {
+    "AnswerOutcome": "verdicts",
     "Answers": "formats.format",
     "CalibrateOptions": "api.calibrating",
     "CardAnswers": "publishing.card",
@@ -100,8 +105,11 @@ MODULES: Mapping[str, str] = {
     "FileState": "verdicts",
     "Finding": "validation.finding",
     "FixResult": "results",
+    "InitOptions": "api.starting",
     "Inspection": "results",
     "LoadResult": "acceptance.job",
+    "MeasureOptions": "api.inputs",
+    "MeasuredAnswer": "acceptance.answering",
     "Policy": "validation.policy",
     "ReadingOutcome": "verdicts",
     "RefusedError": "errors",

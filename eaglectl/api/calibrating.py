@@ -11,9 +11,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.api.converting import ConvertOptions, convert, readable_folder
-from eaglectl.api.inputs import check_timeout, open_target
+from eaglectl.api.inputs import MeasureOptions, check_timeout, open_target
+from eaglectl.api.open_questions import measured_questions
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
@@ -67,7 +69,8 @@ class CalibrateOptions(Struct, frozen=True):
     target's own code run. `force` replaces an existing folder.
 
     `states` is a folder of hidden states that a trainer has on disk: they take the place of a run, and
-    `states_layers` states the boundaries that they are of, in the order of the files.
+    `states_layers` states the boundaries that they are of, in the order of the files. `measure`: open
+    questions are measured first, on the same prompts.
     """
 
     prompts: str | Path | None = None
@@ -85,6 +88,22 @@ class CalibrateOptions(Struct, frozen=True):
     force: bool = False
     states: str | Path | None = None
     states_layers: tuple[int, ...] | None = None
+    measure: bool = True
+
+    @property
+    def measuring(self) -> MeasureOptions | None:
+        """How open questions are measured; None where nothing is run."""
+        if not self.measure or self.states is not None:
+            return None
+        return MeasureOptions(
+            self.prompts,
+            self.sample,
+            self.seed,
+            self.device,
+            self.answer_tokens,
+            self.ignore_eos,
+            self.trust_remote_code,
+        )
 
 
 def calibrate(
@@ -114,13 +133,17 @@ def calibrate(
             if given is not None:
                 check_apart(Path(out), Path(given))
         check_free(Path(out), force=options.force, kind=STATISTICS)
-    if options.states is not None:
-        statistics = collect_stored(source, target, options, on_progress)
-    else:
-        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
-        if options.prompts is None:  # a third of the built-in ones is the gate's
-            prompts, _ = split_prompts(prompts)
-        statistics = collect_statistics(source, target, prompts, options, on_progress)
+    questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
+    options = replace(options, answers=questions.answers)
+    with questions.explaining():
+        if options.states is not None:
+            statistics = collect_stored(source, target, options, on_progress)
+        else:
+            prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
+            if options.prompts is None:  # a third of the built-in ones is the gate's
+                prompts, _ = split_prompts(prompts)
+            statistics = collect_statistics(source, target, prompts, options, on_progress)
+    statistics = replace(statistics, measured=tuple(questions.record.get("measured", ())))
     if out is not None:
         write_statistics(statistics, Path(out), force=options.force)
     return statistics
@@ -241,7 +264,7 @@ def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterato
     """Open a drafter and its target. Raises as `calibrate` does."""
     _require_torch()
     source, folder = on_disk(source), Path(on_disk(target))
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UnreadableError(
             f"--target {target}: calibrating runs the target, so it must be a folder with its weights"
         )
@@ -250,7 +273,10 @@ def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterato
         drafter = read_drafter(checkpoint, options.answers, open_target(str(folder)))
         boundaries = _check_runnable(drafter)
         place = scratch / "drafter"
-        convert(plain, place, ConvertOptions(target=str(folder), answers=options.answers, link=True))
+        rewrite = ConvertOptions(
+            target=str(folder), answers=options.answers, link=True, measure=None, force_unserved=True
+        )
+        convert(plain, place, rewrite)
         yield _Pair(checkpoint, drafter, boundaries, place, folder)
 
 

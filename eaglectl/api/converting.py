@@ -3,36 +3,39 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
-from eaglectl.api.copies import pinned_folder, without_pickles
-from eaglectl.api.inputs import open_target, special_tokens
+from eaglectl.api.copies import OpenedSource, opened, pinned_folder, selected_tokens_of, without_pickles
+from eaglectl.api.inputs import MeasureOptions, open_target, special_tokens
+from eaglectl.api.open_questions import MeasureRun, measure_open_questions
 from eaglectl.api.targets import TargetChoice, asking_for, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opening import open_folder
-from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
-from eaglectl.conversion.serving import output_verdicts
+from eaglectl.conversion.serving import NOT_SERVED, output_verdicts, serving_layout, unserved
 from eaglectl.drafter.drafter import Drafter, Note, Target
-from eaglectl.engines.catalogue import ENGINES, as_served, launch_commands, parse_engine
+from eaglectl.engines.catalogue import ENGINES, every_release, output_commands, parse_engine
+from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.formats.commands import completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
-from eaglectl.results import Conversion
+from eaglectl.results import Conversion, OutputServing
+from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.target_head import TargetHead
+    from eaglectl.conversion.rotation import TargetRotation
+    from eaglectl.conversion.target_head import TargetMatrix
 
 OnPlan = Callable[[ConversionPlan], None]
 
@@ -41,41 +44,31 @@ class ConvertOptions(ConversionRequest, frozen=True):
     """What `convert` writes (see ConversionRequest), what is known of the source, and how files are written.
 
     `target` is the target model's folder, config.json or Hub repository; `target_name` is what published
-    files call it. `link` hard-links weight files that do not change; `max_shard_size` is in bytes. `gguf` is
+    files call it. `measure`: how open questions are measured where the target's weights are here; None: they
+    are asked. `link` hard-links weight files that do not change; `max_shard_size` is in bytes. `gguf` is
     the GGUF file to write beside the folder.
     """
 
     target: str | None = None
     target_name: str | None = None
+    target_rotation: str | None = None
+    trained_target: str | None = None
     answers: Answers = field(default_factory=Answers)
     dry_run: bool = False
     force: bool = False
     link: bool = False
     max_shard_size: int | None = None
     gguf: Path | None = None
-
-
-class OpenedSource(Struct, frozen=True):
-    """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
-
-    original: PinnedSource
-    pickles: tuple[str, ...]
-    readable: FolderSource
-    checkpoint: Checkpoint
+    measure: MeasureOptions | None = field(default_factory=MeasureOptions)
 
     @property
-    def path(self) -> str:
-        """The folder or file of the checkpoint without pickles."""
-        return _path(self.readable)
+    def run(self) -> MeasureRun | None:
+        """The run that measures open questions; None: they are asked."""
+        return None if self.measure is None else MeasureRun(self.measure, self.target, self)
 
-    @property
-    def original_path(self) -> str:
-        """The folder or file as given."""
-        return _path(self.original)
-
-
-def _path(source: FolderSource) -> str:
-    return str(source.root / (source.only or ""))
+    def answered(self, answers: Answers, record: Mapping[str, Any]) -> "ConvertOptions":
+        """The same with answers, and their evidence for eaglectl.json."""
+        return replace(self, answers=answers, record={**self.record, **record})
 
 
 def convert(
@@ -97,10 +90,12 @@ def convert(
     given = None if options.target is None else open_inputs(options)
     with opened(original, out, is_looked_at=options.dry_run) as files:
         choice = TargetChoice(options.target) if given else target_of(files, options.answers)
-        complete = completing(source, choice.text, options.answers)
         target, options = given or open_inputs(options, choice)
-        with asking_for(choice):
-            plan = plan_conversion(files, target, options)
+        questions = measure_open_questions(files, target, options.answers, options.run, on_progress)
+        options = options.answered(questions.answers, questions.record)
+        complete = completing(source, choice.text, options.answers)
+        with asking_for(choice), questions.explaining():
+            plan = served_plan(files, plan_conversion(files, target, options), options)
         place = Path(out) if out is not None else default_place(original, plan.drafter.version)
         check_options(original, place, options)
         if on_plan:
@@ -108,13 +103,20 @@ def convert(
         if options.gguf is not None:
             _check_gguf(plan, options, options.gguf, place)
         if options.dry_run:
-            return Conversion(plan.completed(complete), None, files.pickles, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            return Conversion(
+                plan.completed(complete), None, files.pickles, seconds, measured=questions.measured
+            )
         write_conversion(files, plan, place, options, on_progress)
-    if options.gguf is not None:
-        _write_gguf(place, target, options.gguf, force=options.force)
-    seconds, commands = time.perf_counter() - start, output_commands(plan, place, options.target)
+    seconds, serving = time.perf_counter() - start, output_serving(plan, place, options)
     return Conversion(
-        plan.completed(complete), place, files.pickles, seconds, commands=commands, gguf=options.gguf
+        plan.completed(complete),
+        place,
+        files.pickles,
+        seconds,
+        serving=serving,
+        gguf=options.gguf,
+        measured=questions.measured,
     )
 
 
@@ -125,19 +127,23 @@ def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: 
     check_gguf(gguf, out, force=options.force)
     check_drafter(plan.drafter, {step.name: step.dtype for step in plan.steps})
     for span, outcome, reasons in _differences(plan, ConversionRequest(plan.layout)):
-        raise RefusedError(
-            f"--gguf: {span}, with this output: {outcome}: {'; '.join(reasons)}; without --gguf the folder is"
-            " written"
-        )
+        if outcome in NOT_SERVED:
+            raise RefusedError(
+                f"--gguf: {span}, with this output: {outcome}: {'; '.join(reasons)}; leave --gguf out: the"
+                " folder alone is written with --force-unserved"
+            )
 
 
-def _write_gguf(folder: Path, target: Target, gguf: Path, *, force: bool) -> None:
-    """Write the GGUF file of a folder that was written."""
-    from eaglectl.conversion.gguf_file import write_gguf
+@contextmanager
+def _gguf_beside(folder: Path, target: Target, options: ConvertOptions, name: str) -> Iterator[None]:
+    """Write the GGUF file of a folder before it is published as `name`: both appear, or neither does."""
+    from eaglectl.conversion.gguf_file import gguf_written
 
-    checkpoint = read_checkpoint(open_folder(str(folder)))
+    assert options.gguf is not None
+    checkpoint = read_checkpoint(FolderSource(folder))
     drafter = read_drafter(checkpoint, Answers(), target)
-    write_gguf(drafter, checkpoint, gguf, name=folder.name, force=force)
+    with gguf_written(drafter, checkpoint, options.gguf, name=printable(name), force=options.force):
+        yield
 
 
 def check_options(original: FolderSource, out: str | Path | None, options: ConvertOptions) -> None:
@@ -147,9 +153,8 @@ def check_options(original: FolderSource, out: str | Path | None, options: Conve
     for engine in options.engines:
         parse_engine(engine)
     _check_gguf_options(options)
-    inputs = [original.root]
-    if options.target is not None:
-        inputs.append(Path(options.target))
+    _check_rotation_options(options)
+    inputs = [original.root, *map(Path, filter(None, (options.target, options.trained_target)))]
     if options.pruning:
         inputs.append(options.pruning.counts)
     for path in inputs:
@@ -164,9 +169,26 @@ def _check_gguf_options(options: ConvertOptions) -> None:
     if options.gguf is None:
         return
     layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
-    if options.version == "3.1" or by_name(options.layout) not in layouts:
+    if options.version == "3.1" or by_name(options.format_name) not in layouts:
         named = " or ".join(f"--for {format.name}" for format in layouts)
         raise UsageError(f"--gguf goes with {named}, and EAGLE-3; llama.cpp alone loads GGUF files")
+
+
+def _check_rotation_options(options: ConvertOptions) -> None:
+    """Raise UsageError for what --target-rotation does not go with."""
+    if options.target_rotation is None:
+        if options.trained_target is not None:
+            raise UsageError("--trained-target is for --target-rotation; leave it out")
+        return
+    if options.version == "3.1":
+        raise UsageError(
+            "--target-rotation is a conversion of its own: leave --to 3.1 out, and convert the output with it"
+        )
+    if options.has_target_head:
+        raise UsageError(
+            "--materialize-lm-head would copy the rotated target's lm_head; leave it out: --target-rotation"
+            " takes the head from --trained-target"
+        )
 
 
 def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
@@ -195,7 +217,7 @@ def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> 
     return target, options
 
 
-def _target_head(target: str | None) -> "TargetHead":
+def _target_head(target: str | None) -> "TargetMatrix":
     from eaglectl.conversion.target_head import find_target_head
 
     if target is None:
@@ -210,7 +232,9 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     from eaglectl.conversion.planning import make_plan
 
     drafter = read_drafter(files.checkpoint, options.answers, target)
-    selected = _selected_tokens(files.original, drafter)
+    if options.target_rotation is not None and options.rotation is None:
+        options = replace(options, rotation=_target_rotation(files.checkpoint, drafter, options))
+    selected = selected_tokens_of(files.original, drafter)
     plan = make_plan(files.checkpoint, drafter, options, options.answers, selected)
     notes = [*plan.notes, *_engine_warnings(plan, options)]
     if options.link and not files.pickles:
@@ -218,6 +242,22 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
 
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
     return replace(plan, notes=tuple(notes))
+
+
+def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> "TargetRotation":
+    from eaglectl.conversion.rotation import Targets, find_rotation
+
+    if options.target is None:
+        raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
+    rotated, trained = (
+        None if place is None else read_checkpoint(open_folder(place))
+        for place in (options.target, options.trained_target)
+    )
+    assert rotated is not None
+    assert options.target_rotation is not None
+    layout = by_name(options.format_name).layout
+    is_shared = layout is not None and "sglang" in layout.engines
+    return find_rotation(options.target_rotation, checkpoint, drafter, Targets(rotated, trained, is_shared))
 
 
 def write_conversion(
@@ -232,18 +272,60 @@ def write_conversion(
 
     originals = files.pickles or files.checkpoint.weight_files
     is_linked = options.link and not files.pickles
-    how = WriteOptions(out, options.force, is_linked, options.max_shard_size)
+    beside = None
+    if options.gguf is not None:
+        beside = partial(_gguf_beside, target=plan.drafter.target, options=options, name=out.name)
+    how = WriteOptions(out, options.force, is_linked, options.max_shard_size, beside)
     write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
 
 
-def output_commands(plan: ConversionPlan, out: Path, target: str | None) -> Mapping[str, str]:
-    """The command that serves what a plan wrote, for each engine whose newest release runs it as trained.
+def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptions) -> ConversionPlan:
+    """The plan, which states in its record the engines asked for that do not run the output as trained.
 
-    llama.cpp serves a GGUF file, which its own commands make first (commands_after_conversion).
+    Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
-    newest = [verdict for engine in ENGINES for verdict in output_verdicts(plan, engine)]
-    commands = as_served(launch_commands(plan.drafter, str(out), target_text=target), newest)
-    return {engine: text for engine, text in commands.items() if engine in ENGINES and engine != "llama.cpp"}
+    missing = unserved(plan, options)
+    if not missing:
+        return plan
+    if options.force_unserved:
+        return replace(plan, record={**plan.record, "unserved": [engine.record for engine in missing]})
+
+    def plan_for(layout: str) -> ConversionPlan:
+        from eaglectl.conversion.planning import make_plan
+
+        drafter = read_drafter(files.checkpoint, options.answers, plan.drafter.target)
+        selected = selected_tokens_of(files.original, drafter)
+        return make_plan(
+            files.checkpoint, drafter, replace(options, layout=layout), options.answers, selected
+        )
+
+    names = dict.fromkeys([*(engine.engine for engine in missing), *ENGINES])
+    advice = "no known release of any engine does, from a layout of its own"
+    if (other := serving_layout(names, plan_for)) is not None:
+        engine, releases = ENGINES[other[0]], other[1]
+        advice = f"{engine.title} {ranges(releases, engine.releases)} does: write it --for {other[2]}"
+    raise RefusedError(
+        f"{'; '.join(engine.text for engine in missing)}; {advice}; --force-unserved writes it all the same"
+    )
+
+
+def output_serving(plan: ConversionPlan, out: Path, options: ConvertOptions) -> tuple[OutputServing, ...]:
+    """What each engine does with what a plan wrote: the last release asked for, else the newest known.
+
+    Nothing for a trainer's start.
+    """
+    if options.recipe is not None and options.recipe.is_start:
+        return ()
+    gguf = None if options.gguf is None else str(options.gguf)
+    commands = output_commands(plan.drafter, str(out), options.target, gguf)
+    asked = {request.engine: request.releases[-1:] for request in map(parse_engine, options.engines)}
+    rows = []
+    for name, engine in ENGINES.items():
+        judged = {verdict.release: verdict for verdict in output_verdicts(plan, every_release(name))}
+        serving = [release for release, verdict in judged.items() if verdict.outcome == ServedAs.AS_TRAINED]
+        (release,) = asked.get(name) or engine.releases[-1:]
+        rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
+    return tuple(rows)
 
 
 def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
@@ -259,7 +341,7 @@ def _differences(
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
-        for verdict in output_verdicts(plan, text):
+        for verdict in output_verdicts(plan, parse_engine(text)):
             if verdict.outcome != ServedAs.AS_TRAINED:
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
                 same.append(verdict.release)
@@ -287,32 +369,3 @@ def readable_folder(source: str) -> Iterator[str]:
             pinned.pinned(name)
         yield str(readable.root) if pickles else source
         pinned.check_unchanged(is_status_compared=False)
-
-
-@contextmanager
-def opened(
-    original: FolderSource, out: str | Path | None = None, *, is_looked_at: bool = False
-) -> Iterator[OpenedSource]:
-    """The source with its headers read; pickles are rewritten for the time, near `out` if possible.
-
-    With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
-    """
-    near = None if out is None else Path(out).parent
-    if is_looked_at and (pickles := pickle_files(original)):
-        with pinned_folder(original) as pinned:
-            checkpoint = read_checkpoint(pinned)
-            if not checkpoint.scattered:
-                yield OpenedSource(pinned, pickles, pinned, checkpoint)
-                return
-    with pinned_folder(original) as pinned, without_pickles(pinned, near) as (readable, pickles):
-        yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
-
-
-def _selected_tokens(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
-    """The draft tokens of a trainer's side file, where the weights have no d2t."""
-    has_side_file = any(name in VOCABULARY_PICKLES for name in original.names())
-    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not has_side_file:
-        return None
-    from eaglectl.checkpoint.pickles import selected_tokens
-
-    return selected_tokens(original)

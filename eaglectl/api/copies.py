@@ -1,15 +1,18 @@
-"""A temporary safetensors copy of weights that are pickles, for commands that read their values."""
+"""Opened sources: their headers, and a temporary safetensors copy of weights that are pickles."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from eaglectl.checkpoint.checkpoint import read_config
-from eaglectl.checkpoint.layout import pickle_files
+from msgspec import Struct
+
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opening import check_cached
 from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError
 
 
@@ -58,3 +61,55 @@ def without_pickles(
     near = near if near and near.is_dir() else None
     with scratch_folder(near) as scratch:
         yield unpickle(original, scratch), pickles
+
+
+class OpenedSource(Struct, frozen=True):
+    """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
+
+    original: PinnedSource
+    pickles: tuple[str, ...]
+    readable: FolderSource
+    checkpoint: Checkpoint
+
+    @property
+    def path(self) -> str:
+        """The folder or file of the checkpoint without pickles."""
+        return _path(self.readable)
+
+    @property
+    def original_path(self) -> str:
+        """The folder or file as given."""
+        return _path(self.original)
+
+
+def _path(source: FolderSource) -> str:
+    return str(source.root / (source.only or ""))
+
+
+@contextmanager
+def opened(
+    original: FolderSource, out: str | Path | None = None, *, is_looked_at: bool = False
+) -> Iterator[OpenedSource]:
+    """The source with its headers read; pickles are rewritten for the time, near `out` if possible.
+
+    With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
+    """
+    near = None if out is None else Path(out).parent
+    if is_looked_at and (pickles := pickle_files(original)):
+        with pinned_folder(original) as pinned:
+            checkpoint = read_checkpoint(pinned)
+            if not checkpoint.scattered:
+                yield OpenedSource(pinned, pickles, pinned, checkpoint)
+                return
+    with pinned_folder(original) as pinned, without_pickles(pinned, near) as (readable, pickles):
+        yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
+
+
+def selected_tokens_of(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
+    """The draft tokens of a trainer's side file, where the weights have no d2t."""
+    has_side_file = any(name in VOCABULARY_PICKLES for name in original.names())
+    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not has_side_file:
+        return None
+    from eaglectl.checkpoint.pickles import selected_tokens
+
+    return selected_tokens(original)

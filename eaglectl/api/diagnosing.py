@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.api.converting import ConvertOptions, convert
+from eaglectl.api.inputs import MeasureOptions
 from eaglectl.api.inspecting import inspect
+from eaglectl.api.open_questions import measured_questions
 from eaglectl.api.smoking import (
     INSTALLED,
     SERVERS,
@@ -43,7 +46,8 @@ class DiagnoseOptions(Struct, frozen=True):
 
     `engine` is vllm or sglang, with a release as in "vllm==0.32.0" read but not run where it is not the
     installed one, the URL of a running server, or None. `expected` is the acceptance length that training
-    reported. The others are as those of `smoke`.
+    reported. `measure`: open questions are measured first, on the same prompts. The others are as those of
+    `smoke`.
     """
 
     engine: str | None = None
@@ -58,6 +62,21 @@ class DiagnoseOptions(Struct, frozen=True):
     timeout: float = 600.0
     trust_remote_code: bool = False
     answers: Answers = field(default_factory=Answers)
+    measure: bool = True
+
+    @property
+    def measuring(self) -> MeasureOptions | None:
+        """How open questions are measured; None: they are not."""
+        if not self.measure:
+            return None
+        return MeasureOptions(
+            self.prompts,
+            self.sample,
+            self.seed,
+            self.device,
+            self.max_tokens,
+            trust_remote_code=self.trust_remote_code,
+        )
 
 
 def diagnose(
@@ -78,14 +97,17 @@ def diagnose(
     options = options or DiagnoseOptions()
     _check(options)
     choice = runnable_target(source, target, options.answers, "diagnose")
-    looks = _Looks(source, str(choice.place), options, on_progress)
+    place = str(choice.place)
+    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
+    looks = _Looks(source, place, replace(options, answers=questions.answers), on_progress)
     evidence, walk = looks.start(), Walk()
     for stage in STAGES:
         evidence = looks.after(stage, evidence)
         walk = walk.through(causes_of(CAUSES, stage), evidence)
         if walk.found:
             break
-    return conclude(walk, CAUSES, evidence, source, looks.target)
+    diagnosis = conclude(walk, CAUSES, evidence, source, looks.target)
+    return replace(diagnosis, measured=questions.measured)
 
 
 def evidence_of_reading(source: str, target: str, options: DiagnoseOptions) -> "Evidence":
@@ -125,10 +147,55 @@ class _Looks(Struct, frozen=True):
         name = None if options.engine is None else self._engine_name(options.engine)
         engines = () if name in (None, "server") else (self._requirement(str(name)),)
         asked = ValidateOptions(
-            target=self.target, engines=engines, answers=options.answers, policy=Policy(), fail_on="error"
+            target=self.target,
+            engines=engines,
+            answers=options.answers,
+            policy=Policy(),
+            fail_on="error",
+            has_engines=bool(engines),
         )
         report = validate(self.source, asked)
-        return Evidence(report, self._commands(name), engine_name=name, expected=options.expected)
+        evidence = Evidence(report, self._commands(), engine_name=name, expected=options.expected)
+        known = {**evidence.commands, **self._repairs(evidence), **self._conversion(name)}
+        return replace(evidence, commands=known)
+
+    def _repairs(self, evidence: "Evidence") -> dict[str, str]:
+        """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
+        from eaglectl.acceptance.causes.file import CONTRADICTION
+        from eaglectl.acceptance.causes.looks import serving_errors
+        from eaglectl.api.fixing import fix
+        from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
+
+        source, target, answers = self.source, self.target, self.options.answers
+        errors = {finding.rule.name: finding for finding in serving_errors(evidence, of_target=False)}
+        if set(errors) == {CONTRADICTION}:
+            return {
+                reading: command("convert", source, "--fix-reading", reading, target=target, answers=answers)
+                for reading in (FROM_T2D, FROM_D2T)
+                if reading in errors[CONTRADICTION].fix
+            }
+        if not errors:
+            return {}
+        asked = ValidateOptions(target=target, answers=answers, policy=Policy())
+        with scratch_folder() as folder, suppress(EaglectlError):
+            fixed = {finding.rule.name for finding in fix(source, folder / "fixed", asked).fixed}
+            if set(errors) <= fixed:
+                return {"fix": command("validate", source, "--fix", target=target, answers=answers)}
+        return {}
+
+    def _conversion(self, engine: str | None) -> dict[str, str]:
+        """The conversion for the engine, if it can be made and changes anything."""
+        if engine is None:
+            return {}
+        source, target, answers = self.source, self.target, self.options.answers
+        layout = engine if engine in LAYOUTS else "vllm"
+        asked = ConvertOptions(layout, target=target, answers=answers, dry_run=True, measure=None)
+        with suppress(EaglectlError):
+            plan = convert(source, None, asked).plan
+            if plan.changes or not all(step.action == "kept" for step in plan.steps):
+                line = command("convert", source, "--for", layout, target=target, answers=answers)
+                return {"convert": line}
+        return {}
 
     def after(self, stage: "Stage", evidence: "Evidence") -> "Evidence":
         """The evidence with what this stage looks at."""
@@ -161,7 +228,7 @@ class _Looks(Struct, frozen=True):
             search = search_aux_layers(
                 self.source, self.target, report, options, on_progress=self.on_progress
             )
-        except UnreadableError as error:
+        except (UnreadableError, UsageError) as error:
             return replace(evidence, layers_gap=str(error))
         evidence = replace(evidence, layers=search)
         return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
@@ -248,18 +315,15 @@ class _Looks(Struct, frozen=True):
             raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
         return name
 
-    def _commands(self, name: str | None) -> dict[str, str]:
+    def _commands(self) -> dict[str, str]:
         source, target, answers = self.source, self.target, self.options.answers
-        layout = name if name in LAYOUTS else "vllm"
         prompts = [] if self.options.prompts is None else ["--prompts", str(self.options.prompts)]
         run = ["--engine", "reference", *prompts]
         again = [*([] if self.options.engine is None else ["--engine", self.options.engine]), *prompts]
         return {
             "diagnose": command("diagnose", source, *again, target=target, answers=answers),
             "validate": command("validate", source, target=target, answers=answers),
-            "fix": command("validate", source, "--fix", target=target, answers=answers),
             "inspect": command("inspect", source, target=target, answers=answers),
-            "convert": command("convert", source, "--for", layout, target=target, answers=answers),
             "smoke": command("smoke", source, *run, target=target, answers=answers),
             "probe": command("smoke", source, *run, "--probe", "drift", target=target, answers=answers),
         }

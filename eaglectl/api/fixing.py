@@ -5,7 +5,7 @@ is kept.
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,15 @@ from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report
 
 # a question to the user in a finding or a refusal: the option that answers it
-QUESTION = re.compile(r"pass (--(?:aux-layers|aux-convention|source-semantics|rope-style|target)\b[^;]*)")
+QUESTION = re.compile(
+    r"pass (--(?:aux-layers|aux-convention|source-semantics|rope-style|fix-reading|target)\b[^;]*)"
+)
 # options of `convert` that a refusal names and that need no other file
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
     "--mla-query-lora": {"has_query_lora": True},
+    "--fix-reading d2t=from-t2d": {"fixes": (("d2t", "from-t2d"),)},
+    "--fix-reading t2d=from-d2t": {"fixes": (("t2d", "from-d2t"),)},
 }
 OFFER = re.compile(rf"{COMMAND.pattern}({WITH_TARGET})?")
 NEEDS_OTHER_FILES = "the files do not hold what it takes"
@@ -70,7 +74,8 @@ def fix(
         if not before.findings and not before.problem:
             return FixResult(before, None, None, (), (), NOTHING_FOUND)
         rewriter = _Rewriter(source, folder.work, options, on_plan, on_progress)
-        conversion = rewriter.convert(_layouts(original, options.engines))
+        judged = {request.engine for request in options.requests(options.read_policy())}
+        conversion = rewriter.convert(_layouts(original, judged))
         if conversion is None:
             refusal = rewriter.refusal
             return FixResult(before, None, None, (), _remaining_unconverted(before, refusal), refusal)
@@ -91,11 +96,11 @@ def _check_apart(out: Path, *inputs: str | None) -> None:
         check_apart(out, path if path.is_dir() else path.parent)
 
 
-def _layouts(original: Source, engines: Sequence[str]) -> tuple[str, ...]:
+def _layouts(original: Source, engines: Collection[str]) -> tuple[str, ...]:
     """The layouts to try: SGLang's for SGLang alone, the checkpoint's own where the default's engines
-    read it, and the default.
+    read it and others are not judged for, and the default.
     """
-    if engines and all(engine.startswith("sglang") for engine in engines):
+    if engines == {"sglang"}:
         return ("sglang",)
     default = default_format()
     try:
@@ -103,6 +108,8 @@ def _layouts(original: Source, engines: Sequence[str]) -> tuple[str, ...]:
     except EaglectlError:
         own = default
     is_read_alike = own.layout and default.layout and own.layout.engines == default.layout.engines
+    if own.layout and not set(engines) <= set(own.layout.engines):
+        is_read_alike = False
     return tuple(dict.fromkeys([*([own.name] if is_read_alike else []), default.name]))
 
 
@@ -125,10 +132,12 @@ class _Rewriter(Struct):
         for layout in layouts:
             request: ConvertOptions | None = ConvertOptions(
                 layout,
+                measure=None,
                 engines=tuple(self.options.engines),
                 target=self.options.target,
                 answers=self.options.answers,
                 force=True,
+                force_unserved=True,  # the verdict on the output says whether an engine serves it
             )
             while request is not None:
                 try:
@@ -249,5 +258,6 @@ def _question(finding: Finding) -> str:
 
 
 def _repairs(text: str) -> list[str]:
-    """The options of REPAIRS that a text asks for; none where the text offers --source-semantics instead."""
-    return [] if "--source-semantics" in text else [option for option in REPAIRS if option in text]
+    """The option of REPAIRS that a text asks for; none where it offers a choice of several answers."""
+    options = [option for option in REPAIRS if option in text]
+    return [] if "--source-semantics" in text or len(options) > 1 else options

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import read_config
@@ -20,7 +21,27 @@ from eaglectl.formats.reader import read_target
 GENERATION = "generation_config.json"
 # seconds; the system's clocks take no more than 24 days at once
 LONGEST = 1_000_000
+ADAPTED = (
+    "the target has a LoRA adapter beside it (adapter_config.json): engines run the drafter unadapted; in"
+    " sglang 34337 (NEXTN, DFLASH, DSPARK) acceptance stayed within 9 % for adapters that change little, and"
+    " fell far for those that shift what is said; measure with the adapter"
+)
 DEVICES = ("auto", "cuda", "cpu")
+
+
+class MeasureOptions(Struct, frozen=True):
+    """How what a drafter's files leave open is measured: prompts as of `smoke`, and where the target runs.
+
+    `prompts` is a file, None the built-in prompts.
+    """
+
+    prompts: str | Path | None = None
+    sample: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    max_tokens: int = 64
+    ignore_eos: bool = False
+    trust_remote_code: bool = False
 
 
 def open_target(text: str | None, name: str | None = None) -> Target:
@@ -39,8 +60,9 @@ def known_target(text: str, source: Source, config: Mapping[str, Any], name: str
     target = read_target(config, name)
     if target.depth is None:
         raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers and no num_layers")
+    changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in source.names() else []))
     # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
-    return replace(target, repo=source.label if "/" in source.label else None)
+    return replace(target, repo=source.label if "/" in source.label else None, changes=changes)
 
 
 def special_tokens(text: str | None) -> tuple[int, ...] | None:
@@ -76,7 +98,9 @@ def target_source(text: str) -> Source:
     return open_source(text, is_config_enough=True)
 
 
-def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str]) -> Answers:
+def parse_answers(
+    aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str], *, assume: bool = False
+) -> Answers:
     """Answers from the texts of command-line options. Raises UsageError."""
     layers = None
     if aux_layers is not None:
@@ -100,7 +124,7 @@ def parse_answers(aux_layers: str | None, aux_convention: str | None, semantics:
     if aux_convention not in (None, "boundary", "output"):
         raise UsageError(f"--aux-convention {aux_convention}: boundary or output was expected")
     convention: Any = aux_convention
-    return Answers(layers, convention, pairs)
+    return Answers(layers, convention, pairs, assume=assume)
 
 
 def check_device(device: str) -> None:

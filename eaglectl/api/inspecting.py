@@ -1,6 +1,6 @@
 """What a checkpoint is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Note
 from eaglectl.engines.catalogue import (
+    ENGINES,
     EngineRequest,
     as_served,
     aux_readings,
@@ -19,6 +20,7 @@ from eaglectl.engines.catalogue import (
     parse_engine,
     verdicts,
 )
+from eaglectl.engines.defaults import default_requests
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
@@ -59,11 +61,7 @@ def inspect(
         found = verdicts(drafter, config, flat, names, one, target_config)
         return tuple(_with(errors, verdict) for verdict in found)
 
-    every = (
-        *judge(every_release("vllm")),
-        *judge(parse_engine("sglang")),
-        *judge(parse_engine("llama.cpp")),
-    )
+    every = tuple(verdict for request in _shown_releases() for verdict in judge(request))
     asked = tuple(verdict for one in wanted for verdict in judge(one))
     readings = aux_readings(
         flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target
@@ -80,6 +78,15 @@ def inspect(
         command("convert", source, target=choice.text, answers=answers),
         opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
     )
+
+
+def _shown_releases() -> Iterator[EngineRequest]:
+    """Every release of vLLM; of other engines the one that is installed here, and the newest known."""
+    default = default_requests()
+    for name, engine in ENGINES.items():
+        installed = [release for request in default if request.engine == name for release in request.releases]
+        releases = tuple(dict.fromkeys([*installed, engine.releases[-1]]))
+        yield every_release(name) if name == "vllm" else EngineRequest(name, releases)
 
 
 def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """`upload` and `verify`: publish a drafter, and compare a download with what was published."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from eaglectl.api.release_changes import changes_of
 from eaglectl.api.release_target import ReleaseTarget, release_target
 from eaglectl.api.validating import ValidateOptions, judge_source
 from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.hub import HubSource, is_offline, open_hub
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import hub_name
@@ -58,11 +60,13 @@ class UploadOptions(Struct, frozen=True):
     `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
     eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, "sigstore" or
     a PKCS#11 URI. `has_bom` adds a CycloneDX ML-BOM. `card`: what only the user knows of the card.
+    `has_engines`: where no engine is named, the default ones are judged for.
     `message` is the commit's: its first line is the title, what follows comes before what eaglectl writes.
     """
 
     policy: Policy | str | None = None
     engines: Sequence[str] = ()
+    has_engines: bool = True
     target: str | None = None
     smoke: str | Path | None = None
     has_results: bool = False
@@ -123,7 +127,13 @@ def _upload(
     source = _folder(folder)
     smoke = _checked_smoke(source, to, options)
     policy, answers = _policy(options), options.answers or Answers()
-    rules = ValidateOptions(options.target, options.engines, policy=policy, answers=answers)
+    rules = ValidateOptions(
+        options.target,
+        options.engines,
+        policy=policy,
+        answers=answers,
+        has_engines=options.has_engines,
+    )
     frozen, files, left_out = freeze(source, policy.allowed.get("files", ()), on_progress)
     rules, target, report = _judge(frozen, folder, rules, options.card.base_model, on_progress)
     if smoke is not None:
@@ -153,7 +163,8 @@ def _upload(
             break
     if (key := _signing_key(options)) is not None:
         plan = with_signature(plan, key, is_dry=options.dry_run)
-    plan = replace(plan, changes=changes_of(plan, frozen, folder, target.place, answers))
+    changes = changes_of(plan, frozen, folder, target.place, answers)
+    plan = replace(plan, changes=changes, doubts=report.doubts)
     check_plan(plan)
     if on_plan:
         on_plan(plan)
@@ -193,7 +204,7 @@ def verify(
     """
     options = options or VerifyOptions()
     expected = _expected(options)
-    is_repository = hub_name(folder) is not None and not Path(folder).exists()
+    is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
     if is_repository and options.against:
         raise UsageError(
             f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
@@ -246,7 +257,7 @@ def _policy_signer(policy: VerifyPolicy) -> Signer:
 
 
 def _folder(text: str) -> FolderSource:
-    if not Path(text).is_dir():
+    if not is_folder(Path(text)):
         raise UnreadableError(f"{text}: no such folder; give the folder of one checkpoint")
     return FolderSource(Path(text))
 

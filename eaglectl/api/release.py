@@ -62,20 +62,35 @@ def check_report(report: Report, folder: str) -> None:
     """Raise RefusedError where validation failed, UnreadableError where it could not judge the folder."""
     if report.verdict == CheckVerdict.PASS:
         return
+    if report.verdict == CheckVerdict.COULD_NOT_LOOK and _is_only_doubted(report):
+        return  # the plan and the card say so
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
         raise _not_judged(report, folder)
     errors = [finding for finding in report.findings if finding.severity == "error"] or list(report.findings)
     shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors[:3])
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
+    if report.default_engines and any(error.match.engines for error in errors):
+        more += "; --engine names the engines that it is for, where these were judged by default"
     raise RefusedError(
         f"{folder} must not be published: {shown}{more}; `{command('validate', folder)}` says how to mend it",
         where=errors[0].match.where if errors else "",
     )
 
 
+def _is_only_doubted(report: Report) -> bool:
+    """Whether nothing is open but how the drafter was trained, and that was assumed on request."""
+    reasons = {reason for verdict in report.releases for reason in verdict.reasons}
+    is_looked_at = not report.problem and not any(rule.is_required for rule in report.unchecked)
+    is_answered = bool(report.doubts) and not report.questions
+    return is_looked_at and is_answered and reasons <= {"; ".join(report.doubts)}
+
+
 def _not_judged(report: Report, folder: str) -> UnreadableError:
     reasons = [rule.reason for rule in report.unchecked if rule.is_required]
-    reason = (reasons or [report.problem or "an engine's release could not be judged"])[0]
+    reasons += [*report.questions, *filter(None, (report.problem,))]
+    for verdict in report.releases:
+        reasons += [f"{verdict.engine} {verdict.release}: {reason}" for reason in verdict.reasons]
+    reason = (reasons or ["an engine's release could not be judged"])[0]
     return UnreadableError(
         f"{folder} could not be judged, and nothing was sent: {reason}; `{command('validate', folder)}` says"
         " more"
@@ -86,8 +101,8 @@ def check_published(
     frozen: FrozenSource, files: Sequence[UploadFile], folder: str, options: ValidateOptions
 ) -> None:
     """Raise RefusedError where the card or the record among the files to publish breaks a rule."""
-    policy = replace(options.read_policy(), required=frozenset(), engines=())
-    options = replace(options, policy=policy, engines=(), select=OF_RELEASES, headers_only=True)
+    policy = replace(options.read_policy(), required=frozenset())
+    options = replace(options, policy=policy, has_engines=False, select=OF_RELEASES, headers_only=True)
     report = judge_source(frozen.published(files), folder, options)
     frozen.check_unchanged()
     check_report(report, folder)

@@ -64,9 +64,14 @@ def _origin(choice: TargetChoice) -> str:
 
 def _check_fits(source: FrozenSource, folder: str, choice: TargetChoice, options: ValidateOptions) -> None:
     """Raise RefusedError for a target of other width or vocabulary, or that is a drafter."""
-    policy = replace(options.read_policy(), required=frozenset(), engines=())
+    policy = replace(options.read_policy(), required=frozenset())
     narrow = ValidateOptions(
-        choice.place, select=RULES, policy=policy, headers_only=True, answers=options.answers
+        choice.place,
+        select=RULES,
+        policy=policy,
+        headers_only=True,
+        answers=options.answers,
+        has_engines=False,
     )
     report = judge_source(source, folder, narrow)
     if errors := [finding for finding in report.findings if finding.severity == "error"]:

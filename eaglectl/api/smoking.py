@@ -12,9 +12,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.api.converting import ConvertOptions, convert
+from eaglectl.api.copies import opened
 from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
@@ -96,7 +98,7 @@ def smoke(
     choice = runnable_target(source, target, options.answers, "smoke")
     given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
     against = options.against and on_disk(options.against)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UnreadableError(
             f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
@@ -283,9 +285,14 @@ def _job(
         return
     with scratch_folder() as scratch:
         folder = scratch / "drafter"
-        rewrite = ConvertOptions(target=str(target), answers=options.answers, link=True)
+        rewrite = ConvertOptions(
+            target=str(target), answers=options.answers, link=True, measure=None, force_unserved=True
+        )
+        marked = _marked_tokens(source, target, options) if options.probe == "sensitivity" else ()
+        if marked:  # the probe tries both, and engines read d2t
+            rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
         conversion = convert(source, folder, rewrite)
-        yield job(folder, conversion.plan.drafter)
+        yield replace(job(folder, conversion.plan.drafter), marked_tokens=marked)
 
 
 def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
@@ -295,6 +302,15 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
     if fatal:
         raise RefusedError("; ".join(fatal))
     return drafter
+
+
+def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:
+    """The target tokens that t2d marks, where d2t is whole too and has others."""
+    from eaglectl.conversion.tensor_steps import marked_tokens
+
+    with opened(open_folder(source), None, is_looked_at=True) as files:
+        drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
+        return marked_tokens(files.checkpoint, drafter)
 
 
 def _draft_tokens(stored: FolderSource, drafter: Drafter, answers: Answers) -> tuple[int, ...]:

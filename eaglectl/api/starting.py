@@ -5,13 +5,18 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct, field
+
+from eaglectl.api.inputs import MeasureOptions
 from eaglectl.api.inspecting import inspect
+from eaglectl.api.open_questions import OpenQuestions, measured_questions
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.progress import OnProgress
 from eaglectl.reports.files import write_file
 from eaglectl.results import Start
 from eaglectl.text import printable
-from eaglectl.validation.policy_file import POLICY_FILE, parse_policy
+from eaglectl.validation.policy_file import POLICY_FILE, may_hold_policy, parse_policy
 
 HEAD = """# What eaglectl takes from here, in this folder and below it, where the command line says nothing.
 # Written by `eaglectl init`.
@@ -23,38 +28,60 @@ HOW_TO_ANSWER = {
 }
 
 
+class InitOptions(Struct, frozen=True):
+    """Options of `init`: what goes into the file, the folder that it is written to (None: the current one).
+
+    `measure`: how open questions are measured where the target's weights are here; None: they are not.
+    """
+
+    engines: Sequence[str] = ()
+    answers: Answers = field(default_factory=Answers)
+    folder: Path | None = None
+    force: bool = False
+    measure: MeasureOptions | None = field(default_factory=MeasureOptions)
+
+
 def init(
     source: str | None = None,
-    *,
     target: str | None = None,
-    engines: Sequence[str] = (),
-    answers: Answers | None = None,
-    folder: Path | None = None,
-    force: bool = False,
+    options: InitOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> Start:
-    """Write eaglectl.toml into `folder` (the current one) with the given answers, and return what stays open.
+    """Write eaglectl.toml with the given answers, and return what stays open.
 
-    With a `source` it is inspected first, and what `inspect` asks about it becomes comments of the file.
-    Raises UsageError where the file is there and `force` is not given, and what `inspect` raises.
+    With a `source` it is inspected first. What `inspect` asks about it is measured where the target runs
+    here; what stays open becomes comments of the file. Raises UsageError where the file is there and
+    `options.force` is not given, and what `inspect` raises.
     """
-    path = (folder or Path()) / POLICY_FILE
-    if path.exists() and not force:
+    options = options or InitOptions()
+    path = (options.folder or Path()) / POLICY_FILE
+    if path.exists() and not options.force:
         raise UsageError(f"{path} is there; edit it, or replace it with --force")
-    answers = answers or Answers()
-    questions: tuple[str, ...] = ()
+    judged = () if source is None else (source,)
+    if not may_hold_policy(path.parent.absolute(), judged):
+        raise UsageError(
+            f"{path} lies in a checkpoint or a download, where none is read; run this in a folder around it"
+        )
+    found, questions = OpenQuestions(options.answers), tuple[str, ...]()
     if source is not None:
-        inspection = inspect(source, target=target, engines=engines, answers=answers)
+        found = measured_questions(source, target, options.answers, options.measure, on_progress)
+        inspection = inspect(source, target=target, engines=options.engines, answers=found.answers)
         questions = tuple(note.text for note in inspection.drafter.unsettled)
-    text = _file_text(target, engines, answers, questions)
+    measured = tuple(answer.text for answer in found.measured)
+    comments = (*measured, *(f"open: {question}" for question in questions))
+    if questions and found.gap:
+        comments = (*comments, found.gap)
+    text = _file_text(target, options.engines, found.answers, comments)
     parse_policy(tomllib.loads(text), str(path), path.parent)
     try:
         write_file(path, text)
     except OSError as error:
         raise UsageError(f"{path} was not written: {error.strerror}") from None
-    return Start(path, questions)
+    return Start(path, questions, measured)
 
 
-def _file_text(target: str | None, engines: Sequence[str], answers: Answers, questions: Sequence[str]) -> str:
+def _file_text(target: str | None, engines: Sequence[str], answers: Answers, comments: Sequence[str]) -> str:
     given = {
         "target": None if target is None else _quoted(target),
         "aux-layers": None if answers.aux_layers is None else str(list(answers.aux_layers)),
@@ -62,7 +89,7 @@ def _file_text(target: str | None, engines: Sequence[str], answers: Answers, que
     }
     listed = ", ".join(map(_quoted, engines))
     lines = [HEAD, f"engines = [{listed}]" if engines else '# engines = ["vllm>=0.22", "sglang"]']
-    lines += ["", "[defaults]", *(f"# open: {printable(question)}" for question in questions)]
+    lines += ["", "[defaults]", *(f"# {printable(comment)}" for comment in comments)]
     for key, value in given.items():
         lines.append(f"# {HOW_TO_ANSWER[key]}" if value is None else f"{key} = {value}")
     if answers.semantics:

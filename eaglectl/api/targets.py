@@ -195,6 +195,15 @@ def _cached(text: str, *, needs_weights: bool) -> str | None:
     return str(snapshot.root)
 
 
+def weights_folder(target: str | None) -> Path | None:
+    """The folder of a target with its weights, here or in the Hub client's cache; nothing is downloaded."""
+    if target is None:
+        return None
+    place = target if os.path.isdir(target) else _cached(target, needs_weights=True)  # noqa: PTH112
+    folder = None if place is None else Path(place)
+    return folder if folder is not None and _has_weights(FolderSource(folder)) else None
+
+
 def _has_weights(source: FolderSource) -> bool:
     from eaglectl.checkpoint.hub_listing import has_weights
 

@@ -12,20 +12,20 @@ from msgspec.structs import replace
 from eaglectl.api.calibrating import GATE_SHARE, CalibrateOptions, collect_statistics, split_prompts
 from eaglectl.api.converting import (
     ConvertOptions,
-    OpenedSource,
     check_options,
     default_place,
     open_inputs,
-    opened,
-    output_commands,
+    output_serving,
     plan_conversion,
+    served_plan,
     target_of,
     write_conversion,
 )
+from eaglectl.api.copies import OpenedSource, opened
 from eaglectl.api.inputs import check_device
-from eaglectl.api.meanings import compare_meanings
 from eaglectl.api.measuring import MAX_TOKENS, PairMeasurement
-from eaglectl.api.targets import TargetChoice, asking_for
+from eaglectl.api.open_questions import measure_open_questions
+from eaglectl.api.targets import TargetChoice, asking_for, weights_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.writer import check_apart, check_free
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.conversion.calibration import Statistics
+    from eaglectl.conversion.plan import ConversionPlan
 
 TOLERANCE = 0.97
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
-WEIGHT_SUFFIXES = (".safetensors", ".bin")
 
 
 class UpgradeOptions(Struct, frozen=True):
@@ -114,11 +114,13 @@ def upgrade(
         if given is None:
             choice = target_of(files, conversion.answers, needs_weights=needs_target)
         target, conversion = given or open_inputs(conversion, choice)
+        questions = measure_open_questions(files, target, conversion.answers, conversion.run, on_progress)
+        conversion = conversion.answered(questions.answers, questions.record)
         place = None if out is None else Path(out)
         complete = completing(source, choice.text, conversion.answers)
-        with asking_for(choice), whole_commands(complete):
+        with asking_for(choice), questions.explaining(), whole_commands(complete):
             done = _Upgrade(files, target, options, conversion, on_progress, choice.text).run(place)
-    return replace(done, plan=done.plan.completed(complete))
+    return replace(done, plan=done.plan.completed(complete), measured=questions.measured)
 
 
 def _check(options: UpgradeOptions) -> None:
@@ -157,8 +159,6 @@ class _Upgrade(Struct, frozen=True):
     def run(self, out: Path | None) -> Conversion:
         """Calibrate, plan, measure and write."""
         drafter = read_drafter(self.files.checkpoint, self.conversion.answers, self.target)
-        if drafter.version == "3 or 3.1" and not self.conversion.dry_run:
-            self._check_meaning()
         if drafter.version != "3":  # it is 3.1 already, or the plan raises a question
             return self._written(out, self.conversion, None)
         self._check_out(out)
@@ -169,44 +169,30 @@ class _Upgrade(Struct, frozen=True):
         conversion = replace(self.conversion, recipe=recipe)
         if conversion.dry_run:
             return self._written(out, conversion, None)
-        plan = plan_conversion(self.files, self.target, conversion)
+        plan = self._plan(conversion)
         gate = None
         if self.options.is_measured:
             gate = self._gate(conversion, plan.drafter, prompts, out)
             if not gate.is_passed:
                 return Conversion(plan, None, self.files.pickles, 0.0, gate)
-        return self._written(out, replace(conversion, record=gate_record(gate)), gate)
+        record = {**conversion.record, **gate_record(gate)}
+        return self._written(out, replace(conversion, record=record), gate)
 
     def _written(self, out: Path | None, conversion: ConvertOptions, gate: "Gate | None") -> Conversion:
         start = time.perf_counter()
-        plan = plan_conversion(self.files, self.target, conversion)
+        plan = self._plan(conversion)
         out = out or default_place(self.files.original, plan.drafter.version)
         check_options(self.files.original, out, conversion)
         if conversion.dry_run:
             return Conversion(plan, None, self.files.pickles, time.perf_counter() - start)
         write_conversion(self.files, plan, out, conversion, self.on_progress)
-        # a trainer's start is nothing to serve
-        commands = {} if self.options.is_start else output_commands(plan, out, conversion.target)
+        serving = output_serving(plan, out, conversion)
         seconds = time.perf_counter() - start
-        return Conversion(plan, out, self.files.pickles, seconds, gate, commands)
+        return Conversion(plan, out, self.files.pickles, seconds, gate, serving)
 
-    def _check_meaning(self) -> None:
-        """Raise UsageError with the acceptance for either meaning of norm_output, if the target can run."""
-        folder = _folder_with_weights(self.conversion.target)
-        if folder is None or not self.options.has_gate:
-            return
-        pair = PairMeasurement(
-            self.files,
-            self.target,
-            folder,
-            self.options.read_prompts(),
-            self.options.device,
-            trust_remote_code=self.options.trust_remote_code,
-            ignore_eos=self.options.ignore_eos,
-        )
-        comparison = compare_meanings(pair, self.conversion.answers, self.on_progress)
-        if comparison:
-            raise UsageError(comparison.message)
+    def _plan(self, conversion: ConvertOptions) -> "ConversionPlan":
+        """The plan, which an engine runs as trained. Raises RefusedError where none does."""
+        return served_plan(self.files, plan_conversion(self.files, self.target, conversion), conversion)
 
     def _check_out(self, out: Path | None) -> None:
         """Raise UsageError before long work where the output cannot be written."""
@@ -226,7 +212,7 @@ class _Upgrade(Struct, frozen=True):
             statistics = self._read_statistics(self.options.statistics, drafter)
             left = tuple(prompt for prompt in prompts if prompt_digest(prompt) not in statistics.prompts)
             return statistics, left
-        folder = _folder_with_weights(self.conversion.target)
+        folder = weights_folder(self.conversion.target)
         if folder is None or not self._can_calibrate(drafter):
             return None, prompts
         calibrated, left = split_prompts(prompts)
@@ -253,7 +239,7 @@ class _Upgrade(Struct, frozen=True):
 
         statistics = read_statistics(folder)
         is_free = is_output_free(drafter, self.options.is_norm_output)
-        target = _folder_with_weights(self.conversion.target)
+        target = weights_folder(self.conversion.target)
         check_statistics(
             statistics,
             self.files.checkpoint,
@@ -283,7 +269,7 @@ class _Upgrade(Struct, frozen=True):
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
         conversion.
         """
-        folder = _folder_with_weights(conversion.target)
+        folder = weights_folder(conversion.target)
         if drafter.quantisation is not None:
             raise self._unmeasurable(out)
         _check_gate(folder, prompts)
@@ -372,11 +358,3 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "dtype": gate.dtype,
         }
     }
-
-
-def _folder_with_weights(target: str | None) -> Path | None:
-    """The target's folder, where its weights are in it."""
-    folder = None if target is None else Path(target)
-    if folder is None or not folder.is_dir():
-        return None
-    return folder if any(path.suffix in WEIGHT_SUFFIXES for path in folder.iterdir()) else None

@@ -13,7 +13,8 @@ from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.opening import check_cached, open_source
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.engines.catalogue import parse_engine
+from eaglectl.engines.catalogue import EngineRequest, parse_engine
+from eaglectl.engines.defaults import default_requests
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.marks import why_other
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 class ValidateOptions(Struct, frozen=True):
     """Options of `validate`.
 
-    `engines` are requirements such as "vllm>=0.22"; where there are none, the policy's count. `select` and
+    `engines` are requirements such as "vllm>=0.22"; where there are none, the policy's count, else those of
+    default_requests; none at all without `has_engines`. `select` and
     `ignore` name rules by id, name or prefix. `fail_on` is the lowest severity that fails; None takes the
     policy's, or "error". `policy` is a policy or the path of one; with None there is none, as only the
     command line searches for a file. With `headers_only` no tensor data is read; `jobs` threads read it.
@@ -49,6 +51,13 @@ class ValidateOptions(Struct, frozen=True):
     answers: Answers = field(default_factory=Answers)
     jobs: int = 1
     skip_others: bool = False
+    has_engines: bool = True
+
+    def requests(self, policy: Policy) -> tuple[EngineRequest, ...]:
+        """The engine releases to judge for."""
+        if not self.has_engines:
+            return ()
+        return tuple(map(parse_engine, self.engines or policy.engines)) or default_requests()
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""
@@ -92,7 +101,7 @@ def judge_source(
         subject = Subject(
             opened,
             _given_target(_chosen_target(opened, options)),
-            tuple(parse_engine(text) for text in options.engines or policy.engines),
+            options.requests(policy),
             options.answers,
             policy,
             options.headers_only,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any, TypeGuard
 
@@ -12,6 +12,7 @@ from eaglectl.checkpoint.header import PULL, Header, StoredTensor, header_length
 from eaglectl.checkpoint.layout import (
     CONFIG,
     INDEX,
+    MISTRAL,
     PICKLES,
     RECORD,
     SINGLE,
@@ -106,16 +107,37 @@ def _read_checkpoint(source: Source) -> Checkpoint:
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
 
 
+def read_weight_file(path: Path) -> Checkpoint:
+    """The tensors of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
+    source = FolderSource(path.parent, path.name)
+    with _naming(source):
+        header = _read_header(source, path.name, FIRST_READ)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    return Checkpoint(source, {}, tensors, header.metadata, (path.name,), {})
+
+
 def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]:
     """config.json of `source`, which must be an object; `is_target` is for the words of the message."""
     names = source.names()
     if CONFIG not in names and "adapter_config.json" in names:
+        remedy = (
+            "give the model that it adapts: engines run the drafter unadapted (sglang 34337)"
+            if is_target
+            else "merge it into its model first"
+        )
         raise RefusedError(
             f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a"
-            " whole model; merge"
-            " it into its model first",
+            f" whole model; {remedy}",
             "not-a-drafter",
             "adapter_config.json",
+        )
+    if CONFIG not in names and not is_target and (found := [name for name in MISTRAL if name in names]):
+        raise RefusedError(
+            f"{source.place} is in Mistral's own layout ({' and '.join(found)}, no config.json), in which a"
+            " drafter is EAGLE-1 (eagle_linear), which vLLM and SGLang serve; eaglectl reads EAGLE-3 and"
+            " EAGLE-3.1 drafters only",
+            "not-a-drafter",
+            found[0],
         )
     if CONFIG not in names:
         has_weights = any(name.endswith((".safetensors", *PICKLES)) for name in names)

@@ -48,6 +48,19 @@ class Stamp(Struct, frozen=True):
         )
 
 
+def current_folder() -> Path:
+    """The current folder. Raises UnreadableError where it was removed, or its parents may not be read."""
+    try:
+        return Path.cwd()
+    except OSError as failure:
+        raise UnreadableError(f"the current folder: {failure.strerror}; change to another folder") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; a name that no file can have is none, where Path.is_dir raises."""
+    return os.path.lexists(path) and path.is_dir()
+
+
 def open_regular(path: Path, what: str = "", error: type[EaglectlError] = UnreadableError) -> BufferedReader:
     """A regular file, open for reading; `what` begins the message, like "--prompts".
 

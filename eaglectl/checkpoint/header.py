@@ -16,6 +16,10 @@ from eaglectl.errors import UnreadableError
 
 MAX_HEADER = 100_000_000
 LIMIT = 2**64
+# of a file; the largest models have 140,000 in some hundred files
+MAX_TENSORS = 40_000
+# objects and lists inside each other; configs and headers have fewer than ten
+MAX_DEPTH = 64
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # said where the folder is not known
 PULL = "`git lfs pull` in its repository"
@@ -120,10 +124,23 @@ def _strict_json(raw: bytes) -> Any:
         parse_float=_finite,
         parse_int=_integer,
     )
+    _check_depth(value)
     # UTF-8 holds no surrogates, so only an escape can have made one
     if b"\\u" in raw:
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _check_depth(value: Any) -> None:
+    """Raise UnreadableError for values inside each other more than MAX_DEPTH deep."""
+    level, depth = [value], 0
+    while level := [item for item in level if type(item) in (dict, list)]:
+        level = [inner for item in level for inner in (item.values() if type(item) is dict else item)]
+        depth += 1
+    if depth > MAX_DEPTH:
+        raise UnreadableError(
+            f"objects and lists are {depth} deep in each other; at most {MAX_DEPTH} are read"
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -165,6 +182,8 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
 
 
 def _header(file: str, raw: bytes, file_size: int) -> Header:
+    if (count := raw.count(b'"data_offsets"')) > MAX_TENSORS:
+        raise UnreadableError(f"{file}: the header has {count} tensors; at most {MAX_TENSORS} are read")
     table = parse_json(f"{file} (header)", raw)
     if not isinstance(table, dict):
         raise UnreadableError(f"{file}: the header is a JSON {type(table).__name__}, not an object")

@@ -8,6 +8,8 @@ from eaglectl.checkpoint.source import Source
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+# what Mistral's own layout has in their places
+MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
 PROVENANCE, BOM = "provenance.intoto.jsonl", "ml-bom.cdx.json"
@@ -45,7 +47,7 @@ def folders_with_config(root: Path) -> tuple[str, ...]:
     level = [root]
     for _ in range(MAX_LEVELS):
         level = [folder for parent in level for folder in _folders(parent)][:MAX_FOLDERS]
-        found += [folder for folder in level if _is_checkpoint(folder)]
+        found += [folder for folder in level if is_checkpoint(folder)]
     names = [folder.relative_to(root).as_posix() for folder in found]
     return tuple(sorted(names, key=_natural, reverse=True))
 
@@ -57,7 +59,8 @@ def _folders(parent: Path) -> list[Path]:
         return []
 
 
-def _is_checkpoint(folder: Path) -> bool:
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has a config.json beside weights."""
     try:
         return (folder / CONFIG).is_file() and any(
             entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()

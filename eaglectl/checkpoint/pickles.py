@@ -225,13 +225,19 @@ def _torch() -> Any:
 def _pickled(source: Source, files: tuple[str, ...]) -> dict[str, "torch.Tensor"]:
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
-        saved, views = _views(source, file)
-        for view in views:
-            _check_file(view.name, tensors, files)
-            tensors[view.name] = _tensor(source, file, saved, view)
+        stored = read_tensors(source, file)
+        for name in stored:
+            _check_file(name, tensors, files)
+        tensors |= stored
     if not tensors:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return tensors
+
+
+def read_tensors(source: Source, file: str) -> dict[str, "torch.Tensor"]:
+    """The tensors of a file that torch.save wrote, by name. Raises UnreadableError."""
+    saved, views = _views(source, file)
+    return {view.name: _tensor(source, file, saved, view) for view in views}
 
 
 def _views(

@@ -98,6 +98,10 @@ def _handle_other(error: Exception, arguments: list[str]) -> int:
     show = getattr(error, "show", None)
     if callable(show) and hasattr(error, "exit_code"):
         message = getattr(error, "format_message", lambda: str(error))()
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is our own help, of many lines
+            for line in message.splitlines():
+                say(line, sys.stderr)
+            return USAGE
         _print_error(UsageError(message), arguments)
         error.message = masked(printable(str(getattr(error, "message", ""))))  # type: ignore[attr-defined]
         usage = io.StringIO()

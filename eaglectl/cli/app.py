@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import eaglectl
-from eaglectl.cli.defaults import command_defaults
+from eaglectl.checkpoint.files import current_folder
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand
 from eaglectl.cli.plain_values import hand_on_plain_values
 from eaglectl.progress import set_notices
@@ -90,7 +90,7 @@ def common(
     set_notices(None if quiet else lambda text: say(f"eaglectl: {text}", sys.stderr))
     if offline:
         _set_offline(context)
-    context.default_map = dict(command_defaults(context.invoked_subcommand, is_quiet=quiet))
+    current_folder()  # what was removed has neither files nor parents: it is told once, here
 
 
 def _set_offline(context: typer.Context) -> None:

@@ -1,16 +1,18 @@
 """`eaglectl calibrate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglectl.cli.options import (
+    AssumeDefaults,
     AuxConvention,
     AuxLayers,
     EngineArguments,
     IgnoreEos,
     Json,
+    Measure,
     RunTarget,
     Sample,
     Seed,
@@ -22,6 +24,9 @@ from eaglectl.cli.options import (
 )
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, say
+
+if TYPE_CHECKING:
+    from eaglectl.conversion.calibration import Statistics
 
 
 def calibrate_command(
@@ -68,6 +73,8 @@ def calibrate_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
+    measure: Measure = True,
     json_: Json = False,
 ) -> None:
     """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs.
@@ -84,7 +91,7 @@ def calibrate_command(
     check_device(device)
     if answer_tokens < 1:
         raise UsageError("--answer-tokens needs to be at least 1")
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
     choice = runnable_target(source, target, answers, "calibrate")
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         options = api.CalibrateOptions(
@@ -103,6 +110,7 @@ def calibrate_command(
             force=force,
             states=states,
             states_layers=_layers(states_layers),
+            measure=measure,
         )
         statistics = api.calibrate(source, choice.place, out, options, on_progress=bar)
     if prompts is None and states is None and not settings.quiet:
@@ -118,15 +126,22 @@ def calibrate_command(
             say(f"{key} of {statistics.engine['name']}: {statistics.engine[key]}")
     if choice.how:
         say(f"target: {choice.how}")
-    of_what = "prompts and the target's answers" if states is None else "sequences on disk"
+    _print_figures(statistics, "prompts and the target's answers" if states is None else "sequences on disk")
+    statistics_options = ["--to", "3.1", "--calibration", str(out)]
+    # the gate of the conversion runs the target as this command did
+    statistics_options += [word for entry in statistics.measured for word in entry["answer"].split(" ")]
+    statistics_options += ["--ignore-eos"] * ignore_eos + ["--trust-remote-code"] * trust_remote_code
+    say(f"next: {command('convert', source, *statistics_options, target=choice.text, answers=answers)}")
+
+
+def _print_figures(statistics: "Statistics", of_what: str) -> None:
+    """Print what was measured of open questions, and the statistics."""
+    for entry in statistics.measured:
+        say(entry["summary"])
     say(f"{statistics.tokens} tokens of {len(statistics.prompts)} {of_what}")
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
         say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
     say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
-    statistics_options = ["--to", "3.1", "--calibration", str(out)]
-    # the gate of the conversion runs the target as this command did
-    statistics_options += ["--ignore-eos"] * ignore_eos + ["--trust-remote-code"] * trust_remote_code
-    say(f"next: {command('convert', source, *statistics_options, target=choice.text, answers=answers)}")
 
 
 def _layers(text: str | None) -> tuple[int, ...] | None:

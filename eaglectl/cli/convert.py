@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from eaglectl.cli.options import (
+    AssumeDefaults,
     AuxConvention,
     AuxLayers,
     ConvertTarget,
     Engines,
     IgnoreEos,
     Json,
+    Measure,
     Sample,
     Seed,
     Semantics,
@@ -49,13 +52,14 @@ def convert_command(
         str | None, typer.Option("--to", help="EAGLE version: 3 or 3.1. Left out, the version stays.")
     ] = None,
     for_: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--for",
-            help="The layout: vllm (which the most engines accept), sglang, llama.cpp, speculators, eagle, or"
-            " a trainer's.",
+            help="The layout: vllm (the default, which the most engines accept), sglang, llama.cpp,"
+            " speculators, eagle, or a trainer's. An engine's is refused where none of its releases runs the"
+            " output as trained.",
         ),
-    ] = "vllm",
+    ] = None,
     engine: Engines = None,
     target: ConvertTarget = None,
     target_name: Annotated[
@@ -64,6 +68,7 @@ def convert_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
     drop: Annotated[
         list[str] | None,
         typer.Option("--drop", help="A tensor without a place in a drafter that may be left behind."),
@@ -90,14 +95,27 @@ def convert_command(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing checkpoint folder at OUT, and GGUF file.")
     ] = False,
+    force_unserved: Annotated[
+        bool,
+        typer.Option(
+            "--force-unserved",
+            help="Write what no release of the engines asked for runs as trained; eaglectl.json and the card"
+            " say so.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="--to 3.1: statistics from `eaglectl calibrate`.")
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option("--prompts", help="--to 3.1: prompts like production's, for calibration and the gate."),
+        typer.Option(
+            "--prompts",
+            help="Prompts like production's: to measure what the file leaves open; --to 3.1, for calibration"
+            " and the gate.",
+        ),
     ] = None,
+    measure: Measure = True,
     sample: Sample = None,
     seed: Seed = 0,
     ignore_eos: IgnoreEos = False,
@@ -122,7 +140,9 @@ def convert_command(
     init_only: Annotated[
         bool, typer.Option("--init-only", help="--to 3.1: a start for a trainer, marked as untrained.")
     ] = False,
-    device: Annotated[str, typer.Option("--device", help="--to 3.1: auto, cuda or cpu.")] = "auto",
+    device: Annotated[
+        str, typer.Option("--device", help="Of what runs the target: auto, cuda or cpu.")
+    ] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     attention: Annotated[
         str | None,
@@ -150,6 +170,22 @@ def convert_command(
             help="Give a drafter without an lm_head the target's (--target with weights).",
         ),
     ] = False,
+    target_rotation: Annotated[
+        str | None,
+        typer.Option(
+            "--target-rotation",
+            help="Follow a target whose residual stream is rotated (QuaRot, SpinQuant): the matrix's file, or"
+            " measure.",
+        ),
+    ] = None,
+    trained_target: Annotated[
+        str | None,
+        typer.Option(
+            "--trained-target",
+            help="--target-rotation: the target that it was trained on, where it shares that one's embedding"
+            " or lm_head.",
+        ),
+    ] = None,
     fix_reading: Annotated[
         list[str] | None,
         typer.Option(
@@ -175,11 +211,16 @@ def convert_command(
     """
     from eaglectl import api
     from eaglectl.api.converting import ConvertOptions
+    from eaglectl.api.inputs import MeasureOptions, check_device
     from eaglectl.api.upgrading import UpgradeOptions
 
     settings: OutputSettings = context.obj
     if to not in (None, "3", "3.1"):
         raise UsageError(f"--to {to}: 3 or 3.1 was expected")
+    check_device(device)
+    run = MeasureOptions(
+        prompts, sample, seed, device, ignore_eos=ignore_eos, trust_remote_code=trust_remote_code
+    )
     options = ConvertOptions(
         layout=for_,
         version=to,
@@ -194,36 +235,44 @@ def convert_command(
         fixes=_fixes(fix_reading or [], to),
         target=target,
         target_name=target_name,
-        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+        target_rotation=target_rotation,
+        trained_target=trained_target,
+        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults),
         dry_run=dry_run,
         force=force,
         link=link,
         max_shard_size=_bytes(max_shard_size),
         gguf=gguf,
+        measure=run if measure else None,
+        force_unserved=force_unserved,
     )
-    upgrade_options = UpgradeOptions(
-        fc_norm,
-        norm_output,
-        calibration,
-        prompts,
-        tolerance,
-        has_gate,
-        init_only,
-        device,
+    of_a_run = UpgradeOptions(
+        prompts=prompts,
+        device=device,
         sample=sample,
         seed=seed,
         ignore_eos=ignore_eos,
         trust_remote_code=trust_remote_code,
     )
-    with ProgressBar(settings, is_on=not (settings.quiet or json_ or dry_run)) as bar:
+    upgrade_options = replace(
+        of_a_run,
+        fc_norm=fc_norm,
+        is_norm_output=norm_output,
+        statistics=calibration,
+        tolerance=tolerance,
+        has_gate=has_gate,
+        is_start=init_only,
+    )
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         if to == "3.1":
             done = api.upgrade(source, out, upgrade_options, options, on_progress=bar)
-        elif upgrade_options == UpgradeOptions():
+        elif upgrade_options == of_a_run:
+            _check_run(is_run=run != MeasureOptions(), is_measured=measure)
             done = api.convert(source, out, options, on_progress=bar)
         else:
             raise UsageError(
-                "--calibration, --prompts, --sample, --seed, --ignore-eos, --fc-norm, --norm-output,"
-                " --tolerance, --gate, --init-only, --device and --trust-remote-code belong to --to 3.1"
+                "--calibration, --fc-norm, --norm-output, --tolerance, --gate and --init-only belong to --to"
+                " 3.1"
             )
     if json_:
         from eaglectl.reports.json.convert import convert_document
@@ -234,6 +283,15 @@ def convert_command(
         print_trust(trust_remote_code)
     if done.gate is not None and not done.gate.is_passed:
         raise typer.Exit(1)
+
+
+def _check_run(*, is_run: bool, is_measured: bool) -> None:
+    """Raise UsageError for options of a run where nothing is run."""
+    if is_run and not is_measured:
+        raise UsageError(
+            "--prompts, --sample, --seed, --ignore-eos, --device and --trust-remote-code are of runs of the"
+            " target: of measuring, which --no-measure switches off, and of --to 3.1"
+        )
 
 
 def _print(settings: OutputSettings, done: "Conversion", source: str, *, has_plan: bool) -> None:

@@ -1,10 +1,11 @@
 """Defaults of options from the nearest eaglectl.toml: its [defaults], and its engines."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglectl.checkpoint.files import current_folder
 from eaglectl.terminal import say
 
 if TYPE_CHECKING:
@@ -16,21 +17,23 @@ READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "
 WITH_ENGINES = ("inspect", "convert")
 
 
-def command_defaults(command: str | None, *, is_quiet: bool) -> Mapping[str, Mapping[str, Any]]:
-    """By command, the values of its parameters that the command line may leave out; they are told on stderr.
+def command_defaults(command: str, judged: Sequence[str]) -> Mapping[str, Any]:
+    """Values of a command's parameters that the command line may leave out; they are told on stderr.
 
-    Raises UsageError for a file that is not as it should be.
+    `judged` are the command's arguments: what lies in one of them says nothing. Raises UsageError for a file
+    that is not as it should be.
     """
-    if command not in READERS or not _has_file(Path.cwd()):
+    if command not in READERS or not _has_file(current_folder()):
         return {}
-    from eaglectl.validation.policy_file import read_defaults
+    from eaglectl.validation.policy_file import ignored_file, read_defaults
 
-    defaults = read_defaults()
-    values = _parameters(defaults, has_engines=command in WITH_ENGINES)
-    if defaults.options and not is_quiet:
-        options = " ".join(f"{name} {value}" for name, value in defaults.options)
+    defaults = read_defaults(judged=judged)
+    if defaults.options:
+        options = " ".join(f"{name} {value}".strip() for name, value in defaults.options)
         say(f"{defaults.origin} gives {options}, where the command line says nothing else", sys.stderr)
-    return {command: values}
+    if ignored := ignored_file(judged):
+        say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)
+    return _parameters(defaults, has_engines=command in WITH_ENGINES)
 
 
 def _has_file(start: Path) -> bool:
@@ -43,6 +46,7 @@ def _parameters(defaults: "Defaults", *, has_engines: bool) -> dict[str, Any]:
         "aux_layers": defaults.aux_layers,
         "aux_convention": defaults.aux_convention,
         "source_semantics": list(defaults.source_semantics) or None,
+        "assume_defaults": defaults.assume or None,
         "engine": (list(defaults.engines) or None) if has_engines else None,
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -7,9 +7,11 @@ import typer
 
 from eaglectl.cli.options import (
     EXIT_CODES,
+    AssumeDefaults,
     AuxConvention,
     AuxLayers,
     Json,
+    Measure,
     Page,
     RunTarget,
     Sample,
@@ -56,6 +58,8 @@ def diagnose_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
+    measure: Measure = True,
     json_: Json = False,
     page: Page = None,
 ) -> None:
@@ -79,7 +83,8 @@ def diagnose_command(
         device=device,
         timeout=timeout,
         trust_remote_code=trust_remote_code,
-        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+        answers=api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults),
+        measure=measure,
     )
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         diagnosis = api.diagnose(source, target, options, on_progress=bar)

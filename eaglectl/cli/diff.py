@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Json, Page, Semantics, Target, print_json
+from eaglectl.cli.options import (
+    AssumeDefaults,
+    AuxConvention,
+    AuxLayers,
+    Json,
+    Page,
+    Semantics,
+    Target,
+    print_json,
+)
 from eaglectl.terminal import OutputSettings, ProgressBar
 from eaglectl.verdicts import DiffVerdict
 
@@ -31,6 +40,7 @@ def diff_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
     json_: Json = False,
     page: Page = None,
 ) -> None:
@@ -45,7 +55,7 @@ def diff_command(
 
     settings: OutputSettings = context.obj
     file = parse_page(page)
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         comparison = api.diff(a, b, api.DiffOptions(target, headers_only, answers), on_progress=bar)
     from eaglectl.reports.json.diff import diff_document

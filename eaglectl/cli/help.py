@@ -9,6 +9,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
+from eaglectl.cli.defaults import command_defaults
+
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 
@@ -22,7 +24,16 @@ SHARED: Mapping[str, tuple[str, ...]] = {
 # by command, then by group, in the order of --help
 GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "convert": {
-        WRITING: ("--dry-run", "--force", "--gguf", "--link", "--max-shard-size", "--dtype", "--target-name"),
+        WRITING: (
+            "--dry-run",
+            "--force",
+            "--force-unserved",
+            "--gguf",
+            "--link",
+            "--max-shard-size",
+            "--dtype",
+            "--target-name",
+        ),
         UPGRADE: (
             "--prompts",
             "--calibration",
@@ -218,12 +229,22 @@ class GroupedCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; an argument too many is answered with the option that it may be meant for."""
         try:
+            ctx.default_map = command_defaults(self.name or "", self._arguments(ctx, args))
             return super().parse_args(ctx, args)
         except Exception as error:
             message = str(getattr(error, "message", ""))
             if message.startswith("Got unexpected extra argument") and self._has("--target"):
                 error.message = f"{message}; the target model is given by --target"  # type: ignore[attr-defined]
             raise
+
+    def _arguments(self, ctx: Any, args: list[str]) -> list[str]:
+        """The texts of the command's arguments, which are not options."""
+        values, _, _ = self.make_parser(ctx).parse_args(list(args))
+        texts: list[str] = []
+        for parameter in self.params:
+            if not isinstance(parameter, TyperOption) and (value := values.get(parameter.name)):
+                texts += [value] if isinstance(value, str) else value
+        return texts
 
     def _has(self, name: str) -> bool:
         return any(name in parameter.opts for parameter in self.params)

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from eaglectl.cli.options import AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target, print_json
+from eaglectl.cli.options import (
+    AssumeDefaults,
+    AuxConvention,
+    AuxLayers,
+    Engines,
+    Json,
+    Page,
+    Semantics,
+    Target,
+    print_json,
+)
 from eaglectl.terminal import OutputSettings, ProgressBar, report_fault
 
 Sources = Annotated[
@@ -33,6 +43,7 @@ def inspect_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
     jobs: Jobs = TOGETHER,
     page: Page = None,
 ) -> None:
@@ -43,7 +54,7 @@ def inspect_command(
     """
     from eaglectl import api
 
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
     look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
     named, file = list(dict.fromkeys(sources)), _page_file(page)
     if len(named) > 1:

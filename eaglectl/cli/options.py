@@ -33,7 +33,8 @@ ConvertTarget = Annotated[
     typer.Option(
         "--target",
         help=TARGET.format(
-            read="Its config is read; --to 3.1 runs it, and --materialize-lm-head copies its head."
+            read="Its config is read; it is run where the file leaves something open and by --to 3.1, and"
+            " --materialize-lm-head copies its head."
         ),
     ),
 ]
@@ -58,6 +59,14 @@ Engines = Annotated[
     list[str] | None,
     typer.Option(
         "--engine", help="An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times."
+    ),
+]
+NoEngines = Annotated[
+    bool,
+    typer.Option(
+        "--no-engines",
+        help="Judge by the rules alone. Left out, and without --engine, the engines of eaglectl.toml are"
+        " judged for, else the newest known vLLM and SGLang, and every engine installed here.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
@@ -87,6 +96,13 @@ Semantics = Annotated[
         help="A fact about the trainer that the file cannot state, like specforge=pre-879.",
     ),
 ]
+AssumeDefaults = Annotated[
+    bool,
+    typer.Option(
+        "--assume-defaults",
+        help="Write the producer's usual value where nothing settles it; a doubt until it is settled.",
+    ),
+]
 Sample = Annotated[
     int | None, typer.Option("--sample", help="Take this many of the prompts, drawn by --seed.")
 ]
@@ -99,6 +115,15 @@ TrustRemoteCode = Annotated[
     typer.Option(
         "--trust-remote-code",
         help="Let the target's own code run (auto_map in its files). Never done unasked.",
+    ),
+]
+
+
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure/--no-measure",
+        help="Run every reading of what the file leaves open on the target, where its weights are here.",
     ),
 ]
 

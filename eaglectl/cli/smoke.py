@@ -7,6 +7,7 @@ import typer
 
 from eaglectl.cli.options import (
     EXIT_CODES,
+    AssumeDefaults,
     AuxConvention,
     AuxLayers,
     EngineArguments,
@@ -99,6 +100,7 @@ def smoke_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
     json_: Json = False,
     page: Page = None,
 ) -> None:
@@ -110,7 +112,7 @@ def smoke_command(
 
     settings: OutputSettings = context.obj
     check_device(device)
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
     arguments = parse_engine_arguments(engine_arguments or [])
     if is_load_only:
         _check_load_only(engine, page, has_arguments=bool(arguments) or tensor_parallel_size != 1)

@@ -7,10 +7,12 @@ import typer
 
 from eaglectl.cli.options import (
     EXIT_CODES,
+    AssumeDefaults,
     AuxConvention,
     AuxLayers,
     Engines,
     Json,
+    NoEngines,
     Semantics,
     Target,
     print_json,
@@ -23,6 +25,7 @@ from eaglectl.verdicts import CheckVerdict, UploadOutcome
 if TYPE_CHECKING:
     from eaglectl.publishing.plan import UploadPlan
     from eaglectl.publishing.signing import SigningKey
+    from eaglectl.validation.policy import Policy
 
 Pull = Annotated[
     bool | None,
@@ -59,6 +62,7 @@ def upload_command(
     ] = False,
     target: Target = None,
     engine: Engines = None,
+    no_engines: NoEngines = False,
     message: Annotated[
         str | None,
         typer.Option(
@@ -128,6 +132,7 @@ def upload_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
     json_: Json = False,
 ) -> None:
     """Publish a drafter: hash its files, judge those bytes, show the plan, commit them, verify what landed.
@@ -139,6 +144,7 @@ def upload_command(
     from eaglectl.reports.terminal.upload import print_plan, print_upload
 
     settings: OutputSettings = context.obj
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
 
     def show_plan(plan: "UploadPlan") -> None:
         is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -162,8 +168,9 @@ def upload_command(
             folder,
             api.Destination(repo, revision, is_pull, is_private, tag),
             api.UploadOptions(
-                policy=api.read_policy(policy),
+                policy=_policy(policy, folder),
                 engines=engine or (),
+                has_engines=not no_engines,
                 target=target,
                 smoke=smoke,
                 has_results=eval_results,
@@ -171,7 +178,7 @@ def upload_command(
                 has_bom=ml_bom,
                 message=message,
                 dry_run=dry_run,
-                answers=api.parse_answers(aux_layers, aux_convention, source_semantics or []),
+                answers=answers,
                 card=api.CardAnswers(licence, base_model, training),
             ),
             on_plan=show_plan,
@@ -183,6 +190,16 @@ def upload_command(
         settings.show(lambda console: print_upload(console, done))
     if done.outcome == UploadOutcome.MISMATCH:
         raise typer.Exit(EXIT_CODES[CheckVerdict.FAIL])
+
+
+def _policy(path: str | None, folder: str) -> "Policy":
+    """The policy of a release; a file that nobody named is told, also where the plan is not shown."""
+    from eaglectl import api
+
+    policy = api.read_policy(path, judged=[folder])
+    if path is None and policy != api.Policy():
+        say(f"{policy.origin} gives the policy", sys.stderr)
+    return policy
 
 
 def _signing_key(sign: str | None, certificate: str | None, chain: str | None) -> "SigningKey | None":

@@ -9,7 +9,18 @@ import typer
 from msgspec.structs import replace
 
 from eaglectl.cli.fixing import Fix, FixRequest, Force, Out, fix_one
-from eaglectl.cli.options import EXIT_CODES, AuxConvention, AuxLayers, Engines, Json, Page, Semantics, Target
+from eaglectl.cli.options import (
+    EXIT_CODES,
+    AssumeDefaults,
+    AuxConvention,
+    AuxLayers,
+    Engines,
+    Json,
+    NoEngines,
+    Page,
+    Semantics,
+    Target,
+)
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
@@ -42,7 +53,7 @@ PolicyFile = Annotated[
         "--policy",
         metavar="FILE",
         help="What to ask for beyond the rules; by default the nearest eaglectl.toml, or pyproject.toml with"
-        " [tool.eaglectl], from here upwards.",
+        " [tool.eaglectl], from here upwards, and none in a checkpoint or a download.",
     ),
 ]
 Format = Annotated[
@@ -84,6 +95,7 @@ def validate_command(
     sources: Sources,
     target: Target = None,
     engine: Engines = None,
+    no_engines: NoEngines = False,
     select: Select = None,
     ignore: Ignore = None,
     fail_on: FailOn = None,
@@ -95,6 +107,7 @@ def validate_command(
     aux_layers: AuxLayers = None,
     aux_convention: AuxConvention = None,
     source_semantics: Semantics = None,
+    assume_defaults: AssumeDefaults = False,
     json_: Json = False,
     fix: Fix = False,
     out: Out = None,
@@ -109,12 +122,14 @@ def validate_command(
 
     report_format, files = _report_format(format_, is_json=json_), outputs.parse_outputs(output or ())
     severity, page_file = _severity(fail_on), parse_page(page, files)
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [])
-    read_policy = api.read_policy(policy)
+    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
+    read_policy = api.read_policy(policy, judged=sources)
     options = api.ValidateOptions(
         target, engine or (), select or (), ignore or (), severity, read_policy, headers_only, answers
     )
-    options = replace(options, skip_others=skip_others)
+    if engine and no_engines:
+        raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
+    options = replace(options, skip_others=skip_others, has_engines=not no_engines)
     api.check_options(options)
     fix_request, folders = FixRequest(fix, out, force), _folders(sources)
     if len(folders) == 1:

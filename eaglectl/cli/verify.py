@@ -1,7 +1,5 @@
 """`eaglectl verify`."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -78,7 +76,7 @@ def verify_command(
         is_signature_ignored=no_signature,
         needs_signature=require_signature,
         needs_record=require_record,
-        policy=api.read_policy(policy, _outside(Path(folder))),
+        policy=api.read_policy(policy, judged=[folder]),
         against=against,
     )
     settings: OutputSettings = context.obj
@@ -94,9 +92,3 @@ def verify_command(
         settings.show(lambda console: print_verification(console, done))
     if done.verdict != VerifyVerdict.EQUAL:
         raise typer.Exit(1 if done.verdict == VerifyVerdict.DIFFERS else 3)
-
-
-def _outside(folder: Path) -> Path:
-    """The current folder, or the one around the download: nobody's download says who must have signed it."""
-    current, root = Path.cwd(), Path(os.path.realpath(folder))
-    return root.parent if current.is_relative_to(root) else current

@@ -15,7 +15,7 @@ from eaglectl.comparison.pairing import KnownDigests
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name, known_answers
-from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 
@@ -34,7 +34,7 @@ def _is_output_open(side: Side) -> bool:
 OPEN: Mapping[str, IsOpen] = {
     "norm_output": _is_output_open,
     **dict.fromkeys(known_answers(), _is_output_open),
-    "norm_before_residual": lambda side: Keys(side.flat).take("norm_before_residual") is MISSING,
+    "norm_before_residual": lambda side: not Keys(side.flat).is_stated("norm_before_residual"),
     "rope": _has_note("rope-base-doubt", "rope-untrained"),
     "rope_interleave": _has_note("rope-pairing"),
     "mask_token_id": _has_note("mask-token"),

@@ -39,13 +39,15 @@ TO_FEWER_HEADS = (
 
 
 def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Drafter:
-    """The drafter without the notes on problems that `rewritten_attention` solves."""
+    """The drafter without the notes on problems that `rewritten_attention` or --fix-reading solves."""
 
     def is_solved(note: Note) -> bool:
         if note.topic == "training-unservable":
             return not drafter.rope.has_mla_factors
         if note.topic == "rope-pairing":
             return request.rope_style == "interleaved"
+        if note.topic == "tensor-shape":
+            return note.about == "d2t" and ("d2t", "from-t2d") in request.fixes
         is_of_query = note.about.endswith(".q_a_proj.weight")
         return is_of_query and request.has_query_lora and not drafter.dims.q_lora_rank
 

@@ -41,7 +41,8 @@ class Statistics(Struct, frozen=True):
     `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma`
     the median RMS of the first two fed-back states, `sigmas` the same by set of prompts. `digests` are of the
     drafter, the target and all prompts together, `prompts` of each prompt. `engine` is what ran the target;
-    empty where it is not known.
+    empty where it is not known. `measured`: what the drafter's files left open and how it was answered, as
+    eaglectl.json has it.
     """
 
     digests: Mapping[str, str]
@@ -56,6 +57,7 @@ class Statistics(Struct, frozen=True):
     is_direction: bool
     matrices: Matrices | None = None
     engine: Mapping[str, str] = field(default_factory=dict)
+    measured: tuple[Mapping[str, Any], ...] = ()
 
     def described(self) -> dict[str, Any]:
         """All of it but the matrices, as eaglectl.json stores it."""
@@ -70,6 +72,7 @@ class Statistics(Struct, frozen=True):
             "sigma_by_set": dict(self.sigmas),
             "is_direction": self.is_direction,
             "engine": dict(self.engine),
+            **({"measured": list(self.measured)} if self.measured else {}),
         }
 
 
@@ -188,6 +191,7 @@ def _statistics(folder: Path, document: Mapping[str, Any]) -> Statistics:
         is_direction=bool(document["is_direction"]),
         matrices=_matrices(folder, document),
         engine=dict(document.get("engine", {})),
+        measured=tuple(document.get("measured", ())),
     )
 
 

@@ -13,6 +13,7 @@ from eaglectl.text import as_markdown, printable
 
 if TYPE_CHECKING:
     from eaglectl.conversion.plan import ConversionPlan
+    from eaglectl.drafter.drafter import Drafter
 
 DEFINITION = (
     "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In"
@@ -44,11 +45,11 @@ OTHER = ("pruning", "downgrade", "upgrade")
 def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     """README.md for an output whose source has none; `record` is its eaglectl.json."""
     drafter = plan.drafter
-    base = drafter.target.name
+    base, unserved = drafter.target.name, unserved_lines(record)
     front = [
         "---",
         *([f"base_model: {base}"] if base and is_repo_name(base) else []),
-        "library_name: vllm",
+        *(["library_name: vllm"] if not unserved else []),
         "tags: [speculative-decoding, eagle3]",
         "---",
         "",
@@ -61,17 +62,50 @@ def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     body = [
         f"# EAGLE-{drafter.version} drafter",
         "",
+        *unserved,
         f"Converted from {as_markdown(plan.source)} ({format_title(drafter.producer)}) to"
         f" {format_title(plan.layout)} by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
     ]
     gate = gate_lines(record)
-    about = [*upgrade_lines(record), *(["## Acceptance", "", DEFINITION, "", *gate] if gate else [])]
+    about = [
+        *doubt_lines(drafter),
+        *measured_lines(drafter),
+        *upgrade_lines(record),
+        *(["## Acceptance", "", DEFINITION, "", *gate] if gate else []),
+    ]
     return "\n".join([*front, *body, *(["", *about[:-1]] if about else []), ""])
+
+
+def unserved_lines(record: Mapping[str, Any]) -> list[str]:
+    """That no release of the engines asked for runs the output (`--force-unserved`); empty where one does."""
+    titles = [engine["engine"] for engine in record.get("unserved", ())]
+    if not titles:
+        return []
+    why = as_markdown(
+        "; ".join(dict.fromkeys(text for engine in record["unserved"] for text in engine["reasons"]))
+    )
+    return [f"> **Not served as trained** by any release asked for of {', '.join(titles)}: {why}.", ""]
 
 
 def format_title(name: str) -> str:
     """A format's name for readers who know engines and trainers, and not eaglectl's table of formats."""
     return by_name(name).title.partition(",")[0]
+
+
+def doubt_lines(drafter: "Drafter") -> list[str]:
+    """What is open of the drafter, a quotation for each; empty where nothing is."""
+    notes = [note for note in drafter.notes if note.is_open]
+    return [line for note in notes for line in (f"> **Not settled:** {as_markdown(note.reason)}.", "")]
+
+
+def measured_lines(drafter: "Drafter") -> list[str]:
+    """What the trainer's files left open and a measurement settled, a paragraph for each."""
+    measured = [entry for entry in drafter.settled if entry.by == "measured"]
+    return [
+        line
+        for entry in measured
+        for line in (f"Measured: {as_markdown(f'{entry.question}; {entry.answer}: {entry.evidence}')}.", "")
+    ]
 
 
 def upgrade_lines(record: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
-from eaglectl.checkpoint.renaming import rename_new
+from eaglectl.checkpoint.renaming import exchange, rename_new
 from eaglectl.checkpoint.scratch import scratch_folder, sync_folder
-from eaglectl.checkpoint.writer import FULL, check_apart
+from eaglectl.checkpoint.writer import FULL, OLD, check_apart
 from eaglectl.conversion.arithmetic import cast
 from eaglectl.drafter.drafter import Drafter, Rope
 from eaglectl.drafter.tensors import Tensor
@@ -63,6 +63,7 @@ ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
     "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
 }
+LENGTH = "original_max_position_embeddings"
 OPTIONAL = ("beta_fast", "beta_slow")
 PLAIN = ("rope_type", "type", "rope_theta")
 
@@ -111,10 +112,27 @@ def check_drafter(drafter: Drafter, dtypes: Mapping[str, str]) -> None:
         raise RefusedError(f"--gguf: llama.cpp has no place for {', '.join(unnamed)}")
     if drafter.aux.boundaries is None:
         raise UsageError("--gguf writes the layer ids, and without them the target's depth; pass --target")
-    _scaling(drafter.rope)
+    _check_numbers(drafter)
     for name, dtype in dtypes.items():
         if name in NAMES and dtype not in FILE_TYPES:
             raise RefusedError(f"--gguf: {name} is {dtype}, which is not carried; {CONVERTER}")
+
+
+def _check_numbers(drafter: Drafter) -> None:
+    """Raise RefusedError where a number cannot be stated in the types of the file."""
+    kind, scaling = _scaling(drafter.rope)
+    numbers = {"rope_theta": drafter.rope.theta, "rms_norm_eps": drafter.settings["rms_norm_eps"]}
+    numbers |= {key: scaling[key] for key in ROPE_KEYS[kind] if scaling.get(key) is not None}
+    for key, value in numbers.items():
+        if np.float32(value) == 0 or (key == LENGTH and value != int(value)):
+            needed = "a whole number" if key == LENGTH else "a number that float32 holds"
+            raise RefusedError(f"--gguf: {key} is {value!r}, and the file states {needed}; correct it")
+    if kind == "llama3":
+        factors = _llama3_factors(drafter.rope, drafter.dims.head_dim).view(np.float32)
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            raise RefusedError(
+                "--gguf: the rope scaling's factors are not all positive float32 numbers; correct it"
+            )
 
 
 def _scaling(rope: Rope) -> tuple[str, Mapping[str, Any]]:
@@ -133,38 +151,89 @@ def _scaling(rope: Rope) -> tuple[str, Mapping[str, Any]]:
     return kind, scaling
 
 
-def write_gguf(drafter: Drafter, checkpoint: Checkpoint, file: Path, *, name: str, force: bool) -> None:
-    """Write `drafter`, whose tensors `checkpoint` has, as the file; all or nothing.
+@contextmanager
+def gguf_written(
+    drafter: Drafter, checkpoint: Checkpoint, file: Path, *, name: str, force: bool
+) -> Iterator[None]:
+    """Write `drafter`, whose tensors the folder `checkpoint` has, as the file; publish the folder inside.
 
-    Raises UnreadableError where it cannot be written, UsageError where something came to its place.
+    Where the block ends in an error and the folder was not renamed, the file is as before. Raises
+    UnreadableError where the file cannot be written, UsageError where something came to its place.
     """
+    check_drafter(drafter, {name: tensor.dtype for name, tensor in drafter.tensors.items()})
+    written = Path(checkpoint.source.place)
+    unpublished = _identity(written)
+    with scratch_folder(file.absolute().parent) as folder:
+        part = folder / file.name
+        with _errors_of(file):
+            _write_file(part, drafter, checkpoint, name)
+        own = _identity(part)
+        try:
+            with _errors_of(file):
+                _publish(part, file, force=force)
+            yield
+        except BaseException:
+            if _identity(written) == unpublished:
+                _withdraw(part, file, own)
+            raise
+        sync_folder(file.absolute().parent)
+
+
+@contextmanager
+def _errors_of(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # numpy raises one without a number where it wrote less than all
+        is_full = error.errno in FULL or error.errno is None
+        what = "no space left" if is_full else error.strerror
+        raise UnreadableError(f"--gguf {file}: {what}; nothing was written") from None
+
+
+def _write_file(part: Path, drafter: Drafter, checkpoint: Checkpoint, name: str) -> None:
     import gguf
 
-    check_drafter(drafter, {name: tensor.dtype for name, tensor in drafter.tensors.items()})
-    try:
-        with scratch_folder(file.absolute().parent) as folder:
-            part = folder / file.name
-            with closing(gguf.GGUFWriter(part, ARCHITECTURE)) as writer:
-                _add_facts(writer, drafter, name)
-                _write_tensors(writer, list(_entries(drafter, checkpoint)))
-            with part.open("rb") as written:
-                os.fsync(written.fileno())
-            _publish(part, file, force=force)
-    except OSError as error:
-        what = "no space left" if error.errno in FULL else error.strerror
-        raise UnreadableError(f"--gguf {file} was not written: {what}") from None
+    with closing(gguf.GGUFWriter(part, ARCHITECTURE)) as writer:
+        _add_facts(writer, drafter, name)
+        _write_tensors(writer, list(_entries(drafter, checkpoint)))
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
 
 
 def _publish(part: Path, file: Path, *, force: bool) -> None:
+    """Rename `part` to `file`; what `force` replaces is then at `part`, or beside it."""
     _check_free(file, force=force)
-    if force:
-        part.replace(file)
-    else:
-        try:
+    try:
+        if not (force and os.path.lexists(file)):
             rename_new(part, file)
-        except FileExistsError:
-            raise UsageError(f"{file} came to be there meanwhile; give another --gguf") from None
-    sync_folder(file.absolute().parent)
+        elif not exchange(part, file):
+            rename_new(file, part.with_name(OLD))
+            rename_new(part, file)
+    except FileExistsError:
+        raise UsageError(f"{file} came to be there meanwhile; give another --gguf") from None
+    replaced = [path for path in (part, part.with_name(OLD)) if os.path.lexists(path)]
+    if not all(map(_is_gguf, replaced)):
+        raise UsageError(f"{file} became something else meanwhile; it is back, give another --gguf")
+
+
+def _withdraw(part: Path, file: Path, own: tuple[int, int] | None) -> None:
+    """Undo `_publish`, as far as it came; `own` is the identity of what was written."""
+    old = part.with_name(OLD)
+    if _identity(file) == own and os.path.lexists(part):
+        exchange(part, file)
+    elif _identity(file) == own:
+        rename_new(file, part)
+    if os.path.lexists(old) and not os.path.lexists(file):
+        rename_new(old, file)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None where nothing has that name."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _add_facts(writer: "GGUFWriter", drafter: Drafter, name: str) -> None:
@@ -207,7 +276,7 @@ def _add_scaling(writer: "GGUFWriter", rope: Rope) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
     writer.add_rope_scaling_factor(scaling["factor"])
     if kind == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_orig_ctx_len(int(scaling[LENGTH]))
         if scaling.get("beta_fast") is not None:
             writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
         if scaling.get("beta_slow") is not None:

@@ -12,6 +12,7 @@ from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.doubts import doubt_entries
 from eaglectl.formats.format import CheckpointSummary
+from eaglectl.formats.settling import fact_record
 
 
 class GeneratedBytes(Struct, frozen=True):
@@ -145,11 +146,10 @@ class ConversionPlan(Struct, frozen=True):
     @property
     def identity(self) -> Mapping[str, Any]:
         """What eaglectl.json states of the drafter, by which files that leave it open are read."""
-        boundaries = self.drafter.aux.boundaries
         return {
             "eagle": self.drafter.version,
             "layout": self.layout,
-            "boundaries": None if boundaries is None else list(boundaries),
+            **fact_record(self.drafter),
             "doubts": doubt_entries(self.drafter.doubts, self._summary),
         }
 

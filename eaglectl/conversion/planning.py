@@ -25,6 +25,7 @@ from eaglectl.conversion.plan_checks import (
 from eaglectl.conversion.pruning import pruned
 from eaglectl.conversion.readings import with_readings_fixed
 from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.rotation import with_rotation
 from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
@@ -33,6 +34,7 @@ from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
+from eaglectl.formats.numbers import check_numbers
 from eaglectl.formats.reader import model_class_of
 from eaglectl.formats.writer import write_config
 from eaglectl.text import printable
@@ -49,7 +51,7 @@ def make_plan(
 
     Raises UsageError for what must be asked, RefusedError for what cannot be done.
     """
-    format, layout = format_to_write(request.layout)
+    format, layout = format_to_write(request.format_name)
     drafter = without_solved_problems(without_dropped(drafter, request.drop), request)
     check_settled(drafter)
     transformed, reasons = _transformed(checkpoint, drafter, layout, request)
@@ -69,6 +71,7 @@ def make_plan(
     config = write_config(
         drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, _norm_dtypes(steps)
     )
+    check_numbers(config)
     copied, left_files = side_files(checkpoint)
     plan = ConversionPlan(
         source=printable(checkpoint.source.label),
@@ -103,9 +106,14 @@ def _transformed(
         drafter = with_head(drafter, request.head)
     version = at_version(checkpoint, drafter, request)
     ordered = in_ascending_order(version.drafter)
-    notes = (*ordered.drafter.notes, *fixed.notes, *attention.notes, *version.notes, *ordered.notes)
+    rotated = TransformedDrafter(ordered.drafter)
+    if request.rotation:
+        rotated = with_rotation(checkpoint, ordered.drafter, request.rotation)
+    changed = (fixed, attention, version, ordered, rotated)
+    notes = (*rotated.drafter.notes, *(note for step in changed for note in step.notes))
     reasons = {**dict.fromkeys(request.drop, "dropped as asked by --drop"), **zero_biases}
-    return TransformedDrafter(ordered.drafter, notes, {**fixed.record, **version.record}), reasons
+    record = {**fixed.record, **version.record, **rotated.record}
+    return TransformedDrafter(rotated.drafter, notes, record), reasons
 
 
 def _repaired(drafter: Drafter, request: ConversionRequest) -> TransformedDrafter:

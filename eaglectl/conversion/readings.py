@@ -15,7 +15,9 @@ from eaglectl.conversion.query_lora import unquantised_weight
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import UsageError
+from eaglectl.formats.catalogue import by_name
 
+TABLES = ("d2t", "t2d")
 MOST_ORDERED_STATES = 4  # all orders of more aux states are too many to try
 MOST_ROTATED_HEADS = 8  # of more heads, only rotations by powers of two are tried
 
@@ -47,9 +49,12 @@ class Move(Struct, frozen=True):
 
 
 def readings(drafter: Drafter) -> Iterator[Reading]:
-    """Every reading that this drafter's tensors allow and the probe tries."""
+    """Every reading that this drafter's tensors allow and the probe tries.
+
+    Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (candidates.py).
+    """
     for key, declared in _READINGS.items():
-        for value in declared.values(drafter):
+        for value in () if key in TABLES else declared.values(drafter):
             yield Reading(key, value, declared.title.format(value=_shortened(value)))
 
 
@@ -90,7 +95,8 @@ def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> T
     for key, value in fixes:
         moved = {move.name: _moved(drafter, move) for move in moves(drafter, key, value)}
         drafter = replace(drafter, tensors={**drafter.tensors, **moved})
-        text = f"{key}={value}: {', '.join(moved)} moved as asked by --fix-reading; no value changes"
+        change = f"made {value.replace('-', ' ')}" if key in TABLES else "moved"
+        text = f"{key}={value}: {', '.join(moved)} {change} as asked by --fix-reading; no value changes"
         notes.append(Note("note", "reading", text))
     record = {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
     return TransformedDrafter(drafter, tuple(notes), record)
@@ -271,6 +277,26 @@ def _norms(drafter: Drafter) -> Iterator[str]:
         yield "exchanged"
 
 
+def _d2t_of_t2d(drafter: Drafter) -> Iterator[str]:
+    """`from-t2d`, where lm_head's rows are in the order of t2d."""
+    if _has_both_tables(drafter) and not by_name(drafter.producer).has_unordered_rows:
+        yield "from-t2d"
+
+
+def _t2d_of_d2t(drafter: Drafter) -> Iterator[str]:
+    if _has_both_tables(drafter):
+        yield "from-d2t"
+
+
+def _has_both_tables(drafter: Drafter) -> bool:
+    return drafter.has_reduced_vocabulary and {"d2t", "t2d"} <= set(drafter.tensors)
+
+
+def _table_of(name: str, source: str) -> Callable[[Drafter, str], Iterator[Move]]:
+    """A table as its source, from which the plan makes its numbers (tensor_steps.draft_vocabulary)."""
+    return lambda drafter, value: iter([Move(name, source)])
+
+
 def _exchange_only(_: Drafter) -> Iterator[str]:
     yield "exchanged"
 
@@ -350,4 +376,6 @@ _READINGS: Mapping[str, _Declared] = {
     "norms": _Declared("hidden_norm and input_layernorm {value}", _norms, _norm_moves),
     "input": _Declared("embedding and state {value}", _exchange_only, _input_moves),
     "heads": _Declared("query heads {value}", _head_orders, _head_moves, _head_count),
+    "d2t": _Declared("d2t made of t2d", _d2t_of_t2d, _table_of("d2t", "t2d")),
+    "t2d": _Declared("t2d made of d2t", _t2d_of_d2t, _table_of("t2d", "d2t")),
 }

@@ -12,7 +12,8 @@ from eaglectl.formats.catalogue import default_format
 if TYPE_CHECKING:
     from eaglectl.conversion.arithmetic import Array
     from eaglectl.conversion.calibration import Statistics
-    from eaglectl.conversion.target_head import TargetHead
+    from eaglectl.conversion.rotation import TargetRotation
+    from eaglectl.conversion.target_head import TargetMatrix
 
 DEFAULT_LAYOUT = default_format().name
 FC_NORM_MODES = ("refit", "calibrated", "ones", "off")
@@ -52,16 +53,17 @@ class UpgradeRecipe:
 
 
 class ConversionRequest(Struct, frozen=True):
-    """What to write: the layout, the EAGLE version (None: unchanged) and the changes on the way.
+    """What to write: the layout (None: the default), the EAGLE version (None: unchanged), and the changes.
 
     `engines` are the engine requirements the output is checked against, `drop` the tensors that may be left
     behind, `dtype` a safetensors dtype to cast floats to. `record` is added to eaglectl.json. `attention`
     (mha), `rope_style` and `has_query_lora` state how attention is rewritten. `has_target_head`: the target's
     lm_head becomes the drafter's own; `head` is that matrix once it is opened. `fixes` are keys and values
-    of readings (readings.py) that are repaired.
+    of readings (readings.py) that are repaired. `rotation` is that of the target's residual stream.
+    `force_unserved`: it is written though no engine asked for runs it as trained.
     """
 
-    layout: str = DEFAULT_LAYOUT
+    layout: str | None = None
     version: str | None = None
     engines: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -73,5 +75,12 @@ class ConversionRequest(Struct, frozen=True):
     has_query_lora: bool = False
     pruning: Pruning | None = None
     has_target_head: bool = False
-    head: "TargetHead | None" = None
+    head: "TargetMatrix | None" = None
     fixes: tuple[tuple[str, str], ...] = ()
+    rotation: "TargetRotation | None" = None
+    force_unserved: bool = False
+
+    @property
+    def format_name(self) -> str:
+        """The name of the layout."""
+        return self.layout or DEFAULT_LAYOUT

@@ -1,4 +1,4 @@
-"""The target's lm_head as a drafter's own, for a drafter that shares the target's."""
+"""The target's lm_head or embedding as a drafter's own, for a drafter that shares the target's."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import RefusedError, UsageError
 
-NAME = "lm_head.weight"
+NAME, OPTION = "lm_head.weight", "--materialize-lm-head"
 
 
-class TargetHead(Struct, frozen=True):
-    """The target's output matrix [vocab, hidden]; `read` returns rows [start, stop) as float64."""
+class TargetMatrix(Struct, frozen=True):
+    """A matrix of a target, [vocab, hidden]; `read` returns rows [start, stop) as float64."""
 
     name: str
     dtype: str
@@ -25,7 +25,23 @@ class TargetHead(Struct, frozen=True):
     read: Callable[[int, int], Array]
 
 
-def find_target_head(target: Checkpoint) -> TargetHead:
+def stored_matrix(checkpoint: Checkpoint, name: str) -> TargetMatrix:
+    """A stored matrix of plain numbers."""
+    stored = checkpoint.tensors[name]
+
+    def read(start: int, stop: int) -> Array:
+        raw = checkpoint.read(name, start * stored.row_bytes, stop * stored.row_bytes)
+        return decode(raw, stored.dtype, name).reshape(stop - start, *stored.shape[1:])
+
+    return TargetMatrix(name, stored.dtype, stored.shape, read)
+
+
+def find_target_embedding(target: Checkpoint, option: str) -> TargetMatrix:
+    """The target's embedding. Raises RefusedError where it is not stored unquantised."""
+    return _found(target, matrix(target.tensors, EMBEDDINGS), "embedding", option)
+
+
+def find_target_head(target: Checkpoint, option: str = OPTION) -> TargetMatrix:
     """The target's lm_head, or its embedding where the two are tied.
 
     Raises RefusedError where neither is stored unquantised.
@@ -33,37 +49,36 @@ def find_target_head(target: Checkpoint) -> TargetHead:
     places = (target.config, text_part(target.config))
     is_tied = any(place.get("tie_word_embeddings") is True for place in places)
     name = matrix(target.tensors, HEADS) or (matrix(target.tensors, EMBEDDINGS) if is_tied else None)
+    return _found(target, name, "lm_head", option)
+
+
+def _found(target: Checkpoint, name: str | None, what: str, option: str) -> TargetMatrix:
     if name is None:
         raise RefusedError(
-            f"--materialize-lm-head: {target.source.place} has no lm_head of plain numbers; give the target's"
+            f"{option}: {target.source.place} has no {what} of plain numbers; give the target's"
             " unquantised weights"
         )
-    stored = target.tensors[name]
-
-    def read(start: int, stop: int) -> Array:
-        raw = target.read(name, start * stored.row_bytes, stop * stored.row_bytes)
-        return decode(raw, stored.dtype, name).reshape(stop - start, *stored.shape[1:])
-
-    return TargetHead(name, stored.dtype, stored.shape, read)
+    return stored_matrix(target, name)
 
 
-def with_head(drafter: Drafter, head: TargetHead) -> Drafter:
+def with_head(drafter: Drafter, head: TargetMatrix, option: str = OPTION) -> Drafter:
     """The drafter with the target's head as its own: the same function.
 
     Raises UsageError where it has one, RefusedError where the shapes do not match.
     """
     dims = drafter.dims
     if NAME in drafter.tensors:
-        raise UsageError(
-            "--materialize-lm-head: this drafter has an lm_head of its own; leave the option out"
-        )
+        raise UsageError(f"{option}: this drafter has an lm_head of its own; leave the option out")
     if head.shape != (dims.draft_vocab, dims.hidden):
         raise RefusedError(
-            f"--materialize-lm-head: the target's {head.name} is {list(head.shape)}; this drafter needs"
+            f"{option}: the target's {head.name} is {list(head.shape)}; this drafter needs"
             f" [{dims.draft_vocab}, {dims.hidden}]"
         )
-    own = Tensor(
-        NAME, head.dtype, head.shape, Computed(f"the target's {head.name}", (), head.read, by_rows=True)
-    )
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
-    return replace(drafter, tensors={**drafter.tensors, NAME: own}, notes=notes)
+    return replace(drafter, tensors={**drafter.tensors, NAME: own_tensor(NAME, head)}, notes=notes)
+
+
+def own_tensor(name: str, source: TargetMatrix, how: str = "the target's {name}") -> Tensor:
+    """A target's matrix as the drafter's own tensor."""
+    made = Computed(how.format(name=source.name), (), source.read, by_rows=True)
+    return Tensor(name, source.dtype, source.shape, made)

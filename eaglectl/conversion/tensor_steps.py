@@ -11,6 +11,8 @@ from eaglectl.conversion.plan import DtypeCast, GeneratedBytes, Step, StepOrigin
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.drafter.vocabulary import (
+    BOTH_WHOLE,
+    FROM_T2D,
     DraftVocabulary,
     Ids,
     from_tokens,
@@ -19,8 +21,9 @@ from eaglectl.drafter.vocabulary import (
     read_vocabulary,
     repeated_offsets,
     row_copies,
+    table_repairs,
 )
-from eaglectl.errors import RefusedError
+from eaglectl.errors import EaglectlError, OpenFactError, RefusedError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Layout
 from eaglectl.formats.writer import written_name
@@ -33,9 +36,13 @@ SAMPLED_ROWS = 64
 def draft_vocabulary(
     checkpoint: Checkpoint, drafter: Drafter, answers: Answers, selected: Sequence[int] | None
 ) -> DraftVocabulary:
-    """The draft vocabulary; `selected` are the token ids of a trainer's side file, for files without d2t."""
+    """The draft vocabulary; `selected` are the token ids of a trainer's side file, for files without d2t.
+
+    Raises RefusedError for tables that are broken or contradict each other, OpenFactError where that is a
+    question: with the reading of --fix-reading that repairs them, if there is one.
+    """
     dims = drafter.dims
-    d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
+    d2t, t2d = _own_table(drafter, "d2t"), _own_table(drafter, "t2d")
     producer = by_name(drafter.producer)
     if d2t is None and selected is None and t2d is not None and producer.has_unordered_rows:
         raise RefusedError(
@@ -47,10 +54,58 @@ def draft_vocabulary(
             return identity(dims.vocab)
         if selected is not None:
             return from_tokens(selected, dims.draft_vocab, dims.vocab)
-    offsets, mask = _stored_numbers(checkpoint, d2t), _stored_numbers(checkpoint, t2d)
-    vocabulary = read_vocabulary(offsets, mask, dims.draft_vocab, dims.vocab, answers.semantics.get("d2t"))
+    try:
+        offsets, mask = _stored_numbers(checkpoint, d2t), _stored_numbers(checkpoint, t2d)
+        answer = answers.semantics.get("d2t")
+        vocabulary = read_vocabulary(offsets, mask, dims.draft_vocab, dims.vocab, answer)
+    except RefusedError as refusal:
+        raise _with_repairs(refusal, table_readings(checkpoint, drafter)) from None
     _refuse_copied_rows(checkpoint, drafter, vocabulary)
     return vocabulary
+
+
+def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
+    """The readings of --fix-reading that repair d2t or t2d; both where nothing shows which of them is right.
+
+    None that t2d gives where lm_head's rows are not in its order.
+    """
+    d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
+    if d2t is None or t2d is None or not drafter.has_reduced_vocabulary:
+        return ()
+    try:
+        mask = numbers("t2d", t2d.dtype, checkpoint.read(t2d.stored[0]))
+    except RefusedError:
+        return ()
+    try:
+        offsets = numbers("d2t", d2t.dtype, checkpoint.read(d2t.stored[0]))
+    except RefusedError:  # rounded
+        offsets = None
+    readings = table_repairs(offsets, mask, drafter.dims.draft_vocab, drafter.dims.vocab)
+    return () if FROM_T2D in readings and by_name(drafter.producer).has_unordered_rows else readings
+
+
+def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
+    """The tokens that t2d marks, where d2t is whole too and names others; else none."""
+    if len(table_readings(checkpoint, drafter)) < 2:
+        return ()
+    t2d = _stored_numbers(checkpoint, drafter.tensors["t2d"])
+    assert t2d is not None
+    return tuple(int(token) for token in t2d.nonzero()[0])
+
+
+def _with_repairs(refusal: RefusedError, readings: Sequence[str]) -> EaglectlError:
+    if len(readings) == 1:
+        words = f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole"
+        return RefusedError(words, refusal.topic, refusal.where)
+    if readings:
+        return OpenFactError(BOTH_WHOLE, refusal.topic, refusal.where)
+    return refusal
+
+
+def _own_table(drafter: Drafter, name: str) -> Tensor | None:
+    """d2t or t2d with numbers of its own; None where it is made of the other (--fix-reading)."""
+    tensor = drafter.tensors.get(name)
+    return tensor if tensor is not None and tensor.stored[0].endswith(name) else None
 
 
 def _stored_numbers(checkpoint: Checkpoint, tensor: Tensor | None) -> Ids | None:

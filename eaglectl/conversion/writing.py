@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,16 @@ REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progre
 
 
 class WriteOptions(Struct, frozen=True):
-    """Where and how a plan is written; `max_shard_size` is in bytes of tensor data."""
+    """Where and how a plan is written; `max_shard_size` is in bytes of tensor data.
+
+    `beside` makes another output from the folder as it is written, and publishes it with the folder.
+    """
 
     out: Path
     force: bool = False
     link: bool = False
     max_shard_size: int | None = None
+    beside: Callable[[Path], AbstractContextManager[None]] | None = None
 
 
 def write_plan(
@@ -76,7 +81,8 @@ def write_plan(
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
         original.check_unchanged()
-        folder.publish()
+        with options.beside(folder.work) if options.beside else nullcontext():
+            folder.publish()
     return options.out
 
 
@@ -203,6 +209,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
         },
         "previous": checkpoint.sidecars.get("eaglectl.json"),
         **plan.identity,
+        "written": {change.key: change.after for change in plan.changes if change.after is not None},
         "target": name if name and is_repo_name(name) else None,  # a path serves nobody else
         "tensors": [_step_record(step) for step in plan.steps if step.action != "kept"],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],

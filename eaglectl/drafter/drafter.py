@@ -1,6 +1,6 @@
 """The canonical drafter: what a checkpoint is, independent of who wrote it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, isfinite, log
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError
 
 Level = Literal["note", "warning", "question", "problem"]
+SettledBy = Literal["given", "measured", "known", "assumed"]
 
 
 class Feature(StrEnum):
@@ -49,13 +50,36 @@ def bias_feature(name: str) -> Feature | None:
     return Feature.OUTPUT_BIAS if "o_proj" in name else Feature.ATTENTION_BIAS
 
 
+class Choice(Struct, frozen=True, omit_defaults=True):
+    """One answer to a question: the option and the value that give it, and what they mean.
+
+    `is_usual`: it is what the producer does where nothing else is set, which --assume-defaults writes.
+    `is_free`: only the user can complete it; `value` has a placeholder or is empty.
+    """
+
+    option: str
+    value: str = ""
+    meaning: str = ""
+    is_usual: bool = False
+    is_free: bool = False
+
+    @property
+    def key(self) -> str:
+        """What is answered: the key of --source-semantics, or the option itself."""
+        return self.value.partition("=")[0] if self.option == "--source-semantics" else self.option
+
+    def __str__(self) -> str:
+        """The option as it is typed."""
+        return f"{self.option} {self.value}".strip()
+
+
 class Note(Struct, frozen=True):
     """Something a reader of the checkpoint should know.
 
     A question needs an answer that only the user has before a conversion; a problem forbids one. `topic`
     names the rule of `eaglectl validate` that it is a case of; a note needs none. `producer`: whose files
     have this doubt, which stays with the drafter through conversions. `is_open`: no engine is known to
-    serve the drafter as trained while it stands.
+    serve the drafter as trained while it stands. `choices` are the answers to a question (see `question`).
     """
 
     level: Level
@@ -64,6 +88,22 @@ class Note(Struct, frozen=True):
     topic: str = ""
     producer: str = ""
     is_open: bool = False
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """The text of a question without the options that answer it."""
+        return self.text.partition("; pass --")[0]
+
+    @property
+    def usual(self) -> Choice | None:
+        """The answer that is the producer's usual one; None where there is none."""
+        return next((choice for choice in self.choices if choice.is_usual), None)
+
+    @property
+    def whole_choices(self) -> list[Choice]:
+        """The choices that need nothing of the user, the usual one first."""
+        return sorted((choice for choice in self.choices if not choice.is_free), key=lambda c: not c.is_usual)
 
     def completed(self, complete: Callable[[str], str]) -> "Note":
         """The note with whole commands in its text (formats/commands.py)."""
@@ -71,8 +111,40 @@ class Note(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The text without the command that settles it, for a verdict beside which the note stands."""
-        return self.text.partition(". `eaglectl ")[0]
+        """The text without what settles it, for a verdict beside which the note stands."""
+        return self.text.partition(". `eaglectl ")[0].partition("; settle it by ")[0]
+
+
+def question(about: str, why: str, topic: str, choices: Sequence[Choice]) -> Note:
+    """The note that asks for what the file leaves open: why, and every option that answers it."""
+    return Note("question", about, f"{why}; pass {options(choices)}", topic, choices=tuple(choices))
+
+
+def options(choices: Sequence[Choice]) -> str:
+    """The choices as a sentence lists them, an option's name once: --x a (meaning) or b, or --y c."""
+    texts: dict[str, list[str]] = {}
+    for choice in choices:
+        meaning = f" {choice.meaning}" if choice.is_free else f" ({choice.meaning})"
+        text = f"{choice.value}{meaning if choice.meaning else ''}".strip()
+        texts.setdefault(choice.option, []).append(text)
+    return ", or ".join(f"{option} {' or '.join(values)}".strip() for option, values in texts.items())
+
+
+class Settlement(Struct, frozen=True, omit_defaults=True):
+    """How a fact that the file leaves open was settled: the answer, who gave it, and what speaks for it.
+
+    `about`, `topic` and `question` are those of the question. `choices`: what settles an assumption.
+    `fact`: what the drafter was written with.
+    """
+
+    answer: Choice
+    by: SettledBy
+    evidence: str = ""
+    about: str = ""
+    topic: str = ""
+    question: str = ""
+    choices: tuple[Choice, ...] = ()
+    fact: Any = None
 
 
 class Norms(Struct, frozen=True):
@@ -152,8 +224,11 @@ def _mscale(factor: float, share: float) -> float:
 class Target(Struct, frozen=True):
     """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
 
+    `model_type` is the language model's, `outer_type` that of a multimodal config around it; `architectures`
+    are the classes that its config names.
+
     `rope` is its own rotary embedding, where a drafter could have that. `origin` states how it was found,
-    where it was not given.
+    where it was not given; `changes` what was done to it after a drafter could be trained on it.
     """
 
     name: str | None = None
@@ -164,10 +239,22 @@ class Target(Struct, frozen=True):
     repo: str | None = None
     origin: str = ""
     rope: Rope | None = None
+    architectures: tuple[str, ...] = ()
+    outer_type: str | None = None
+    changes: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All that engines may know its kind by: model types and classes."""
+        return tuple(filter(None, (self.model_type, self.outer_type, *self.architectures)))
 
 
 class Drafter(Struct, frozen=True):
-    """One drafter. `settings` are values that every layout states, `carried` all other config keys."""
+    """One drafter. `settings` are values that every layout states, `carried` all other config keys.
+
+    `settled`: how the facts were settled that the file leaves open. `rotation` is what eaglectl.json states
+    of fc's rotation for a target with a rotated residual stream.
+    """
 
     producer: str
     evidence: str
@@ -185,6 +272,8 @@ class Drafter(Struct, frozen=True):
     quantisation: Mapping[str, Any] | None
     notes: tuple[Note, ...]
     dtypes: tuple[str, ...]
+    settled: tuple[Settlement, ...] = ()
+    rotation: Mapping[str, Any] | None = None
 
     @property
     def version(self) -> str:

@@ -1,12 +1,15 @@
 """The two matrices of a target that a drafter may share, by the names that models give them."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
+from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
 HEADS = ("lm_head.weight", "output.weight")
 PLAIN = ("F64", "F32", "F16", "BF16")
+SAMPLED_ROWS = 64
 
 
 def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str | None:
@@ -17,3 +20,19 @@ def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str |
             if tensors[name].dtype in PLAIN and len(tensors[name].shape) == 2:
                 return name
     return None
+
+
+def spread_over(count: int) -> list[int]:
+    """Up to SAMPLED_ROWS row numbers, evenly from the first to the last."""
+    most = min(count, SAMPLED_ROWS)
+    return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
+
+
+def embedding_digest(target: Checkpoint) -> str | None:
+    """SHA-256 of sampled rows of a target's embedding; None where it has none of plain numbers."""
+    if (name := matrix(target.tensors, EMBEDDINGS)) is None:
+        return None
+    size, digest = target.tensors[name].row_bytes, hashlib.sha256()
+    for row in spread_over(target.tensors[name].shape[0]):
+        digest.update(target.read(name, row * size, (row + 1) * size))
+    return digest.hexdigest()

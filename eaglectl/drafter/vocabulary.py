@@ -11,11 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import OpenFactError, RefusedError
 
 Ids = npt.NDArray[np.int64]
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "U8": "u1", "I8": "i1", "BOOL": "?"}
 _OTHERS = {"U64": "<u8", "U32": "<u4", "U16": "<u2", "F64": "<f8", "F32": "<f4", "F16": "<f2"}
+# readings that make one table of the other (--fix-reading)
+FROM_T2D, FROM_D2T = "d2t=from-t2d", "t2d=from-d2t"
+BOTH_WHOLE = (
+    "d2t and t2d are both whole and name other tokens, and lm_head was trained with one of them; pass"
+    f" --fix-reading {FROM_T2D} or --fix-reading {FROM_D2T}; diagnose measures which of them"
+)
 BOTH_FIT = (
     "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset"
     " or d2t=absolute"
@@ -109,7 +115,7 @@ def read_vocabulary(
 ) -> DraftVocabulary:
     """The draft vocabulary from whichever of d2t [draft_vocab] and t2d [vocab] is there.
 
-    Raises RefusedError where they are out of range, repeat a token or contradict each other; UsageError
+    Raises RefusedError where they are out of range, repeat a token or contradict each other; OpenFactError
     where d2t may be offsets or absolute ids and `answer` ("offset", "absolute") does not say.
     """
     used = None if t2d is None else np.flatnonzero(t2d)
@@ -140,7 +146,7 @@ def read_vocabulary(
             "tensor:d2t",
         )
     if len(fits) > 1 and not np.array_equal(offset_targets(d2t), d2t):
-        raise UsageError(BOTH_FIT)
+        raise OpenFactError(BOTH_FIT)
     kind, targets = next(iter(fits.items()))
     words = {"offset": "offsets", "absolute": "absolute ids"}
     return DraftVocabulary(
@@ -183,6 +189,23 @@ def _faults_of_d2t(d2t: Ids, used: Ids | None, draft_vocab: int, vocab: int) -> 
         Fault(fault.topic, f"d2t, read as offsets, {fault.text}; it does not fit as token ids either")
         for fault in _misfits(targets, used, vocab)
     ]
+
+
+def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tuple[str, ...]:
+    """The readings that repair tables which do not fit each other: what is whole gives the other.
+
+    Both readings where both tables are whole, so that nothing in the file shows which is right. `d2t` is None
+    where its numbers are lost.
+    """
+    used = np.flatnonzero(t2d)
+    is_marked = len(t2d) == vocab and len(used) == draft_vocab
+    if d2t is None or len(d2t) != draft_vocab:
+        return (FROM_T2D,) if is_marked else ()
+    if is_marked and _readings(d2t, used, vocab):
+        return ()
+    # zeros are no map of a reduced vocabulary unless t2d marks the first tokens
+    is_mapped = bool(d2t.any()) and _is_valid(offset_targets(d2t), vocab)
+    return ((FROM_T2D,) if is_marked else ()) + ((FROM_D2T,) if is_mapped else ())
 
 
 def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:

@@ -105,19 +105,24 @@ def check_layers(names: Names) -> None:
         )
 
 
-def check_shapes(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
-    """Raise RefusedError where a tensor is not the product of dimensions that it should be."""
+def check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
+    """Raise RefusedError where a tensor is not the product of dimensions that it should be.
+
+    A d2t beside t2d is a problem that is noted.
+    """
     for name, tensor in tensors.items():
         shape = expected_shape(name, dims)
         is_packed = is_quantised and tensor.dtype in ("U8", "I8", "I32", "F4") and name.endswith(".weight")
         if shape is None or shape == tensor.shape or is_packed:
             continue
-        raise RefusedError(
+        text = (
             f"{tensor.stored[0]} is {list(tensor.shape)}; this drafter's other shapes and config.json need"
-            f" {list(shape)}; one of them is wrong",
-            "tensor-shape",
-            f"tensor:{tensor.stored[0]}",
+            f" {list(shape)}; one of them is wrong"
         )
+        if name == "d2t" and "t2d" in tensors:  # which may give it
+            keys.add_note("problem", "d2t", f"{text}; or pass --fix-reading d2t=from-t2d", "tensor-shape")
+            continue
+        raise RefusedError(text, "tensor-shape", f"tensor:{tensor.stored[0]}")
 
 
 def complete_head(

@@ -1,6 +1,7 @@
 """Layer ids as boundaries: by the user's answer, the numbers themselves or the producer; else a question."""
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import get_args
 
 from msgspec.structs import replace
@@ -13,17 +14,22 @@ from eaglectl.drafter.boundaries import (
     to_boundaries,
 )
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
-from eaglectl.drafter.drafter import Target
+from eaglectl.drafter.drafter import Choice, Target
 from eaglectl.errors import UsageError
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Answers, Format
-from eaglectl.formats.unread import ask_about_ids, unread_ids
+from eaglectl.formats.unread import LAYERS, ask_about_ids, unread_ids
 from eaglectl.text import listed
 
 Ids = tuple[int, ...]
 # an ids list, its convention (None: it must be asked), and in words why it is read so
 Reading = tuple[Ids, Convention | None, str]
 
+CONVENTIONS = (
+    Choice("--aux-convention", "boundary", "the states that enter those layers"),
+    Choice("--aux-convention", "output", "the states that leave them"),
+)
+TARGET = Choice("--target", is_free=True)
 LARGE_DEPTH = 64  # any depth at which a default is ascending
 VLLM_IDS = "eagle_config.layer_ids"
 # places that many files have, the most trusted first, and how messages name them
@@ -137,22 +143,51 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
 def _read(keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target, answers: Answers) -> Reading:
     """The list that is believed, its convention, and why."""
     key, ids = next(iter(stated.items()))
-    if key in COMMON_PLACES:
-        if reading := _two_lists(keys, format, stated, answers):
-            return reading
-    elif others := [other for other in stated.values() if other not in (ids, *_neighbours(ids))]:
-        keys.add_note(
-            "question",
-            "aux layers",
-            f"config gives ids {list(ids)} in {key} and {list(others[0])} elsewhere, which agree in no"
-            " convention; pass --aux-layers",
-            "aux-lists",
+    pairs = combinations(stated, 2)
+    if pair := next((pair for pair in pairs if not _agree(keys, format, stated, pair)), None):
+        first, second = pair
+        text = (
+            f"config gives ids {list(stated[first])} in {first} and {list(stated[second])} in {second}, which"
+            " agree in no convention"
         )
-        return ids, None, "two lists that disagree"
+        if format.is_layout or not _is_certain(keys, format, key):
+            choices = dict.fromkeys(_meanings(format, stated, place) for place in stated)
+            keys.ask("aux layers", text, "aux-lists", *choices, LAYERS)
+            return ids, None, "lists that disagree"
+        keys.add_note("warning", "aux layers", f"{text}; {format.title}'s trainer reads {key}", "aux-lists")
+    elif key in COMMON_PLACES and (reading := _two_lists(format, stated, answers)):
+        return reading
     return _convention(keys, format, key, ids, target, answers)
 
 
-def _two_lists(keys: Keys, format: Format, stated: Mapping[str, Ids], answers: Answers) -> Reading | None:
+def _agree(keys: Keys, format: Format, stated: Mapping[str, Ids], pair: tuple[str, str]) -> bool:
+    """Whether two lists name the same layers in the same order, in conventions that their places allow."""
+    first, second = (
+        {
+            tuple(sorted(boundaries)) if format.orders_ids else boundaries
+            for convention in _conventions(keys, format, place)
+            for boundaries in [to_boundaries(stated[place], convention)]
+        }
+        for place in pair
+    )
+    return bool(first & second)
+
+
+def _conventions(keys: Keys, format: Format, place: str) -> tuple[Convention, ...]:
+    """The conventions that ids at a place may be in."""
+    if place == VLLM_IDS:
+        return ("boundary",)
+    declared = _declared(format, place)
+    return (declared,) if declared and _is_certain(keys, format, place) else ("boundary", "output")
+
+
+def _meanings(format: Format, stated: Mapping[str, Ids], place: str) -> Choice:
+    """The layers of one list, in the convention that is usual at its place."""
+    ids = to_boundaries(stated[place], _declared(format, place) or "boundary")
+    return Choice("--aux-layers", ",".join(map(str, ids)), place)
+
+
+def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> Reading | None:
     """What lists at the top and in eagle_config mean together; None where one alone decides."""
     top, nested = stated.get(TOP_IDS), stated.get(NESTED_IDS)
     if not top or not nested:
@@ -163,16 +198,6 @@ def _two_lists(keys: Keys, format: Format, stated: Mapping[str, Ids], answers: A
         return (top, "boundary", how) if is_boundary else None
     if nested == tuple(j - 1 for j in top):
         return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-    text = (
-        f"config gives ids {list(top)} at the top and {list(nested)} in eagle_config, which agree in no"
-        " convention"
-    )
-    place = format.ids_at(TOP_IDS)
-    if place is None or place.convention != "boundary":
-        keys.add_note("question", "aux layers", f"{text}; pass --aux-layers", "aux-lists")
-        return top, None, "two lists that disagree"
-    if sorted(nested) not in ([j - 1 for j in sorted(top)], sorted(top)):
-        keys.add_note("warning", "aux layers", f"{text}; those at the top are believed", "aux-lists")
     return None
 
 
@@ -184,8 +209,8 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     declared = _declared(format, key)
     is_certain = _is_certain(keys, format, key)
     if not is_certain and _is_copy(key, ids, declared, target):
-        _warn_of_copy(keys, ids)
-        return ids, "output", f"{where}, copied from where trainers count outputs of layers"
+        _ask_of_copy(keys, ids)
+        return ids, None, f"{where}, in an unknown convention"
     if reading := _by_numbers(key, ids, declared, target):
         return reading
     if key == VLLM_IDS:
@@ -196,7 +221,7 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     )
     if declared and (is_plausible or is_certain):
         return ids, declared, f"{where}; {format.title} writes {_words(declared)}"
-    _ask_convention(keys, where, ids, target)
+    _ask_convention(keys, where, ids, target, declared)
     return ids, None, f"{where}, in an unknown convention"
 
 
@@ -235,14 +260,14 @@ def _is_certain(keys: Keys, format: Format, key: str) -> bool:
     return place is not None and (place.is_certain or first in place.certain_in)
 
 
-def _warn_of_copy(keys: Keys, ids: Ids) -> None:
-    keys.add_note(
-        "warning",
+def _ask_of_copy(keys: Keys, ids: Ids) -> None:
+    keys.ask(
         "aux layers",
         f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of layers"
-        f" (boundaries {[j + 1 for j in ids]}), and vLLM reads boundaries {list(ids)} there: a copied list."
-        " It is read as outputs; pass --aux-convention boundary if it was trained on what vLLM reads",
+        f" (boundaries {[j + 1 for j in ids]}), and vLLM reads boundaries {list(ids)} there: a copied list",
         "aux-copied",
+        Choice("--aux-convention", "output", "as trainers count them", is_usual=True),
+        Choice("--aux-convention", "boundary", "as vLLM reads them"),
     )
 
 
@@ -251,55 +276,57 @@ def _is_copied(ids: Ids, declared: Convention | None) -> bool:
     return declared == "boundary" and ids[0] == 1 and len(ids) == 3
 
 
-def _ask_convention(keys: Keys, where: str, ids: Ids, target: Target) -> None:
+def _ask_convention(keys: Keys, where: str, ids: Ids, target: Target, declared: Convention | None) -> None:
     raised = [j + 1 for j in ids]
-    why, option = f"{list(ids)} may be boundaries or outputs of layers (boundaries {raised})", ""
+    why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
+    choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
     if not target.depth:
         why += ", and the target's depth, which may settle it, is not known"
-        option = ", or --target"
-    text = f"{where} {why}; pass --aux-convention boundary or output{option}"
-    keys.add_note("question", "aux layers", text, "aux-convention")
+        choices.append(TARGET)
+    keys.ask("aux layers", why, "aux-convention", *choices)
 
 
 def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
     """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
     default = format.training_default
     if default is None:
-        keys.add_note(
-            "question",
+        keys.ask(
             "aux layers",
-            f"config names no layers, and which ones {format.title} trained on without saying so is not"
-            f" known; pass --aux-layers with the {count} boundaries that were trained on",
+            f"config names no layers, and which {count} {format.title} trained on without saying so is not"
+            " known",
             "aux-ids-doubted",
+            LAYERS,
         )
         return AuxLayers(count, None, False, "not stated")
     boundaries = default.at(target.depth) if target.depth else None
-    if question := _unsettled(default, boundaries, count, target):
-        keys.add_note("question", "aux layers", f"config names no layers, and {question[0]}", question[1])
+    if unsettled := _unsettled(default, boundaries, count, target):
+        why, topic, choices = unsettled
+        keys.ask("aux layers", f"config names no layers, and {why}", topic, *choices)
         return AuxLayers(count, None, False, "not stated")
     if not format.states_layers:
-        keys.add_note(
-            "warning",
+        usual = ",".join(map(str, boundaries or ()))
+        keys.ask(
             "aux layers",
-            f"{format.title} may train on other layers than the default and this config names none; if the"
-            " recipe set them, pass --aux-layers",
+            f"{format.title} may train on other layers than the default and this config names none",
             "aux-ids-doubted",
+            *([Choice("--aux-layers", usual, default.words, is_usual=True)] if usual else [TARGET]),
+            LAYERS,
         )
+        return AuxLayers(count, None, False, "not stated")
     is_default = default == TRAINING_DEFAULT or (boundaries is not None and _is_default(boundaries, target))
     return AuxLayers(count, boundaries, is_default, f"no ids: {default.words}")
 
 
 def _unsettled(
     default: DefaultLayers, boundaries: Ids | None, count: int, target: Target
-) -> tuple[str, str] | None:
-    """Why the default is not what was trained on, with the option that answers it, and the topic."""
+) -> tuple[str, str, tuple[Choice, ...]] | None:
+    """Why the default is not what was trained on, the topic, and the options that answer it."""
     if count != len(default.at(LARGE_DEPTH)):
-        return f"fc takes {count} aux states; pass --aux-layers with {count} boundaries", "aux-count"
+        return f"fc takes {count} aux states", "aux-count", (LAYERS,)
     if boundaries is None and default != TRAINING_DEFAULT:
-        return f"{default.words} depends on the target's depth; pass --target or --aux-layers", "aux-count"
+        return f"{default.words} depends on the target's depth", "aux-count", (TARGET, LAYERS)
     if boundaries is not None and list(boundaries) != sorted(set(boundaries)):
-        text = f"the default of a target of {target.depth} layers is no {count}; pass --aux-layers"
-        return text, "aux-range"
+        return f"the default of a target of {target.depth} layers is no {count}", "aux-range", (LAYERS,)
     return None
 
 

@@ -94,3 +94,5 @@ def _answer_options(answers: Answers) -> Iterator[str]:
         yield from ("--aux-convention", answers.aux_convention)
     for key, value in answers.semantics.items():
         yield from ("--source-semantics", f"{key}={value}")
+    if answers.assume:
+        yield "--assume-defaults"

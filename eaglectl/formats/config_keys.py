@@ -5,10 +5,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from eaglectl.drafter.drafter import Note
+from eaglectl.drafter.drafter import Choice, Note, question
 from eaglectl.errors import RefusedError
 
 MISSING = object()
+AGREE = "; make them agree"
+# the objects in which trainers and engines repeat keys of the top level
+OBJECTS = ("eagle_config", "eagle_architecture_config", "transformer_layer_config", "speculators_config")
 
 # canonical key <- the places where trainers and engines state it, the first wins; "a.b" is b inside the
 # object a
@@ -59,6 +62,10 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
+
+
 class Keys(Struct):
     """A config being read; `take` records what was read so that the rest can be carried over.
 
@@ -95,16 +102,39 @@ class Keys(Struct):
         for place, value in values.items():
             if value != values[first]:
                 raise RefusedError(
-                    f"config.json says {first}: {values[first]!r} and {place}: {value!r}; make them agree",
+                    f"config.json says {first}: {values[first]!r} and {place}: {value!r}{AGREE}",
                     "spellings-agree",
                     f"config.json:{place}",
                 )
         return values.get(first, MISSING)
 
+    @staticmethod
+    def check_repeated(stored: Mapping[str, Any]) -> None:
+        """Refuse another value of a key of the top level in an object where nothing reads it.
+
+        `stored` is the config as stored, before its producer's nesting was undone. Raises RefusedError.
+        """
+        top = Keys(stored)
+        for key in SPELLINGS:
+            value = top.at(key)
+            for name in OBJECTS:
+                place = f"{name}.{key}"
+                other = top.at(place)
+                if MISSING not in (value, other) and value != other and place not in SPELLINGS[key]:
+                    raise RefusedError(
+                        f"config.json says {key}: {value!r} and {place}: {other!r}{AGREE}",
+                        "spellings-agree",
+                        f"config.json:{place}",
+                    )
+
     def places(self, key: str) -> tuple[str, ...]:
         """The places of a canonical key, the producer's own first."""
         own = self.own.get(key)
         return (*((own,) if own else ()), *SPELLINGS.get(key, (key,)))
+
+    def is_stated(self, key: str) -> bool:
+        """Whether any spelling of a canonical key has a value."""
+        return any(self.at(place) is not MISSING for place in self.places(key))
 
     def take_bool(self, key: str) -> bool | None:
         """A boolean, None when absent; anything else is refused."""
@@ -128,7 +158,7 @@ class Keys(Struct):
         value = self.take(key)
         if value is MISSING or value == []:
             return None
-        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+        if not isinstance(value, list) or not all(map(_is_id, value)):
             raise RefusedError(
                 f"config.json: {key} is {value!r}; a list of layer numbers from 0 was expected",
                 "value-types",
@@ -165,6 +195,10 @@ class Keys(Struct):
                     continue
             left[key] = value
         return left
+
+    def ask(self, about: str, why: str, topic: str, *choices: Choice) -> None:
+        """Add a question with the options that answer it."""
+        self.notes.append(question(about, why, topic, choices))
 
     def add_note(self, level: str, about: str, text: str, topic: str = "") -> None:
         """Add a note."""

@@ -11,9 +11,12 @@ from eaglectl.formats.format import Format, IdMeaning
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-SIZE = {"type": "integer", "minimum": 1}
-COUNT = {"type": "integer", "minimum": 0}
-POSITIVE = {"type": "number", "exclusiveMinimum": 0}
+# engines count in 32 bits and compute in float32
+MAX_COUNT, MAX_NUMBER = (1 << 31) - 1, 3.4028234663852886e38
+SIZE = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
+COUNT = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
+POSITIVE = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_NUMBER}
+NATURAL = {"type": "number", "minimum": 0, "maximum": MAX_NUMBER}
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 FLAG = {"type": "boolean"}
 TEXT = {"type": "string"}
@@ -21,6 +24,24 @@ TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
 IDS = {"type": "array", "items": COUNT}
 TOKENS = {"type": ["integer", "array"], "minimum": 0, "items": COUNT}
 OBJECT = {"type": "object"}
+
+
+# numbers of a rope's scaling, whatever its rope_type
+ROPE: dict[str, dict[str, Any]] = {
+    "rope_theta": POSITIVE,
+    "factor": POSITIVE,
+    "original_max_position_embeddings": {**POSITIVE, "maximum": MAX_COUNT},
+    "low_freq_factor": POSITIVE,
+    "high_freq_factor": POSITIVE,
+    "beta_fast": POSITIVE,
+    "beta_slow": POSITIVE,
+    "attention_factor": POSITIVE,
+    "alpha": POSITIVE,
+    "mscale": NATURAL,
+    "mscale_all_dim": NATURAL,
+    "short_factor": {"type": "array", "items": POSITIVE},
+    "long_factor": {"type": "array", "items": POSITIVE},
+}
 
 
 def maybe(kind: dict[str, Any]) -> dict[str, Any]:

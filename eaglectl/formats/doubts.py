@@ -51,4 +51,4 @@ def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[di
 def _shown(name: str, topic: str, summary: CheckpointSummary, answers: Answers) -> list[Note]:
     """The doubts of a producer on a topic that these files show."""
     notes = producer_doubts(by_name(name), summary, answers)
-    return [note for note in notes if note.topic == topic and note.level == "warning"]
+    return [note for note in notes if note.topic == topic and note.level in ("warning", "question")]

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
-from eaglectl.drafter.drafter import Drafter, Feature, Note
+from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, SettledBy, question
 
 ModelClass = Literal["llama", "qwen3", "mla"]
 IdMeaning = Literal["boundary", "output", "sglang"]
@@ -17,12 +18,59 @@ TOP_IDS = "eagle_aux_hidden_state_layer_ids"
 NESTED_IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
 
+class Origin(Struct, frozen=True):
+    """Who gave an answer, and what speaks for it: a measurement's figures, or the source of what is known."""
+
+    by: SettledBy = "given"
+    evidence: str = ""
+
+
 class Answers(Struct, frozen=True):
-    """The user's answers to what a file leaves open: aux layers, convention, facts about the trainer."""
+    """Answers to what a file leaves open: aux layers, convention, facts about the trainer.
+
+    `origins`: by the key of a choice, who gave the answer, where it was not the user. `assume`: questions
+    that nothing answers get the producer's usual value (--assume-defaults).
+    """
 
     aux_layers: tuple[int, ...] | None = None
     aux_convention: Convention | None = None
     semantics: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    assume: bool = False
+
+    def choosing(self, choice: Choice, origin: Origin | None = None) -> "Answers":
+        """These answers and `choice`, whose layers are boundaries; `origin` where it was not the user's.
+
+        Raises ValueError for a free choice.
+        """
+        origins = {key: value for key, value in self.origins.items() if key != choice.key}
+        if origin is not None:
+            origins[choice.key] = origin
+        if choice.is_free:
+            raise ValueError(f"{choice}: only the user can complete it")
+        match choice.option:
+            case "--aux-layers":
+                layers = tuple(map(int, choice.value.split(",")))
+                return replace(self, aux_layers=layers, aux_convention=None, origins=origins)
+            case "--aux-convention":
+                convention: Convention = "boundary" if choice.value == "boundary" else "output"
+                return replace(self, aux_convention=convention, origins=origins)
+            case "--source-semantics":
+                key, _, value = choice.value.partition("=")
+                if key == "harmless" and key in self.semantics:
+                    value = f"{self.semantics[key]},{value}"
+                return replace(self, semantics={**self.semantics, key: value}, origins=origins)
+        raise ValueError(f"{choice}: no answer")
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The answers as choices: what `choosing` made, and what the options of the command line say."""
+        made = [Choice("--source-semantics", f"{key}={value}") for key, value in self.semantics.items()]
+        if self.aux_convention is not None:
+            made.insert(0, Choice("--aux-convention", self.aux_convention))
+        if self.aux_layers is not None:
+            made.insert(0, Choice("--aux-layers", ",".join(map(str, self.aux_layers))))
+        return tuple(made)
 
 
 class CheckpointSummary(Struct, frozen=True):
@@ -213,45 +261,81 @@ class Format(Struct, frozen=True):
         return self.schema.name or self.name
 
 
-def rope_doubt(
-    summary: CheckpointSummary, answers: Answers, who: str, *, is_sure: bool, is_exempt: bool = False
-) -> Iterable[Note]:
-    """The doubt about a trainer that rotates with base 10000 whatever its config states.
+class RopeAnswer(Struct, frozen=True):
+    """What --source-semantics rope= says of the base and of the scaling; None where it says nothing.
 
-    A question, or a warning where the file may have been trained otherwise (not `is_sure`); nothing where
-    `is_exempt`.
+    "stored" and "target" are of both; a number is a base and "plain" no scaling, and "10000,plain" both.
+    """
+
+    base: str | None = None
+    scaling: str | None = None
+
+    @staticmethod
+    def of(answers: Answers) -> "RopeAnswer":
+        """The answer in these answers. Raises ValueError where it has none of these forms."""
+        parts = answers.semantics.get("rope", "").split(",")
+        match [(part, _is_base(part)) for part in parts]:
+            case [("", _)]:
+                return RopeAnswer()
+            case [("stored" | "target" as both, _)]:
+                return RopeAnswer(both, both)
+            case [("plain", _)]:
+                return RopeAnswer(None, "plain")
+            case [(base, True)]:
+                return RopeAnswer(base)
+            case [(base, is_base), ("plain" | "stored" as scaling, _)] if is_base or base == "stored":
+                return RopeAnswer(base, scaling)
+        raise ValueError
+
+
+def _is_base(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) > 0
+
+
+def _rope_question(
+    answers: Answers, about: str, topic: str, usual: str, given: str | None, form: str
+) -> Note:
+    """A question on one half of the rope; `given` answers the other half, and `form` joins both."""
+    key = "rope_theta" if topic == "rope-base-doubt" else "rope_scaling"
+    if given is not None:
+        about += f", which rope={answers.semantics['rope']} does not answer"
+    choices = [
+        Choice("--source-semantics", f"rope={form.format(value)}", meaning, is_usual=value == usual)
+        for value, meaning in ((usual, "what its code trains"), ("stored", "what the file says"))
+    ]
+    return question(key, about, topic, choices)
+
+
+def rope_doubt(
+    summary: CheckpointSummary, answers: Answers, who: str, *, is_exempt: bool = False
+) -> Iterable[Note]:
+    """The question about a trainer that rotates with base 10000 whatever its config states.
+
+    Nothing where `is_exempt`, and a note where it is answered.
     """
     theta = summary.config.get("rope_theta", summary.nested("rope_parameters").get("rope_theta"))
     if is_exempt or theta in (None, 10000):
         return
     about = f"{who} trains with rope base 10000 whatever the config says, and this file says {theta:g}"
-    answer = answers.semantics.get("rope")
-    outcome = {"stored": "the stored base is kept, as asked", "10000": "10000 is written, as asked"}
-    level: Literal["warning", "question"] = "warning"
-    if answer in outcome:
-        text = f"{about}; {outcome[answer]}"
-    elif is_sure:
-        level = "question"
-        text = f"{about}; pass --source-semantics rope=10000 (what it trained) or rope=stored"
+    answer = RopeAnswer.of(answers)
+    if answer.base is None:
+        form = "{},plain" if answer.scaling == "plain" else "{}"
+        yield _rope_question(answers, about, "rope-base-doubt", "10000", answer.scaling, form)
     else:
-        text = (
-            f"{about}; with the wrong base every position after the first few is encoded differently."
-            " `eaglectl smoke SOURCE --probe sensitivity --target TARGET` tries both; --source-semantics"
-            " rope=10000 or rope=stored then settles it"
-        )
-    yield Note(level, "rope_theta", text, "rope-base-doubt")
+        outcome = {"stored": "the stored base is kept", "target": "the target's is written"}
+        text = outcome.get(answer.base, f"{answer.base} is written")
+        yield Note("note", "rope_theta", f"{about}; {text}", "rope-base-doubt")
 
 
 def untrained_scaling(answers: Answers, about: str) -> Note:
-    """The doubt about a rope scaling that a trainer writes and does not use; open until it is answered."""
-    outcome = {"stored": "the scaling is kept, as asked", "plain": "no scaling is written, as asked"}
-    answer = outcome.get(answers.semantics.get("rope", ""))
-    settle = (
-        "engines rotate by what is written. `eaglectl smoke SOURCE --probe sensitivity --target TARGET`"
-        " measures both; --source-semantics rope=plain or rope=stored then settles it"
-    )
-    text = f"{about}; {settle}" if answer is None else f"{about}; {answer}"
-    return Note("warning", "rope_scaling", text, "rope-untrained", is_open=answer is None)
+    """The question about a rope scaling that a trainer writes and does not use; a note if it is answered."""
+    answer = RopeAnswer.of(answers)
+    if answer.scaling is None:
+        form = "{}" if answer.base is None else f"{answer.base},{{}}"
+        return _rope_question(answers, about, "rope-untrained", "plain", answer.base, form)
+    outcome = {"stored": "the scaling is kept", "plain": "no scaling is written"}
+    text = outcome.get(answer.scaling, "the target's is written")
+    return Note("note", "rope_scaling", f"{about}; {text}", "rope-untrained")
 
 
 LLAMA: Mapping[ModelClass, str] = {"llama": "LlamaForCausalLMEagle3"}

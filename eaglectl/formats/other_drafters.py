@@ -1,8 +1,10 @@
 """Checkpoints that are not EAGLE-3 drafters: recognised by their tensors and keys, and refused by name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.tensors import LAYER
@@ -11,55 +13,247 @@ from eaglectl.formats.names import canonical_name
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-_GEMMA = (
-    "a Gemma-4 draft head (four norms in a layer, a scaled embedding, softcapped logits and layer_scalar),"
-    " which no engine has a class for"
+
+class Family(Struct, frozen=True):
+    """Checkpoints that are no EAGLE-3 drafter: what they are, what serves them, and their marks.
+
+    `architectures`, `keys` (of config.json) and `speculators` (speculators_model_type) are whole names;
+    `tensors` are patterns of whole tensor names. `source` is where the marks were read.
+    """
+
+    name: str
+    about: str
+    source: str
+    architectures: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    tensors: str = ""
+    speculators: str = ""
+
+
+# the multi-token-prediction layers of a target: vLLM's architecture, then SGLang's, by the target's name
+_MTP: Mapping[str, tuple[str, ...]] = {
+    "DeepSeek-V3": ("DeepSeekMTPModel", "DeepseekV3ForCausalLMNextN"),
+    "DeepSeek-V3.2": ("DeepseekV32MTPModel",),
+    "DeepSeek-V4": ("DeepSeekV4MTPModel", "DeepseekV4ForCausalLMNextN"),
+    "Qwen3-Next": ("Qwen3NextMTP", "Qwen3NextForCausalLMMTP"),
+    "Qwen3.5": ("Qwen3_5MTP", "Qwen3_5MoeMTP", "Qwen3_5ForCausalLMMTP"),
+    "Qwen3 MoE": ("Qwen3MoeForCausalLMMTP",),
+    "Qwen4": ("Qwen4ExpMTP", "Qwen4ExpForCausalLMMTP"),
+    "GLM-4.5": ("Glm4MoeMTPModel", "Glm4MoeForCausalLMNextN"),
+    "GLM-4.7 Flash": ("Glm4MoeLiteMTPModel", "Glm4MoeLiteForCausalLMNextN"),
+    "GLM-5": ("Glm5NextMTPModel", "GlmMoeDsaForCausalLMNextN", "Glm5NextForConditionalGenerationNextN"),
+    "GLM-OCR": ("GlmOcrMTPModel", "GlmOcrForConditionalGenerationNextN"),
+    "MiMo": ("MiMoMTPModel", "MiMoV2MTPModel", "MiMoV2OmniMTPModel", "MiMoMTP", "MiMoV2MTP"),
+    "Ernie 4.5": ("ErnieMTPModel", "Ernie4_5_MoeForCausalLMMTP"),
+    "LongCat-Flash": ("LongCatFlashMTPModel", "LongcatFlashForCausalLMNextN"),
+    "Kimi-K3": ("KimiK3MTPModel",),
+    "Step-3.5": ("Step3p5MTP",),
+    "Nemotron-H": ("NemotronHMTPModel", "NemotronHForCausalLMMTP"),
+    "MiniMax M3": ("MiniMaxM3MTP",),
+    "EXAONE": ("ExaoneMoeMTP", "Exaone4_5_MTP", "ExaoneMoEForCausalLMMTP"),
+    "Gemma 4": ("Gemma4MTPModel", "Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
+    "Ling (Bailing)": ("BailingMoeV3MTPModel", "BailingMoeV25MTPModel", "BailingMoeForCausalLMNextN"),
+    "Hunyuan": ("HYV3MTPModel", "HYV4MTPModel", "HYV3ForCausalLMNextN", "HYV4ForCausalLMNextN"),
+    "openPangu": ("OpenPanguMTPModel",),
+    "dots 3": ("Dots3NoteMTPModel", "Dots3NoteForCausalLMNextN"),
+    "Inkling": ("InklingMTPModel", "InklingForConditionalGenerationMTP"),
+    "GigaChat 3.5": ("GigaChat35ForCausalLMNextN",),
+    "IQuest": ("IQuestQ1MTP",),
+}
+_MTP_ABOUT = (
+    "which belongs to its target's own checkpoint; vLLM (method mtp) and SGLang (NEXTN) serve it from there"
 )
-_EXPERTS = "an EAGLE-3 variant whose MLP is a mixture of experts, which no engine has a class for"
-_BY_TENSOR: tuple[tuple[str, str], ...] = (
-    (r"(.*\.)?(enorm|hnorm|eh_proj|shared_head)\b.*", "a multi-token-prediction (MTP) head"),
-    (r"(.*\.)?medusa_head\..*|\d+\.\d+\.(linear|weight).*", "a Medusa head"),
-    (r"(.*\.)?(context_proj|mask_token)\b.*", "a DFlash drafter"),
-    (r".*\.lora_[AB]\..*", "a LoRA adapter, not a whole drafter; merge it into its drafter first"),
-    (
-        r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
-        "a Kimi-K3 draft head (NoPE MLA with a gate), which no EAGLE-3 class serves",
+_BLOCK = "which drafts a block of tokens at once from the target's states"
+_DFLASH_SERVED = "vLLM (method dflash) and SGLang (DFLASH) serve it as it is"
+_SOURCES = "vLLM 0.32.0 models/registry.py, SGLang 0.5.23 srt/models"
+_GEMMA = "a Gemma-4 draft head"
+_EXPERTS = "an EAGLE-3 variant whose MLP is a mixture of experts"
+_NO_CLASS = "which no engine has a class for"
+
+# those whose marks others share too come first
+FAMILIES: tuple[Family, ...] = (
+    *(
+        Family(f"a multi-token-prediction (MTP) head of {target}", _MTP_ABOUT, _SOURCES, names)
+        for target, names in _MTP.items()
     ),
-    (
-        r"(.*\.)?(layers\.\d+|midlayer)\.(layer_scalar|(pre|post)_feedforward_layernorm\.weight)",
+    Family(
+        "an EDSD drafter",
+        "whose one layer takes the state alone, as EDFuse has mixed the embedding into it before; only"
+        " SpecForge's pull request 696 runs it, no engine",
+        "SpecForge pull request 696, specforge/modeling/draft/edsd.py",
+        architectures=("EdsdDraftModel",),
+        tensors=r"(edfuse\.(gate|up|down)_proj|embnorm)\.weight",
+    ),
+    Family(
+        "a VWN drafter",
+        "an EAGLE-3 whose layer is widened by maps (virtual width network); vllm-ascend alone serves it, as"
+        " LlamaForCausalLMVwnEagle3",
+        "vllm-ascend 182b75e, vllm_ascend/models/llama_eagle3_vwn.py and models/__init__.py",
+        architectures=("LlamaForCausalLMVwnEagle3", "Eagle3VwnLlamaForCausalLM"),
+        keys=("vwn_m", "vwn_r"),
+        tensors=r"(.*\.)?(pre_vwn_layer\.upward|downward_and_forgot(_after_attn)?|upward_after_(attn|mlp))\.weight",
+    ),
+    Family(
+        "an EAGLE-1 drafter in Mistral's spelling",
+        "whose eagle_linear takes the embedding and the target's last state; vLLM and SGLang serve it",
+        "mistral_eagle.py and mistral_large_3_eagle.py of vLLM 0.32.0 and SGLang 0.5.23",
+        architectures=(
+            "EagleMistralForCausalLM",
+            "EagleMistralLarge3ForCausalLM",
+            "MistralForCausalLMEagle",
+            "MistralLarge3ForCausalLMEagle",
+        ),
+        tensors=r"eagle_linear\.(weight|qscale_act|qscale_weight)",
+    ),
+    Family(
+        "a Gumiho drafter",
+        "which drafts two tokens by an EAGLE layer and the others at once by MLPs; no release of an engine"
+        " serves it (vLLM pull request 43544 is open)",
+        "vLLM pull request 43544, models/gumiho.py",
+        architectures=("GumihoLlamaForCausalLM",),
+    ),
+    Family(
+        "a DSpine drafter",
+        f"{_BLOCK}, of which each position hears the one before; no release of an engine serves it",
+        "SpecForge specforge/modeling/draft/dspine.py at 9aafadfc",
+        architectures=("DSpineDraftModel",),
+        keys=("dspine_config",),
+        tensors=r"transfer_(codes|ready)|injection\.(readouts|writes)\.\d+\.weight",
+    ),
+    Family(
+        "an H-Spec drafter",
+        f"of Mamba and attention layers, {_BLOCK}; no release of an engine serves it",
+        "SpecForge specforge/modeling/draft/hspec.py at 411cc754",
+        architectures=("HSpecDraftModel",),
+        keys=("hspec_config",),
+    ),
+    Family(
+        "a LiLiCorr drafter",
+        f"a DFlash drafter whose candidates a small network corrects; {_DFLASH_SERVED}",
+        "vLLM 0.32.0 models/lilicorr.py, SGLang 0.5.23 models/lilicorr.py",
+        architectures=("LiLiCorrDraftModel",),
+        tensors=r"(model\.)?lilicorr\..*",
+    ),
+    Family(
+        "a Domino drafter",
+        "a DFlash drafter whose logits a GRU corrects; SGLang (DFLASH) serves it, vLLM 0.32.0 does not",
+        "SpecForge a6b6b023 specforge/modeling/draft/domino.py, SGLang 0.5.23 models/dflash.py",
+        architectures=("DominoDraftModel",),
+        tensors=r"(model\.)?prefix_gru\.weight_(ih|hh)_l0",
+        speculators="domino",
+    ),
+    Family(
+        "a DFly drafter",
+        "a DFlash drafter with a fusion of states in each layer; no release of an engine serves it (vLLM pull"
+        " request 50246 is open)",
+        "speculators src/speculators/models/dfly, AngelSpec angelspec/models/draft/dfly.py",
+        architectures=("Qwen3DFlyModel", "DFlyDraftModel"),
+        speculators="dfly",
+    ),
+    Family(
+        "a DSpark drafter",
+        f"{_BLOCK}, each corrected by the one before; vLLM (dspark) and SGLang (DSPARK) serve it",
+        _SOURCES,
+        architectures=(
+            "DSparkDraftModel",
+            "DSparkV41DraftModel",
+            "Qwen3DSparkModel",
+            "Qwen3DSparkForCausalLM",
+            "Qwen3OmniDSparkModel",
+            "K3DSparkModel",
+            "Gemma4DSparkModel",
+            "LingDSparkModel",
+            "Lfm2DSparkDraftModel",
+            "DSparkMiniMaxDraftModel",
+            "DeepseekV4ForCausalLMDSpark",
+        ),
+        keys=("dspark_config",),
+        tensors=r"(.*\.)?markov_w[12]\.weight",
+        speculators="dspark",
+    ),
+    Family(
+        "a DFlash2 drafter",
+        f"a DFlash drafter with local convolutions and a selector of candidates; {_DFLASH_SERVED}",
+        "vLLM 0.32.0 models/qwen3_dflash2.py, SGLang 0.5.23 models/dflash.py",
+        architectures=("DFlash2DraftModel", "DFlash2BeamDraftModel", "MiniMaxDFlash2DraftModel"),
+        tensors=r"(model\.)?candidate_selector\..*",
+        speculators="dflash2",
+    ),
+    Family(
+        "a DFlash drafter",
+        f"{_BLOCK}; {_DFLASH_SERVED}",
+        _SOURCES,
+        architectures=(
+            "DFlashDraftModel",
+            "DFlashSpeculator",
+            "DFlashLagunaForCausalLM",
+            "DFlashMuseGlimmerAssistantModel",
+            "MuseGlimmerAssistantModel",
+            "Qwen3DFlashDraftModel",
+            "DFlashQwen3ForCausalLM",
+        ),
+        keys=("dflash_config",),
+        tensors=r"(.*\.)?(context_proj|mask_token)\b.*",
+        speculators="dflash",
+    ),
+    Family(
+        "a multi-token-prediction (MTP) head",
+        _MTP_ABOUT,
+        "vLLM 0.32.0 models/*_mtp.py",
+        tensors=r"(.*\.)?(enorm|hnorm|eh_proj|shared_head)\b.*|(model\.)?mtp\..*|(.*\.)?(mtp_(layers|block|emb_norm"
+        r"|hidden_norm|linear_proj)|pre_fc_norm_(hidden|embedding))\b.*",
+        speculators="mtp",
+    ),
+    Family(
+        "a Medusa head",
+        "which drafts each position by a head of its own from the target's last state; vLLM (method medusa)"
+        " serves it",
+        _SOURCES,
+        architectures=("MedusaModel",),
+        keys=("medusa_num_heads", "medusa_num_layers"),
+        tensors=r"(.*\.)?medusa_head\..*|\d+\.\d+\.(linear|weight).*",
+    ),
+    Family(
+        "a LoRA adapter",
+        "not a whole drafter; merge it into its drafter first",
+        "PEFT's names",
+        tensors=r".*\.lora_[AB]\..*",
+    ),
+    Family(
+        "a Kimi-K3 draft head",
+        "of NoPE MLA with a gate, which no EAGLE-3 class serves",
+        "NeMo Automodel draft_deepseek.py (formats.md, 5.7)",
+        tensors=r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
+    ),
+    Family(
         _GEMMA,
+        f"of four norms in a layer, a scaled embedding, softcapped logits and layer_scalar, {_NO_CLASS}",
+        "NeMo Automodel",
+        architectures=("Gemma4Eagle3Model",),
+        tensors=r"(.*\.)?(layers\.\d+|midlayer)\.(layer_scalar|(pre|post)_feedforward_layernorm\.weight)",
     ),
-    (
-        r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?)\..*",
+    Family(
         _EXPERTS,
+        _NO_CLASS,
+        "SpecForge configs and pull requests (formats.md, 4.3)",
+        architectures=("Qwen3MoeForCausalLMEagle3", "Qwen3MoEForCausalLMEagle3", "Glm4MoeForCausalLMEagle3"),
+        tensors=r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?)\..*",
     ),
+    Family(
+        "an EAGLE-3 variant that mixes target layers in bands",
+        "by weights that no engine reads",
+        "SpecForge",
+        keys=("eagle_aux_layer_bands",),
+    ),
+    Family(
+        "an EAGLE-1/2 drafter",
+        "whose fc takes the embedding and the target's last state; vLLM (eagle) and SGLang (EAGLE) serve it",
+        _SOURCES,
+        speculators="eagle",
+    ),
+    Family("an MLP speculator", "which no present engine serves", "speculators", speculators="mlp"),
+    Family("an independent draft model", "a model of its own", "speculators", speculators="independent"),
 )
-
-_BY_KEY: Mapping[str, str] = {
-    "dflash_config": "a DFlash drafter",
-    "dspark_config": "a DSpark drafter",
-    "medusa_num_heads": "a Medusa head",
-    "medusa_num_layers": "a Medusa head",
-    "eagle_aux_layer_bands": "an EAGLE-3 variant that mixes target layers in bands, by weights that no engine"
-    " reads",
-}
-# class names that are another family whatever the tensors are called
-_BY_CLASS: tuple[tuple[str, str], ...] = (
-    ("DSpark", "a DSpark drafter"),
-    ("DFlash", "a DFlash drafter"),
-    ("Gemma4Eagle3", _GEMMA),
-    ("MoeForCausalLMEagle3", _EXPERTS),
-)
-
-_SPECULATORS = {
-    "eagle": "an EAGLE-1/2 drafter",
-    "mtp": "a multi-token-prediction (MTP) head",
-    "dflash": "a DFlash drafter",
-    "dflash2": "a DFlash drafter",
-    "dspark": "a DSpark drafter",
-    "mlp": "an MLP speculator",
-    "independent": "an independent draft model",
-}
 
 
 _QUERY = re.compile(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight")
@@ -79,40 +273,33 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
     """What the checkpoint is when it is not an EAGLE-3 drafter, else None (formats.md, 4.3)."""
     if family := speculators_family(config):
         return family
-    if family := _by_class(config):  # before keys: DSpark keeps its own in dflash_config
-        return family
-    for key, family in _BY_KEY.items():
-        if config.get(key) is not None:
-            return f"{family} (config.json has {key})"
+    for family_, mark in _marks(config, tensors):
+        return f"{family_.name} ({mark}), {family_.about}"
     shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
-    return _by_tensor(tensors) or _by_layer(config, shapes) or _by_shape(config, shapes)
+    return _by_layer(config, shapes) or _by_shape(config, shapes)
 
 
 def speculators_family(config: Mapping[str, Any]) -> str | None:
     """What a speculators config says that it is, where that is no EAGLE-3 drafter."""
     kind = config.get("speculators_model_type")
-    if isinstance(kind, str) and kind not in ("eagle3", "peagle"):
-        return _SPECULATORS.get(kind, f'a speculators "{kind}" model')
-    return None
+    if not isinstance(kind, str) or kind in ("eagle3", "peagle"):
+        return None
+    named = next((family for family in FAMILIES if family.speculators == kind), None)
+    return f"{named.name}, {named.about}" if named else f'a speculators "{kind}" model'
 
 
-def _by_class(config: Mapping[str, Any]) -> str | None:
-    if config.get("use_moe") is True:
-        return f"{_EXPERTS} (config.json has use_moe: true)"
+def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
+    """The families that have a mark here: by architecture, then by keys and tensors in the table's order."""
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
-        for part, family in _BY_CLASS:
-            if part in str(name):
-                return f"{family} (architecture {name})"
-    return None
-
-
-def _by_tensor(tensors: Mapping[str, StoredTensor]) -> str | None:
-    for pattern, family in _BY_TENSOR:
-        found = next(filter(re.compile(pattern).fullmatch, tensors), None)
-        if found:
-            return f"{family} (it has {found})"
-    return None
+        yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
+    for family in FAMILIES:
+        if family.name == _EXPERTS and config.get("use_moe") is True:
+            yield family, "config.json has use_moe: true"
+        keys = (key for key in family.keys if config.get(key) is not None)
+        yield from ((family, f"config.json has {key}") for key in keys)
+        names = filter(re.compile(family.tensors or r"(?!)").fullmatch, tensors)
+        yield from ((family, f"it has {name}") for name in names)
 
 
 def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:

@@ -1,6 +1,6 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -8,18 +8,20 @@ from msgspec.structs import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
 from eaglectl.checkpoint.target_files import text_part
-from eaglectl.drafter.drafter import Drafter, Rope, Target
+from eaglectl.drafter.drafter import Choice, Drafter, Rope, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
 from eaglectl.formats.aux_ids import by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
-from eaglectl.formats.config_keys import MISSING, TARGET_DEPTH, Keys
+from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys
 from eaglectl.formats.doubts import producer_doubts, recorded_doubts
-from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
+from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
 from eaglectl.formats.names import read_names
+from eaglectl.formats.numbers import note_numbers
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.rope import read_rope, target_rope
+from eaglectl.formats.settling import settled_drafter
 from eaglectl.formats.sizes import read_dimensions
 from eaglectl.formats.switches import norms_by_record, read_norms, read_quantisation, read_settings
 from eaglectl.formats.unread import ask_about_unread
@@ -29,14 +31,24 @@ from eaglectl.formats.unread import ask_about_unread
 SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "norm_output": ("true", "false"),
     "norm_before_residual": ("true", "false"),
-    "rope": ("10000", "plain", "stored", "target"),  # or another base
+    "rope": ("10000", "plain", "stored", "target", "10000,plain"),  # or another base
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
     "harmless": (),  # config keys
 }
 
+# of a drafter; those with quantised layers have some hundred
+MAX_TENSORS = 4_096
+# a longer number is no answer
+MAX_DIGITS = 19
 FREE = {"mask_token_id": "N", "harmless": "KEY,KEY"}
+
+QUANTISED = (
+    "the target is quantised ({method}): a drafter of the unquantised model is served with it as it is"
+    " (llm-compressor 1843), no method's cost in acceptance is published, and one that rotates the residual"
+    " stream first takes nearly all of it (vllm-ascend 7038); measure with this target"
+)
 
 # keys about how the file was written, or about what the tensors decide
 HOUSEKEEPING = (
@@ -53,23 +65,26 @@ HOUSEKEEPING = (
 
 
 def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
-    """The canonical drafter of `checkpoint`.
+    """The canonical drafter of `checkpoint`, with all that settles what its files leave open (settling.py).
 
     Raises RefusedError where it is none, or contradicts itself.
     """
     check_answers(answers)
+    return settled_drafter(lambda given: _read(checkpoint, given, target), answers, checkpoint)
+
+
+def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
+    """The drafter as the files and these answers state it."""
     refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
+    if (count := len(checkpoint.tensors)) > MAX_TENSORS:
+        text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
+        raise RefusedError(text, "not-a-drafter")
     summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
     format, evidence = detect(summary)
-    for key in OBJECTS:
-        value = checkpoint.config.get(key)
-        if value is not None and not isinstance(value, Mapping):
-            raise RefusedError(
-                f"config.json: {key} is {value!r}; an object was expected",
-                "value-types",
-                f"config.json:{key}",
-            )
+    _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), format.keys)
+    _check_objects(keys.config)
+    Keys.check_repeated(checkpoint.config)
     names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
     for canonical, first, second in names.clashes:
         raise RefusedError(
@@ -80,7 +95,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     tensors = assemble(names, dims)
     check_layers(names)
     quantisation = read_quantisation(checkpoint, keys)
-    check_shapes(tensors, dims, is_quantised=quantisation is not None)
+    check_shapes(keys, tensors, dims, is_quantised=quantisation is not None)
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
     record = checkpoint.sidecars.get(RECORD, {})
@@ -91,11 +106,14 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     )
     rope = _answered_rope(rope, answers, target)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
+    note_numbers(keys)
     keys.notes.extend(producer_doubts(format, summary, answers))
     keys.notes.extend(recorded_doubts(record, replace(summary, config=keys.config), answers))
     norms = norms_by_record(keys, norms, format, record)
     if target.origin:
         keys.add_note("note", "target", target.origin)
+    for change in target.changes:
+        keys.add_note("note", "target", change, "changed-target")
     _compare_target(keys, dims, target)
     tensors = complete_head(keys, tensors, dims, names.unknown)
     note_names(
@@ -127,7 +145,29 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
         dtypes=tuple(
             sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})
         ),
+        rotation=_recorded_rotation(record),
     )
+
+
+def _recorded_rotation(record: object) -> Mapping[str, Any] | None:
+    """The rotation of fc that a record states, or an earlier one in it."""
+    while isinstance(record, Mapping):
+        if isinstance(rotation := record.get("target_rotation"), Mapping):
+            return rotation
+        record = record.get("previous")
+    return None
+
+
+def _check_objects(config: Mapping[str, Any]) -> None:
+    """Raise RefusedError where what must be an object is something else."""
+    for key in OBJECTS:
+        value = config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise RefusedError(
+                f"config.json: {key} is {value!r}; an object was expected",
+                "value-types",
+                f"config.json:{key}",
+            )
 
 
 def read_target(config: Mapping[str, Any], name: str | None) -> Target:
@@ -139,7 +179,9 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
         value = next(values, None)
         return value if type(value) is int and value > 0 else None
 
-    kind = inner.get("model_type") or config.get("model_type")
+    outer = config.get("model_type")
+    kind = inner.get("model_type") or outer
+    classes = config.get("architectures")
     return Target(
         name,
         kind if isinstance(kind, str) else None,
@@ -147,7 +189,20 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
         number("hidden_size"),
         number("vocab_size"),
         rope=target_rope(inner),
+        architectures=tuple(
+            filter(lambda each: isinstance(each, str), classes if isinstance(classes, list) else ())
+        ),
+        outer_type=outer if isinstance(outer, str) and outer != kind else None,
+        changes=tuple(QUANTISED.format(method=method) for method in _quantised_by(config, inner)),
     )
+
+
+def _quantised_by(*places: Mapping[str, Any]) -> Iterator[str]:
+    """The method of a target's quantization_config, with its format where it names one."""
+    stated = next((value for place in places if (value := place.get("quantization_config"))), None)
+    if isinstance(stated, Mapping):
+        parts = (stated.get(key) for key in ("quant_method", "quant_algo", "format"))
+        yield " ".join(part for part in parts if isinstance(part, str)) or "of no name"
 
 
 def model_class_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> ModelClass:
@@ -161,29 +216,34 @@ def check_answers(answers: Answers) -> None:
     """Raise UsageError where an answer is to no question that is ever asked."""
     known = {**SEMANTICS, **known_answers()}
     for key, value in answers.semantics.items():
-        is_number = key in ("mask_token_id", "rope") and value.isascii() and value.isdecimal() and int(value)
-        is_free = is_number or (key == "mask_token_id" and value == "0") or (key == "harmless" and value)
-        if is_free or value in known.get(key, ()):
+        if value in known.get(key, ()) or _is_free_answer(key, value, answers):
             continue
         listed = "; ".join(f"{name}={'|'.join(values) or FREE[name]}" for name, values in known.items())
         raise UsageError(f"--source-semantics {key}={value} is not known; these are: {listed}")
 
 
+def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
+    """Whether a value that is not listed has the form of an answer to `key`."""
+    if len(value) >= MAX_DIGITS and key != "harmless":
+        return False
+    if key == "rope":
+        try:
+            return bool(RopeAnswer.of(answers).base)
+        except ValueError:
+            return False
+    is_number = key == "mask_token_id" and value.isascii() and value.isdecimal()
+    return is_number or (key == "harmless" and bool(value))
+
+
 def _answered_rope(rope: Rope, answers: Answers, target: Target) -> Rope:
     """The rope as --source-semantics rope= says it. Raises UsageError where the target's is not known."""
-    match answers.semantics.get("rope"):
-        case None | "stored":
-            return rope
-        case "plain":
-            return replace(rope, scaling=None)
-        case "target":
-            if target.rope is None:
-                raise UsageError(
-                    "--source-semantics rope=target: pass --target, whose config states its rope"
-                )
-            return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
-        case base:
-            return replace(rope, theta=float(base))
+    answer = RopeAnswer.of(answers)
+    if answer.base == "target":
+        if target.rope is None:
+            raise UsageError("--source-semantics rope=target: pass --target, whose config states its rope")
+        return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
+    theta = rope.theta if answer.base in (None, "stored") else float(answer.base)
+    return replace(rope, theta=theta, scaling=None if answer.scaling == "plain" else rope.scaling)
 
 
 def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
@@ -206,7 +266,6 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
         )
 
 
-OBJECTS = ("eagle_config", "eagle_architecture_config", "transformer_layer_config", "speculators_config")
 MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
 
 
@@ -216,12 +275,12 @@ def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> 
         return {}
     if answer := answers.semantics.get("mask_token_id"):
         return {"mask_token_id": int(answer)}
-    keys.add_note(
-        "question",
+    keys.ask(
         "mask_token_id",
         "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not"
-        " start; pass --source-semantics mask_token_id=N, as it was trained",
+        " start",
         "mask-token",
+        Choice("--source-semantics", "mask_token_id=N", "as it was trained", is_free=True),
     )
     return {}
 

@@ -6,10 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.drafter.drafter import Norms
+from eaglectl.drafter.drafter import Choice, Norms
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
 from eaglectl.errors import RefusedError
-from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys
+from eaglectl.formats.config_keys import AGREE, CLASS_DEFAULTS, MISSING, Keys
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
 
 
@@ -39,21 +39,23 @@ def read_norms(
             "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm",
             "both-norms",
         )
-    stated = keys.take_bool("norm_output")
+    stated, is_asked = _flag(keys, "norm_output", answers)
     answer = answers.semantics.get("norm_output")
     norm_output: bool | None
     if answer is not None:
         norm_output = answer == "true"
+    elif is_asked:
+        norm_output = None
     elif format.norm_output:
         norm_output = format.norm_output(summary, stated, answers)
     elif stated is None and fc_norm:
         norm_output = None
-        keys.add_note(
-            "question",
+        keys.ask(
             "norm_output",
-            "fc_norm is trained in and config has no norm_output; pass --source-semantics norm_output=true"
-            " or false",
+            "fc_norm is trained in and config has no norm_output",
             "norm-output-unknown",
+            Choice("--source-semantics", "norm_output=true", "EAGLE-3.1"),
+            Choice("--source-semantics", "norm_output=false", "EAGLE-3 with fc_norm"),
         )
     else:
         norm_output = bool(stated)
@@ -76,7 +78,7 @@ def norms_by_record(keys: Keys, norms: Norms, format: Format, record: Mapping[st
 
 
 def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
-    residual = keys.take_bool("norm_before_residual")
+    residual, _ = _flag(keys, "norm_before_residual", answers)
     if answer := answers.semantics.get("norm_before_residual"):
         return answer == "true"
     if residual is None and format.residual_default:
@@ -86,6 +88,20 @@ def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
             f"config has no norm_before_residual; in {format.title}'s files that means true",
         )
     return format.residual_default if residual is None else residual
+
+
+def _flag(keys: Keys, key: str, answers: Answers) -> tuple[bool | None, bool]:
+    """A switch that no tensor decides, and whether it is asked, as two places state it otherwise."""
+    try:
+        return keys.take_bool(key), False
+    except RefusedError as error:
+        if error.topic != "spellings-agree":
+            raise
+        if key in answers.semantics:
+            return None, False
+        choices = (Choice("--source-semantics", f"{key}={value}") for value in ("true", "false"))
+        keys.ask(key, str(error).removesuffix(AGREE), error.topic, *choices)
+    return None, True
 
 
 def _flag_and_tensor(keys: Keys, flag: str, tensor: str, found: int, needed: int) -> bool:

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eaglectl.checkpoint.target_files import TEXT_PARTS
+from eaglectl.drafter.drafter import Choice
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers, Format
 
+LAYERS = Choice("--aux-layers", meaning="with the boundaries that were trained on", is_free=True)
 # objects that describe another part than the drafter's layer
 OTHER_OBJECTS = ("quantization_config", "vision_config", "audio_config", *TEXT_PARTS)
 # rope settings that vLLM reads (patch_rope_parameters) and trainers of drafters do not; a rule of their own
@@ -56,32 +58,27 @@ def ask_about_unread(keys: Keys, format: Format, answers: Answers) -> None:
         if place in harmless:
             keys.taken.add(place)  # it is not carried either: the next reader would have to ask again
         elif meaning:
-            keys.add_note(
-                "question",
+            keys.ask(
                 place.rpartition(".")[2],
-                f"config has {place}: {_short(value)}, which is not read and may be {meaning}; pass"
-                f" --source-semantics harmless={place} if it changes nothing that the drafter computes",
+                f"config has {place}: {_short(value)}, which is not read and may be {meaning}",
                 "partial-rotary" if _name(place) in PARTIAL else "unread-key",
+                Choice(
+                    "--source-semantics",
+                    f"harmless={place}",
+                    "if it changes nothing that the drafter computes",
+                ),
             )
 
 
 def ask_about_ids(keys: Keys, place: str, value: Any) -> None:
     """The question that layer ids under an unknown key are."""
+    why = f"config has {place}: {_short(value)}, which looks like layer ids and is not read"
     if isinstance(value, list) and any(type(item) is int and item < 0 for item in value):
-        text = (
+        why = (
             f"config has {place}: {_short(value)}, ids that count from the target's end, as forks of trainers"
-            " (AMD Quark) write them; which states they mean, no engine and no trainer states: pass"
-            " --aux-layers with the boundaries that were trained on"
+            " (AMD Quark) write them; which states they mean, no engine and no trainer states"
         )
-        keys.add_note("question", "aux layers", text, "unread-key")
-        return
-    keys.add_note(
-        "question",
-        "aux layers",
-        f"config has {place}: {_short(value)}, which looks like layer ids and is not read; pass --aux-layers"
-        " with the boundaries that were trained on",
-        "unread-key",
-    )
+    keys.ask("aux layers", why, "unread-key", LAYERS)
 
 
 def _unread(keys: Keys, format: Format) -> Iterator[tuple[str, Any]]:

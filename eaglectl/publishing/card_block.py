@@ -10,7 +10,16 @@ import eaglectl
 from eaglectl.acceptance.measurement import ENOUGH_PROMPTS
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.record import history
-from eaglectl.conversion.card import DEFINITION, format_title, gate_lines, table, upgrade_lines
+from eaglectl.conversion.card import (
+    DEFINITION,
+    doubt_lines,
+    format_title,
+    gate_lines,
+    measured_lines,
+    table,
+    unserved_lines,
+    upgrade_lines,
+)
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.catalogue import launch_commands, llama_server
 from eaglectl.formats.catalogue import known_formats
@@ -78,6 +87,9 @@ def card_block(facts: CardFacts) -> list[str]:
         *([facts.target_gap, ""] if facts.target_gap else []),
         *table(("", ""), _facts(facts)),
         "",
+        *unserved_lines(facts.record),
+        *doubt_lines(facts.drafter),
+        *measured_lines(facts.drafter),
         *upgrade_lines(facts.record),
         *_serving(facts),
         *_training(facts),

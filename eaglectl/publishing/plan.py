@@ -76,7 +76,8 @@ class UploadPlan(Struct, frozen=True):
 
     `state` None: the repository does not exist, or (`is_seen` False) could not be read. `proposed` is an open
     pull request that holds all files already. `target` states which target the drafter was judged with, or
-    why with none; `changes` how the drafter differs from that of the repository, where it has files.
+    why with none; `changes` how the drafter differs from that of the repository, where it has files;
+    `doubts` what is open of how it was trained.
     """
 
     repo: str
@@ -94,6 +95,7 @@ class UploadPlan(Struct, frozen=True):
     is_target_seen: bool = True
     proposed: str | None = None
     changes: Changes | None = None
+    doubts: tuple[str, ...] = ()
 
     def change(self, file: UploadFile) -> FileChange:
         """How the commit changes a file in the repository."""

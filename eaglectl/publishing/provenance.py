@@ -16,6 +16,7 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.doubts import doubt_entries
 from eaglectl.formats.format import CheckpointSummary
+from eaglectl.formats.settling import fact_record
 from eaglectl.publishing.files import UploadFile
 from eaglectl.validation.rules.release import RECORD_SCHEMA
 from eaglectl.verdicts import CheckVerdict
@@ -208,7 +209,6 @@ def _summary(checkpoint: Checkpoint, drafter: Drafter) -> CheckpointSummary:
 
 def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
     """A record for a drafter that is published as its trainer wrote it."""
-    boundaries = drafter.aux.boundaries
     return {
         "schema": RECORD_SCHEMA,
         "eaglectl": eaglectl.__version__,
@@ -221,7 +221,7 @@ def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, A
         "previous": None,
         "eagle": drafter.version,
         "layout": drafter.producer,
-        "boundaries": None if boundaries is None else list(boundaries),
+        **fact_record(drafter),
         "doubts": doubt_entries(drafter.doubts, _summary(checkpoint, drafter)),
         "tensors": [],
         "left": [],

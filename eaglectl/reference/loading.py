@@ -1,34 +1,42 @@
 """Loads tensors from files: a drafter's weights, a target's embedding, and a target's hidden states."""
 
 import gzip
-import io
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import IO, Any
 
 import torch
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.files import MIB, open_regular
+from eaglectl.checkpoint.header import header_length, parse_header
+from eaglectl.checkpoint.pickles import DTYPES, read_tensors
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, matrix
-from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.reference.model import DraftModel
 
-# bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits
-MAX_UNPACKED = 8 << 30
+# bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits; and bytes of one that is packed:
+# hidden states shrink by a third
+MAX_UNPACKED, MAX_RATIO = 8 << 30, 50
+TORCH_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
 
 def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
     """The reference model of `drafter`, from safetensors files in `folder` with canonical tensor names.
 
-    Raises RefusedError for a quantised drafter.
+    Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
     """
     from safetensors.torch import load_file
 
     if drafter.quantisation is not None:
         raise RefusedError("the reference engine runs no quantised drafters; use --engine vllm")
+    if (activation := drafter.settings["hidden_act"]) != "silu":
+        raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
     weights: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in load_file(path, device=device).items():
@@ -81,31 +89,50 @@ def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> t
     return states
 
 
-def load_tensors(path: Path) -> Mapping[str, Any]:
-    """What a safetensors file, or one of torch.save, gzipped or not, holds by name.
+def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
+    """The tensors by name of a safetensors file, or of one of torch.save, gzipped or not.
 
-    Pickles are read with torch's `weights_only`, which runs no code. Raises UnreadableError.
+    Pickles are read opcode by opcode and never unpickled. Raises UnreadableError.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with _opened(path) as file:
-            value = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise UnreadableError(f"{path} cannot be read: {reason}; is it truncated?") from None
-    return value if isinstance(value, Mapping) else {}
+        with _unpacked(path) as unpacked:
+            file = unpacked.resolve()
+            read = _read_safetensors if path.suffix == ".safetensors" else read_tensors
+            return read(FolderSource(file.parent), file.name)
+    except EOFError:
+        raise UnreadableError(f"{path} cannot be read: it is truncated") from None
+    except (OSError, zlib.error, EaglectlError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UnreadableError(f"{path} cannot be read: {reason}") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """The file, unpacked into memory where it is gzipped."""
+def _read_safetensors(source: FolderSource, name: str) -> Mapping[str, torch.Tensor]:
+    size = source.size(name)
+    length = header_length(name, source.read(name, 0, min(8, size)), size)
+    tensors: dict[str, torch.Tensor] = {}
+    for stored in parse_header(name, source.read(name, 8, 8 + length), size).tensors:
+        if stored.dtype not in TORCH_NAMES:
+            raise UnreadableError(f"{stored.name} is {stored.dtype}, which no hidden states are")
+        dtype = getattr(torch, TORCH_NAMES[stored.dtype])
+        data = bytearray(source.read(name, stored.start, stored.stop))
+        flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
+        tensors[stored.name] = flat.view(stored.shape)
+    return tensors
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """The file, or where it is gzipped a temporary one with its content, which is counted by pieces."""
     if path.suffix != ".gz":
-        return path.open("rb")
-    with gzip.open(path, "rb") as packed:
-        data = packed.read(MAX_UNPACKED + 1)
-    if len(data) > MAX_UNPACKED:
-        raise ValueError(f"it unpacks to more than {MAX_UNPACKED} bytes")
-    return io.BytesIO(data)
+        yield path
+        return
+    with scratch_folder() as folder, open_regular(path) as raw:
+        limit = min(MAX_UNPACKED, MAX_RATIO * path.stat().st_size + MIB)
+        file, size = folder / path.stem, 0
+        with gzip.open(raw, "rb") as packed, file.open("wb") as unpacked:
+            while piece := packed.read(MIB):
+                size += len(piece)
+                if size > limit:
+                    raise UnreadableError(f"it unpacks to more than {limit} bytes")
+                unpacked.write(piece)
+        yield file

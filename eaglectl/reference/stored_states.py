@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.reference.loading import load_tensors
 from eaglectl.reference.target_engine import AuxStates, join_states
@@ -165,7 +166,7 @@ def state_files(folder: Path) -> list[Path]:
 
     Raises UnreadableError where there is no such folder, UsageError where it has none.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UnreadableError(f"--states {folder}: no such folder")
     files = sorted(
         path

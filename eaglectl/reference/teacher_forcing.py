@@ -145,6 +145,13 @@ class ForcedDrafter:
         return choice if ids is None else ids[choice]
 
 
+def with_draft_tokens(weights: Weights, tokens: Sequence[int]) -> Weights:
+    """The weights with the d2t of these target tokens, one for each draft token."""
+    stored = weights["d2t"]
+    targets = torch.tensor(tokens, dtype=stored.dtype, device=stored.device)
+    return {**weights, "d2t": targets - torch.arange(len(tokens), device=stored.device)}
+
+
 def moved_weights(weights: Weights, moves: Mapping[str, TensorMove]) -> Weights:
     """The weights with each named tensor made of its source, its rows and blocks of columns moved."""
     moved = {}

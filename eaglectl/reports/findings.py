@@ -147,13 +147,38 @@ def _severities(reports: Sequence[Report]) -> list[str]:
 
 
 def policy_line(reports: Sequence[Report]) -> str:
-    """Return which severity fails, and the policies that were applied."""
+    """Return which severity fails, the policies that were applied, and how many rules they weaken."""
     policies = sorted({report.policy for report in reports})
     thresholds = {report.fail_on for report in reports}
     effect = f"fails on {next(iter(thresholds))}"
     if thresholds == {None}:
         effect = "never fails"
-    return f"{effect}; policy: {', '.join(policies)}"
+    weakened = [
+        f"{number} {what}"
+        for number, what in (
+            (len({rule for report in reports for rule in report.off}), "off"),
+            (len({rule for report in reports for rule in report.lowered}), "of lower severity"),
+        )
+        if number
+    ]
+    rules = f" (rules: {', '.join(weakened)})" if weakened else ""
+    return f"{effect}; policy: {', '.join(policies)}{rules}"
+
+
+def default_engines_line(reports: Sequence[Report]) -> str:
+    """Return the releases judged that nobody named, why, and how to name others; "" for none."""
+    judged = dict.fromkeys(pair for report in reports if report.releases for pair in report.default_engines)
+    if not judged:
+        return ""
+    by_reason: dict[str, list[str]] = {}
+    for release, why in judged:
+        by_reason.setdefault(why, []).append(release.replace("==", " "))
+    releases = ", ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
+    engine = next(iter(judged))[0].partition("==")[0]
+    return (
+        f"judged by default for {releases}; --engine {engine} judges for that one, --no-engines by the rules"
+        " alone"
+    )
 
 
 def suppression_rows(report: Report) -> Iterator[tuple[str, list[tuple[str, str]]]]:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
+from eaglectl.engines.catalogue import ENGINES, view_for
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.wording import layers, plural, release_range, size
@@ -21,7 +22,7 @@ SHOWN_GROUPS = 3
 # the most notes that are shown to people
 MOST_NOTES = 20
 SERVED_TITLE = "Served as stored"
-AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "as trained")
+AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
 # what a mark on the target's layers means (CapturedSet.mark)
 MARKS = {
@@ -35,6 +36,8 @@ DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
 FED_BACK = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}
 VOCABULARY_MAPS = ("d2t", "t2d")
+# facts of vLLM that options of convert answer
+ANSWERED = ("aux-unknown", "mask-token")
 FROM_TARGET = "the target's (none in the file)"
 
 
@@ -214,13 +217,35 @@ def _read_parts(inspection: Inspection) -> str:
     return "; headers read from the Hub or its cache, which no digest covers" if inspection.unchecked else ""
 
 
-def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the rows under AUX_HEAD: which layers each engine captures, and whether those were trained."""
+def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Yield the rows under AUX_HEAD: which layers each engine captures, and whether those were trained.
+
+    Last comes what the engine's release does, where it does not run the drafter as trained all the same.
+    """
+    latest = _verdict_by_label(inspection)
     for captured in inspection.captured_layers:
         ids = ", ".join(map(str, captured.ids or ())) or "-"
         boundaries = layers(captured.boundaries, captured.default)
         as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
-        yield captured.engine, ids, captured.key, boundaries, as_trained
+        verdict = latest.get(captured.engine)
+        but = ""
+        if verdict is not None and verdict.outcome != ServedAs.AS_TRAINED and as_trained == "yes":
+            outcome = "is unknown" if verdict.outcome == ServedAs.UNKNOWN else verdict.outcome
+            but = f", but {verdict.release} {outcome}"
+        elif verdict is None and inspection.drafter.unsettled and as_trained == "yes":
+            but = ", but what was trained is open"
+        yield captured.engine, ids, captured.key, boundaries, as_trained, but
+
+
+def _verdict_by_label(inspection: Inspection) -> dict[str, Verdict]:
+    """The verdict on the newest release of each engine, by the labels of its runners."""
+    latest = _latest(inspection)
+    return {
+        runner.label: latest[name]
+        for name, engine in ENGINES.items()
+        for runner in engine.behaviour(engine.releases[-1]).runners.values()
+        if name in latest
+    }
 
 
 def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
@@ -261,14 +286,47 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
 
 
 def next_command(inspection: Inspection) -> str:
-    """Return the command to run if the newest vLLM does not run the checkpoint as trained; else ""."""
-    is_served = _latest(inspection)["vllm"].outcome == ServedAs.AS_TRAINED
-    return "" if is_served else inspection.convert
+    """Return the command to run if the newest vLLM does not run the checkpoint as trained; else "".
+
+    Also "" where the conversion is refused, whatever options it is given, or settles nothing: a doubt is
+    carried, or the target or the engine would have to be another.
+    """
+    drafter, latest = inspection.drafter, _latest(inspection)["vllm"].outcome
+    is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
+    is_refused = any("pass --" not in note.text for note in _problems(inspection))
+    if latest == ServedAs.AS_TRAINED or is_carried or is_refused or _is_beyond_conversion(inspection):
+        return ""
+    return inspection.convert
+
+
+def _is_beyond_conversion(inspection: Inspection) -> bool:
+    """Whether the newest vLLM would not run what a conversion writes either."""
+    drafter, checkpoint = inspection.drafter, inspection.checkpoint
+    flat = by_name(drafter.producer).flat(checkpoint.config)
+    view = view_for("vllm", drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
+    applied = ENGINES["vllm"].applied(view, _latest(inspection)["vllm"].release)
+    return any(
+        each.fact.remedy in ("restore", "upgrade")
+        and each.fact.id not in ANSWERED
+        and "eaglectl convert" not in each.fact.fix
+        for each in applied
+    )
+
+
+def _problems(inspection: Inspection) -> tuple[Note, ...]:
+    """The problems that a plain conversion does not solve."""
+    if not inspection.drafter.notes_at("problem"):
+        return ()
+    # late: numpy
+    from eaglectl.conversion.attention import without_solved_problems
+    from eaglectl.conversion.request import ConversionRequest
+
+    return without_solved_problems(inspection.drafter, ConversionRequest()).notes_at("problem")
 
 
 def next_remark(inspection: Inspection) -> str:
     """Return what `next_command` still needs, or ""."""
-    has_questions = bool(inspection.drafter.notes_at("question"))
+    has_questions = inspection.drafter.notes_at("question") or _problems(inspection)
     return "answer the questions above with its options" if has_questions else ""
 
 

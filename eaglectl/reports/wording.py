@@ -4,9 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
-from eaglectl.engines import vllm
+from eaglectl.drafter.drafter import Note
+from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.releases import ranges
+from eaglectl.results import OutputServing
+from eaglectl.verdicts import ServedAs
 
 LONGEST_VALUE = 60
 # what stands in the commands of engines for files that are not known
@@ -15,12 +18,31 @@ PLACEHOLDERS = {
     "TARGET.gguf": "TARGET.gguf is the target's, by llama.cpp's convert_hf_to_gguf.py",
     "DRAFTER.gguf": "DRAFTER.gguf is the drafter's",
 }
+NOT_SERVED = {
+    ServedAs.FAILS: "not served",
+    ServedAs.DIFFERS: "not served as trained",
+    ServedAs.UNKNOWN: "not known to serve it as trained",
+}
 
 
 def placeholders(commands: Iterable[str]) -> str:
     """Return what the placeholders in commands of engines stand for, or "" where there are none."""
     words = {word for command in commands for word in command.split()}
     return "; ".join(text for name, text in PLACEHOLDERS.items() if name in words)
+
+
+def not_served(serving: OutputServing, shown: Iterable[Note] = ()) -> str:
+    """Return why an engine's release does not run an output as trained, and which of its releases do.
+
+    Doubts that the notes `shown` above state are not repeated.
+    """
+    verdict = serving.verdict
+    others = f" ({serving.serving} serve it)" if serving.serving else ""
+    texts = [note.text for note in shown]
+    is_shown = all(any(reason in text for text in texts) for reason in verdict.reasons)
+    is_doubt = verdict.outcome == ServedAs.UNKNOWN
+    why = "see the warning above" if is_doubt and is_shown else "; ".join(verdict.reasons)
+    return f"{NOT_SERVED[verdict.outcome]} by {verdict.release}: {why}{others}"
 
 
 def size(nbytes: int) -> str:
@@ -59,13 +81,18 @@ def trained_layers(aux: AuxLayers) -> str:
 
 def engine_ranges(releases: Sequence[str]) -> str:
     """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
-    known = {"vllm": vllm.releases()}
     by_engine: dict[str, list[str]] = {}
     for text in releases:
         engine, _, release = text.partition("==")
         by_engine.setdefault(engine, []).extend(filter(None, [release]))
-    texts = (f"{engine} {ranges(named, known.get(engine, named))}" for engine, named in by_engine.items())
+    texts = (f"{engine} {ranges(named, _known(engine, named))}" for engine, named in by_engine.items())
     return ", ".join(text.strip() for text in texts)
+
+
+def _known(engine: str, named: Sequence[str]) -> Sequence[str]:
+    """Return the known releases of an engine, and behind them the others that are named."""
+    known = ENGINES[engine].releases if engine in ENGINES else ()
+    return [*known, *(release for release in named if release not in known)]
 
 
 def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:

@@ -1,14 +1,18 @@
 """The smallest change with which every requested engine release serves a checkpoint as it was trained."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.conversion.readings import parse_reading
+from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.serving import unserved
+from eaglectl.engines.catalogue import ENGINES, every_release, parse_engine
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.releases import ranges
@@ -25,8 +29,17 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from eaglectl.conversion.plan import ConversionPlan
 
-# a conversion for an engine, in the fix of a fact
-OFFER = re.compile(r"`eaglectl convert SOURCE --for ([\w.]+)")
+# a whole conversion in a fix, and where the parts of a fix end
+OFFER = re.compile(r"`eaglectl convert SOURCE([^`]*)`")
+PART = re.compile(r"; |, or (?=[a-z])")
+# what of a request these options of a conversion set, given once
+OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
+    "--for": lambda value: {"layout": value},
+    "--drop": lambda value: {"drop": (value,)},
+    "--rope-style": lambda value: {"rope_style": value},
+    "--fix-reading": lambda value: {"fixes": (parse_reading(value),)},
+    "--target": lambda value: {},
+}
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
@@ -62,13 +75,27 @@ class Conversion(Struct, frozen=True, dict=True):
             yield _ask_for(engine, _first_of(engine, served), concerned)
 
     def possible(self, fix: str) -> str:
-        """A fix, without a conversion to a layout that refuses the checkpoint: why it does in its place."""
-        offer = OFFER.search(fix)
-        plan = self._plan(offer[1]) if offer else None
-        if not isinstance(plan, RefusedError):
+        """A fix, without conversions that are refused: why they are in their place."""
+        parts = {part: self._refusal(part) for part in PART.split(fix.rstrip("."))}
+        if not any(parts.values()):
             return fix
-        others = [part for part in fix.rstrip(".").split("; ") if not OFFER.search(part)]
-        return f"{'; '.join([*others, str(plan)])}."
+        kept = [part for part, refusal in parts.items() if not refusal]
+        return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
+
+    def _refusal(self, part: str) -> str:
+        """Why the conversion that a part of a fix offers is refused; "" where none is."""
+        offer = OFFER.search(part)
+        request = _request(offer[1]) if offer else None
+        if request is None:
+            return ""
+        plan = self._plan_of(request)
+        if isinstance(plan, CannotLook) and isinstance(self.subject.read_error, RefusedError):
+            plan = self.subject.read_error
+        if isinstance(plan, Exception):
+            # one that names an option is a question
+            is_refused = isinstance(plan, RefusedError) and "pass --" not in str(plan)
+            return str(plan) if is_refused else ""
+        return "; ".join(engine.text for engine in unserved(plan, request))
 
     def _layout(self, engine: Engine) -> str:
         """The layout that loses none of the requested engines, else the engine's own."""
@@ -111,7 +138,8 @@ class Conversion(Struct, frozen=True, dict=True):
         if isinstance(plan, Exception):
             return None
         outcomes = {
-            name: {verdict.outcome for verdict in output_verdicts(plan, name)} for name in self.engines
+            name: {verdict.outcome for verdict in output_verdicts(plan, parse_engine(name))}
+            for name in self.engines
         }
         return tuple(name for name, known in outcomes.items() if known and ServedAs.AS_TRAINED not in known)
 
@@ -121,26 +149,40 @@ class Conversion(Struct, frozen=True, dict=True):
 
     def _plan(self, candidate: str) -> "ConversionPlan | EaglectlError | CannotLook":
         """The plan of a conversion to a layout, or why none can be made."""
-        if candidate not in self._plans:
-            self._plans[candidate] = self._new_plan(candidate)
-        return self._plans[candidate]
+        return self._plan_of(ConversionRequest(candidate, drop=self._dropped))
 
-    def _new_plan(self, candidate: str) -> "ConversionPlan | EaglectlError | CannotLook":
+    def _plan_of(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError | CannotLook":
+        """The plan that fulfils a request, or why none can be made."""
+        key = repr(request)
+        if key not in self._plans:
+            self._plans[key] = self._new_plan(request)
+        return self._plans[key]
+
+    def _new_plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError | CannotLook":
         from eaglectl.conversion.planning import make_plan
-        from eaglectl.conversion.request import ConversionRequest
 
-        request = ConversionRequest(candidate, drop=self._dropped)
         try:
             return make_plan(self.subject.checkpoint, self.subject.drafter, request, self.subject.answers)
         except (EaglectlError, CannotLook) as error:
             return error
 
 
+def _request(options: str) -> ConversionRequest | None:
+    """The request of a conversion's options; None where they answer questions too."""
+    words = shlex.split(options)
+    settings: dict[str, Any] = {}
+    for name, value in zip(words[::2], words[1::2], strict=False):
+        if name not in OPTIONS:
+            return None
+        settings |= OPTIONS[name](value)
+    return ConversionRequest(**settings)
+
+
 def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
     """The releases of an engine that do not run the output of a plan as trained, with the first reason."""
     from eaglectl.conversion.serving import output_verdicts
 
-    verdicts = output_verdicts(plan, f"{engine.name}>={engine.releases[0]}")
+    verdicts = output_verdicts(plan, every_release(engine.name))
     return {
         verdict.release: verdict.reasons[0]
         for verdict in verdicts

@@ -51,6 +51,9 @@ class Report(Struct, frozen=True):
     oldest first; `smallest_changes` are the changes with which all of them pass. `target` states how a target
     that was not given was found. `is_of_copy`: the weights are pickles, and their values were read from a
     temporary copy. `skipped` states why a folder is no drafter's, where such are to be skipped: no rule ran.
+    `doubts` are what is open of how the drafter was trained, `questions` those that somebody has to answer.
+    `off` and `lowered` are the rules that the policy switches off, or whose severity it lowers.
+    `default_engines` are the releases that nobody named, each with the reason why it was judged.
     """
 
     source: str
@@ -72,6 +75,11 @@ class Report(Struct, frozen=True):
     target: str = ""
     is_of_copy: bool = False
     skipped: str = ""
+    doubts: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    lowered: tuple[str, ...] = ()
+    default_engines: tuple[tuple[str, str], ...] = ()
 
 
 class _Result(Struct, frozen=True):
@@ -103,19 +111,18 @@ def judge(
     valid, expired = _valid_suppressions(policy)
     kept, suppressed = _suppress(findings, valid)
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    doubts = _doubts(subject, result)
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
     if _is_failed(kept, releases, fail_on):
         verdict = CheckVerdict.FAIL
-    elif is_unread or _is_open(result.unchecked, releases):
+    elif is_unread or doubts or _is_open(result.unchecked, releases):
         verdict = CheckVerdict.COULD_NOT_LOOK
     else:
         verdict = CheckVerdict.PASS
     report = Report(
         source=subject.label,
         path=path,
-        engines=tuple(
-            f"{request.engine}=={release}" for request in subject.requests for release in request.releases
-        ),
+        engines=tuple(dict.fromkeys(label for request in subject.requests for label in request.labels)),
         verdict=verdict,
         findings=tuple(kept),
         unchecked=result.unchecked,
@@ -130,13 +137,22 @@ def judge(
         releases=releases,
         target=subject.target.known.origin,
         smallest_changes=changes,
+        doubts=doubts,
+        questions=_questions(subject),
+        off=tuple(sorted(policy.off)),
+        lowered=tuple(rule.id for rule in result.rules if policy.lowers(rule)),
+        default_engines=tuple(
+            (label, request.why) for request in subject.requests if request.why for label in request.labels
+        ),
     )
     return _completed(report, completing(path, subject.target.text, subject.answers))
 
 
 def _repairs(subject: Subject, result: _Result, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
     """The findings, without conversions that are refused in their fixes, and the smallest changes."""
-    if not subject.requests and not any("--for" in finding.fix for finding in result.findings):
+    is_broken = any(finding.severity == "error" for finding in result.findings)
+    sought = "eaglectl convert" if is_broken else "--for"
+    if not _has_defects(subject) and not any(sought in finding.fix for finding in result.findings):
         return result.findings, ()
     # late: most checkpoints need no repair
     from eaglectl.validation.fixes import Conversion, smallest_changes
@@ -148,6 +164,14 @@ def _repairs(subject: Subject, result: _Result, path: str) -> tuple[Sequence[Fin
         for finding, fix in zip(result.findings, fixes, strict=True)
     ]
     return findings, smallest_changes(conversion, result.rule_ids)
+
+
+def _has_defects(subject: Subject) -> bool:
+    """Whether some fact of a requested release holds."""
+    try:
+        return any(subject.applied_facts.values())
+    except CannotLook:
+        return False
 
 
 def _completed(report: Report, complete: Complete) -> Report:
@@ -245,6 +269,18 @@ def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[ReleaseVerdict])
     """Whether a required rule could not look, or a release could not be judged."""
     outcomes = {verdict.outcome for verdict in releases}
     return CheckVerdict.COULD_NOT_LOOK in outcomes or any(rule.is_required for rule in unchecked)
+
+
+def _doubts(subject: Subject, result: _Result) -> tuple[str, ...]:
+    """What is open of how the drafter was trained, by the rules that ran."""
+    names = {rule.name for rule in result.rules}
+    notes = () if subject.read_error else subject.drafter.unsettled
+    return tuple(note.reason for note in notes if note.topic in names)
+
+
+def _questions(subject: Subject) -> tuple[str, ...]:
+    """What the files leave open and nobody has answered, with the options that do."""
+    return () if subject.read_error else tuple(note.text for note in subject.drafter.notes_at("question"))
 
 
 def unopened_report(

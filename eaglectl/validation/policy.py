@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from eaglectl.validation.finding import Finding
-from eaglectl.validation.rule import Rule, Severity
+from eaglectl.validation.rule import SEVERITIES, Rule, Severity
 
 # the names of the lists in a policy's [allow]
 ALLOW_LISTS = ("architectures", "dtypes", "licences", "files", "quantisation", "base-models")
@@ -58,6 +58,7 @@ class Defaults(Struct, frozen=True):
     aux_layers: str | None = None
     aux_convention: str | None = None
     source_semantics: tuple[str, ...] = ()
+    assume: bool = False
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
@@ -68,7 +69,8 @@ class Defaults(Struct, frozen=True):
             ("--aux-convention", self.aux_convention),
         )
         given = [(name, value) for name, value in single if value is not None]
-        return (*given, *(("--source-semantics", text) for text in self.source_semantics))
+        assumed = [("--assume-defaults", "")] if self.assume else []
+        return (*given, *(("--source-semantics", text) for text in self.source_semantics), *assumed)
 
 
 class Policy(Struct, frozen=True):
@@ -93,3 +95,7 @@ class Policy(Struct, frozen=True):
     def severity(self, rule: Rule) -> Severity:
         """The severity of a rule's findings."""
         return "error" if rule.id in self.forbidden else self.severities.get(rule.id, rule.severity)
+
+    def lowers(self, rule: Rule) -> bool:
+        """Whether a rule's findings are less severe than without the policy."""
+        return SEVERITIES.index(self.severity(rule)) < SEVERITIES.index(rule.severity)

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import MIB, read_small_file
+from eaglectl.checkpoint.files import current_folder, read_small_file
+from eaglectl.checkpoint.hub_cache import is_snapshot
+from eaglectl.checkpoint.layout import is_checkpoint
 from eaglectl.engines.catalogue import parse_engine
 from eaglectl.errors import UsageError
 from eaglectl.validation.catalogue import find_rule, find_rules
@@ -18,7 +21,14 @@ from eaglectl.validation.rule import SEVERITIES
 
 T = TypeVar("T")
 POLICY_FILE, PYPROJECT = "eaglectl.toml", "pyproject.toml"
-MAX_POLICY = MIB
+FILES = (POLICY_FILE, PYPROJECT)
+# where the Hub's client notes what it downloaded into a folder
+DOWNLOADED = ".cache/huggingface"
+# what bounds the time of tomllib, which is quadratic in the parts of a key, and of all that reads the values
+MAX_POLICY = 256 << 10
+MAX_PARTS, MAX_DEPTH, MAX_ENTRIES, MAX_BITS = 32, 16, 5_000, 64
+PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}")
 KEYS = (
     "engines",
     "required",
@@ -31,20 +41,22 @@ KEYS = (
     "defaults",
 )
 CONVENTIONS = ("boundary", "output")
-DEFAULT_KEYS = ("target", "aux-layers", "aux-convention", "source-semantics")
+DEFAULT_KEYS = ("target", "aux-layers", "aux-convention", "source-semantics", "assume")
 SIGNERS = ("public-key", "certificate-chain", "identity", "identity-provider")
 VERIFY_KEYS = ("require-signature", "require-record", *SIGNERS)
 SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
 
-def read_policy(path: str | None = None, start: Path | None = None) -> Policy:
+def read_policy(path: str | None = None, start: Path | None = None, *, judged: Iterable[str] = ()) -> Policy:
     """The policy in the file `path`, else in the nearest file from `start` (the current folder) upwards.
 
-    The empty policy where there is no file. Raises UsageError with the file, the key, its value and what was
-    expected.
+    No file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is taken
+    unless `path` names it. The empty policy where there is no file. Raises UsageError with the file, the key,
+    its value and what was expected.
     """
     if path is None:
-        return _nearest(start or Path.cwd())
+        nearest = _nearest_table(start, judged)
+        return Policy() if nearest is None else parse_policy(*nearest)
     if "://" in path:
         raise UsageError(
             f"--policy {path}: a policy is a file on this machine; download it and give its path"
@@ -55,12 +67,12 @@ def read_policy(path: str | None = None, start: Path | None = None) -> Policy:
     return parse_policy(table, path, Path(path).parent)
 
 
-def read_defaults(start: Path | None = None) -> Defaults:
-    """The [defaults] in the nearest file from `start` (the current folder) upwards. Raises UsageError."""
-    found = _nearest_table(start or Path.cwd())
-    if found is None:
+def read_defaults(start: Path | None = None, *, judged: Iterable[str] = ()) -> Defaults:
+    """The [defaults] in the file that `read_policy` takes without a path. Raises UsageError."""
+    nearest = _nearest_table(start, judged)
+    if nearest is None:
         return Defaults()
-    values, label, folder = found
+    values, label, folder = nearest
     table = _Table(label, "", values)
     return _defaults(table.table("defaults"), table.texts("engines", parse_engine), folder)
 
@@ -107,7 +119,7 @@ def _defaults(table: "_Table", engines: tuple[str, ...], folder: Path) -> Defaul
     ):
         raise table.error("aux-layers", "whole numbers, as [2, 16, 29]")
     semantics = table.table("source-semantics")
-    if target is not None and (folder / target).exists():
+    if target is not None and os.path.lexists(folder / target):
         target = os.path.relpath(folder / target)
     is_stated = "aux-convention" in table.values
     return Defaults(
@@ -117,6 +129,7 @@ def _defaults(table: "_Table", engines: tuple[str, ...], folder: Path) -> Defaul
         aux_layers=None if layers is None else ",".join(map(str, layers)),
         aux_convention=table.choice("aux-convention", CONVENTIONS) if is_stated else None,
         source_semantics=tuple(f"{key}={semantics.text(key)}" for key in semantics.values),
+        assume=table.flag("assume"),
     )
 
 
@@ -148,15 +161,47 @@ def _severities(table: "_Table") -> Mapping[str, Any]:
     return {rule: severity for key, severity in choices.items() for rule in table.rules(key, [key])}
 
 
-def _nearest(start: Path) -> Policy:
-    found = _nearest_table(start)
-    return Policy() if found is None else parse_policy(*found)
+def ignored_file(judged: Iterable[str] = ()) -> str | None:
+    """The nearest file from the current folder upwards that is not taken because of where it lies."""
+    here = current_folder()
+    ignored = set(_around(here)) - set(_folders(here, judged))
+    paths = (folder / name for folder in _around(here) if folder in ignored for name in FILES)
+    return next((os.path.relpath(path, here) for path in paths if path.is_file()), None)
 
 
-def _nearest_table(start: Path) -> tuple[Mapping[str, Any], str, Path] | None:
+def may_hold_policy(folder: Path, judged: Iterable[str] = ()) -> bool:
+    """Whether a file in `folder` is ever taken without being named."""
+    return folder in _folders(folder, judged)
+
+
+def _around(start: Path) -> tuple[Path, ...]:
+    return (start, *start.parents)
+
+
+def _folders(start: Path, judged: Iterable[str]) -> tuple[Path, ...]:
+    """The folder and those around it that may hold a policy, the nearest first."""
+    folders, roots = _around(start), {_root(text) for text in judged}
+    real = [Path(os.path.realpath(folder)) for folder in folders]
+    foreign = [number for number, folder in enumerate(real) if folder in roots or _is_foreign(folder)]
+    return folders[foreign[-1] + 1 :] if foreign else folders
+
+
+def _root(text: str) -> Path:
+    """The folder that a source names, or that its file is in."""
+    path = Path(os.path.realpath(text))
+    return path.parent if os.path.lexists(path) and path.is_file() else path
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether a folder, without links in its path, is a checkpoint's or a download of the Hub's client."""
+    return is_checkpoint(folder) or is_snapshot(folder) or (folder / DOWNLOADED).is_dir()
+
+
+def _nearest_table(start: Path | None, judged: Iterable[str]) -> tuple[Mapping[str, Any], str, Path] | None:
     """The policy's table in the nearest file, the file as seen from `start`, and its folder."""
-    for folder in (start, *start.parents):
-        for name in (POLICY_FILE, PYPROJECT):
+    start = start or current_folder()
+    for folder in _folders(start, judged):
+        for name in FILES:
             path = folder / name
             label = os.path.relpath(path, start)
             table = _read_table(path, label) if path.is_file() else None
@@ -172,16 +217,35 @@ def _read_table(path: Path, label: str) -> Mapping[str, Any] | None:
     import tomllib  # late: most folders have no policy
 
     try:
-        document = tomllib.loads(read_small_file(path, MAX_POLICY, "the policy", UsageError).decode())
+        text = read_small_file(path, MAX_POLICY, "the policy", UsageError).decode()
+        if LONG_KEY.search(text):
+            raise UsageError(f"{label} has a key of more than {MAX_PARTS} parts")
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{label} is not valid TOML: {error}") from None
-    if path.name != PYPROJECT:
-        return document
-    tool = document.get("tool")
-    table = tool.get("eaglectl") if isinstance(tool, dict) else None
+    table: Any = document
+    if path.name == PYPROJECT:
+        tool = document.get("tool")
+        table = tool.get("eaglectl") if isinstance(tool, dict) else None
+    _check_bounds(table, label)
     if table is not None and not isinstance(table, dict):
         raise UsageError(f"{label}: tool.eaglectl is {table!r}; expected a table")
     return table
+
+
+def _check_bounds(value: Any, label: str) -> None:
+    """Raise UsageError for more than any policy has, so that all values can be read, compared and printed."""
+    level, entries = [value], 0
+    for _ in range(MAX_DEPTH):
+        entries += len(level)
+        if entries > MAX_ENTRIES:
+            raise UsageError(f"{label} has more than {MAX_ENTRIES} entries, the most that is read")
+        if any(type(item) is int and item.bit_length() > MAX_BITS for item in level):
+            raise UsageError(f"{label} has an integer of more than {MAX_BITS} bits")
+        nested = [item for item in level if isinstance(item, dict | list)]
+        level = [inner for item in nested for inner in (item.values() if isinstance(item, dict) else item)]
+    if level:
+        raise UsageError(f"{label} has tables or lists more than {MAX_DEPTH} deep")
 
 
 def _suppression(entry: "_Table") -> Suppression:

@@ -196,6 +196,25 @@ def similarity(left: Floats, right: Floats) -> float:
     return float(cosines.mean())
 
 
+# two embeddings of chance have angles that differ by about sqrt(2 / columns); bfloat16 changes them by 0.0002
+# in 96 columns, and a mean taken from each row by about 1 / columns
+SAME_ANGLES, SAME_LENGTHS, OTHER_ROWS = 0.005, 1 / 64, 0.5
+LEAST_ROWS = 8
+
+
+def is_rotated(left: Floats, right: Floats) -> bool:
+    """Whether rows have the same lengths and angles in two matrices and are others: one is rotated."""
+    sizes, others = np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1)
+    # a padded vocabulary has rows of zeros; rows that are not finite are a fault of their own
+    kept = (sizes > 0) & (others > 0) & np.isfinite(sizes) & np.isfinite(others)
+    sizes, others = sizes[kept], others[kept]
+    if len(sizes) < LEAST_ROWS or not bool((np.abs(sizes - others) <= SAME_LENGTHS * sizes).all()):
+        return False
+    left, right = left[kept] / sizes[:, None], right[kept] / others[:, None]
+    angles = float(np.sqrt(np.square(left @ left.T - right @ right.T).mean()))
+    return angles <= SAME_ANGLES and float((left * right).sum(axis=1).mean()) < OTHER_ROWS
+
+
 class _OpenFiles(ExitStack):
     """The files that are read, each opened once and closed at the end."""
 

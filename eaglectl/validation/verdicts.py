@@ -6,6 +6,7 @@ The facts that hold in it, and findings that concern every engine.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.facts import AppliedFact
@@ -80,31 +81,57 @@ def release_verdicts(
 
     None where no such rule was to run.
     """
-    releases = _judged_releases(subject, rules)
+    releases, unknown = _judged_releases(subject, rules), _unknown_releases(subject, rules)
     if not releases:
-        return ()
+        return unknown
     general = tuple(general_errors(subject, findings))
     try:
         facts = subject.applied_facts
     except CannotLook as reason:
         if general:
-            return tuple(_failed(*release, general) for release in releases)
-        return tuple(
-            ReleaseVerdict(*release, CheckVerdict.COULD_NOT_LOOK, (), (str(reason),)) for release in releases
-        )
+            return (*unknown, *(_failed(*release, general) for release in releases))
+        return (*unknown, *(_unjudged(*release, str(reason)) for release in releases))
     reporting = {finding.rule.id for finding in findings}
     questions = _questions(subject)
-    return tuple(
+    judged = (
         _verdict(release, _of_rules(facts[release], rules), general, reporting, questions)
         for release in releases
     )
+    return (*unknown, *(_with_runner(verdict, subject) for verdict in judged))
+
+
+def _with_runner(verdict: ReleaseVerdict, subject: Subject) -> ReleaseVerdict:
+    """The verdict; one of passing names the runner that it holds for, where another one differs."""
+    if verdict.outcome != CheckVerdict.PASS:
+        return verdict
+    engine = ENGINES[verdict.engine]
+    return replace(verdict, reasons=engine.runner_remarks(subject.view(engine.name), verdict.release))
+
+
+def _unjudged(engine: str, release: str, reason: str) -> ReleaseVerdict:
+    return ReleaseVerdict(engine, release, CheckVerdict.COULD_NOT_LOOK, (), (reason,))
+
+
+def _unknown_releases(subject: Subject, rules: Collection[str]) -> tuple[ReleaseVerdict, ...]:
+    """A verdict for each installed release of which nothing is known."""
+    return tuple(
+        _unjudged(request.engine, request.unknown, f"not a known release: the newest is {newest}")
+        for request in subject.requests
+        if request.unknown and request.engine in _judged_engines(rules)
+        for newest in ENGINES[request.engine].releases[-1:]
+    )
+
+
+def _judged_engines(rules: Collection[str]) -> set[str]:
+    """The engines of which some rule is to run."""
+    return {name for name, engine in ENGINES.items() if any(fact.rule in rules for fact in engine.facts)}
 
 
 def _judged_releases(subject: Subject, rules: Collection[str]) -> Sequence[tuple[str, str]]:
     """The requested (engine, release), of engines of which some rule is to run."""
     if not subject.requests:
         return []
-    chosen = {name for name, engine in ENGINES.items() if any(fact.rule in rules for fact in engine.facts)}
+    chosen = _judged_engines(rules)
     requests = [request for request in subject.requests if request.engine in chosen]
     releases = [(request.engine, release) for request in requests for release in request.releases]
     return list(dict.fromkeys(releases))
@@ -133,7 +160,7 @@ def _verdict(
         return _failed(*release, reasons)
     open_questions = [*(fact.text for fact in unknown), *questions]
     if open_questions:
-        return ReleaseVerdict(*release, CheckVerdict.COULD_NOT_LOOK, (), ("; ".join(open_questions),))
+        return _unjudged(*release, "; ".join(open_questions))
     return ReleaseVerdict(*release, CheckVerdict.PASS)
 
 

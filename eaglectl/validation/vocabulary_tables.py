@@ -71,6 +71,9 @@ class VocabularyTables(Struct, frozen=True, eq=False, dict=True):
             raise CannotLook(f"d2t is {dtype}, which cannot hold the vocabulary's numbers")
         if isinstance(self.weights, str):  # before numpy is loaded
             raise CannotLook(self.weights)
+        d2t = self.drafter.tensors.get("d2t")
+        if d2t is not None and d2t.shape != (self.drafter.dims.draft_vocab,):
+            raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
         return self._table("d2t", self.weights), self._table("t2d", self.weights)
 
     def _table(self, name: str, weights: Checkpoint) -> "Ids | None":
@@ -83,6 +86,22 @@ class VocabularyTables(Struct, frozen=True, eq=False, dict=True):
             return as_engines_read(name, tensor.dtype, weights.read(tensor.stored[0]))
         except EaglectlError as error:
             raise CannotLook(str(error)) from None
+
+    @cached_property
+    def repair(self) -> str:
+        """How one table repairs the other; "" where none does, or it cannot be known."""
+        if isinstance(self.weights, str):
+            return ""
+        from eaglectl.conversion.tensor_steps import table_readings
+
+        readings = table_readings(self.weights, self.drafter)
+        lines = [f"run `eaglectl convert SOURCE --fix-reading {reading}`" for reading in readings]
+        if len(lines) < 2:
+            return f"{lines[0]}, as that table is whole." if lines else ""
+        return (
+            "run `eaglectl diagnose SOURCE --target TARGET`, which measures which of them lm_head was trained"
+            f" with; if it is t2d, {lines[0]}; if it is d2t, {lines[1]}."
+        )
 
     @cached_property
     def faults(self) -> tuple["Fault", ...]:

@@ -16,6 +16,7 @@ os.environ.update(
 )
 
 import torch
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
@@ -38,7 +39,12 @@ MAPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "query": ("vllm/mla", {"has_query_lora": True}),
     "heads": ("vllm/native", {"attention": "mha"}),
 }
-ANSWERS = Answers(semantics={"rope": "stored"})
+
+
+def answers(path: str) -> Answers:
+    """What a fixture's file leaves open; its own rope is the one that both sides compute with."""
+    known = pairs.case(path).answered()
+    return replace(known, semantics={**known.semantics, "rope": "stored"})
 
 
 def main() -> None:
@@ -66,9 +72,8 @@ def run(root: Path, name: str) -> dict[str, Any]:
     path, asked = MAPS[name]
     target = root / ("mla" if pairs.case(path).attention == "MLA" else "llama")
     source, drafter = _source(path, target, root / f"{name}-source", without_rank=name == "query")
-    eaglectl.convert(
-        str(source), root / name, ConvertOptions(dtype="F32", **asked, target=str(target), answers=ANSWERS)
-    )
+    options = ConvertOptions(dtype="F32", **asked, target=str(target), answers=answers(path))
+    eaglectl.convert(str(source), root / name, options)
     dice = torch.Generator().manual_seed(1)
     prompts = [torch.randint(0, 256, (length,), generator=dice).tolist() for length in LENGTHS]
     theirs, their_output = in_vllm(target, root / name, prompts, is_mla=drafter.dims.attention == "MLA")
@@ -110,7 +115,7 @@ def _source(path: str, target: Path, folder: Path, *, without_rank: bool) -> tup
     (folder / "config.json").write_text(json.dumps(config))
     pairs.write(tensors, folder)
     checkpoint = read_checkpoint(open_source(str(folder)))
-    drafter = read_drafter(checkpoint, ANSWERS, open_target(str(target)))
+    drafter = read_drafter(checkpoint, answers(path), open_target(str(target)))
     plain = folder.with_name(folder.name.replace("-source", "-plain"))
     plain.mkdir()
     floats = {

@@ -136,10 +136,15 @@ def test_a_target_that_vllm_cannot_load_ends_in_one_sentence_and_leaves_no_proce
     weights = tmp_path / "target" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
+    case = pairs.case("modelopt/hf")
     options = api.CalibrateOptions(
-        prompts=tmp_path / "prompts.jsonl", engine="vllm", device="cpu", timeout=300
+        prompts=tmp_path / "prompts.jsonl",
+        engine="vllm",
+        device="cpu",
+        timeout=300,
+        answers=case.answered(),
     )
     with pytest.raises(UnreadableError, match="vLLM does not run the target: SafetensorError") as caught:
-        api.calibrate(str(pairs.case("modelopt/hf").folder), str(tmp_path / "target"), options=options)
+        api.calibrate(str(case.folder), str(tmp_path / "target"), options=options)
     assert "\n" not in str(caught.value)
     assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")

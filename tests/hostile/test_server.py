@@ -232,7 +232,7 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "JSON cut off": (models(answer('{"data": [{"id": "m"')), "not valid JSON"),
     "two documents": (models(answer("{}{}")), "not valid JSON"),
     "200,000 levels": (models(answer("[" * 200_000)), "nested too deeply"),
-    "900 levels": (models(answer('{"data": ' + "[" * 900 + "]" * 900 + "}")), "an object was expected"),
+    "900 levels": (models(answer('{"data": ' + "[" * 900 + "]" * 900 + "}")), "901 deep"),
     "a key twice": (models(answer('{"data": [], "data": []}')), "twice"),
     "lone surrogate": (models(answer('{"data": [{"id": "\\ud800"}]}')), "surrogate"),
     # /v1/models

@@ -21,7 +21,8 @@ class Patch:
     the folder. `fixture` names a folder of fixtures/producers to change in place of the good drafter. `finds`
     are the rules that must report, each as often as it is listed, and `says` is text of one of their
     messages; `blind` are the rules that must report that they could not look. `given` are options of
-    validate; `target_config` makes a target beside the drafter.
+    validate, which judges for no engine but those among them; `target_config` makes a target beside the
+    drafter.
     """
 
     why: str
@@ -58,7 +59,7 @@ class Patch:
 
     def report(self, parent: Path) -> Report:
         """The report of validate on the changed folder."""
-        given = dict(self.given)
+        given = {"has_engines": "engines" in self.given, **self.given}
         if self.target_config is not None:
             (parent / "target").mkdir()
             (parent / "target/config.json").write_text(json.dumps(self.target_config))

@@ -19,17 +19,19 @@ from eaglectl.validation.catalogue import rules
 from eaglectl.validation.judge import Report, Unchecked
 from tests.builders import call as call_line
 from tests.builders import contents, drafter_folder, floats, refusal
-from tests.cases import CASES, Case, digests
+from tests.cases import CASES, NORMED_ONCE, Case, digests
 from tests.conftest import FIXTURES
 from tests.mla import Heads, mla_folder
 
 PRODUCERS = FIXTURES / "producers"
+TARGET = str(FIXTURES / "target")
+ONCE = ("--source-semantics", "modelopt=pre-689")
 SCHEMA = json.loads((FIXTURES.parent / "schemas/validate.schema.json").read_text())
 
 
 def fixed(source: Path, out: Path, **options: Any) -> FixResult:
     before = contents(source)
-    done = fix(str(source), out, ValidateOptions(**options))
+    done = fix(str(source), out, ValidateOptions(**{"has_engines": "engines" in options, **options}))
     assert contents(source) == before  # the input is never touched
     return done
 
@@ -45,7 +47,7 @@ def left(done: FixResult) -> list[str]:
 @pytest.mark.parametrize(
     ("source", "gone", "answers"),
     [
-        ("modelopt/hf-mla", ["EGL114", "EGL406"], Answers()),
+        ("modelopt/hf-mla", ["EGL114", "EGL406"], Answers(semantics=NORMED_ONCE)),
         ("sglang/aux-norm", ["EGL406", "EGL506"], Answers()),
         ("speculators/four-aux", ["EGL408"], Answers()),
         ("specforge/gqa-ids", ["EGL406"], Answers(aux_convention="output")),
@@ -66,22 +68,36 @@ def test_what_engines_read_stays_in_its_layout(tmp_path: Path) -> None:
     assert digests(tmp_path / "out") == digests(PRODUCERS / "speculators/four-aux")
 
 
+def test_what_all_engines_are_to_read_is_written_for_them(tmp_path: Path) -> None:
+    done = fixed(
+        PRODUCERS / "speculators/four-aux",
+        tmp_path / "out",
+        has_engines=True,
+        target=str(FIXTURES / "target"),
+    )
+    assert done.conversion and done.conversion.plan.layout == "vllm"
+    assert "EGL1101" in ids(done.fixed) and done.report.verdict == "pass"
+
+
 def test_sglang_alone_gets_its_layout(tmp_path: Path) -> None:
     done = fixed(PRODUCERS / "modelopt/hf-four-aux", tmp_path / "out", engines=["sglang"])
     assert done.conversion is None or done.conversion.plan.layout == "sglang"
 
 
 def test_an_assumption_is_no_repair(tmp_path: Path) -> None:
-    done = fixed(PRODUCERS / "automodel/gqa", tmp_path / "out")
+    done = fixed(PRODUCERS / "automodel/gqa", tmp_path / "asked", target=TARGET)
+    assert done.out is None and "--aux-layers 2,4,5" in done.stopped
+    done = fixed(PRODUCERS / "automodel/gqa", tmp_path / "out", target=TARGET, answers=Answers(assume=True))
     assert ids(done.fixed) == ["EGL101", "EGL105"] and left(done) == ["EGL410"]
-    assert "pass --aux-layers" in done.left[0].why
+    assert done.report.verdict == "could-not-look"
 
 
 def test_what_only_the_user_knows_is_asked_with_its_option(tmp_path: Path) -> None:
     done = fixed(PRODUCERS / "specforge/norm-output-false", tmp_path / "out")
     assert done.out is None and not (tmp_path / "out").exists()
-    assert done.left[0].why == "only you can tell: pass --source-semantics specforge=pre-879 or post-879"
-    assert "specforge=pre-879" in done.stopped and done.report.verdict == "pass"
+    asked = "specforge=pre-879 (releases up to 0.2.0) or specforge=post-879 (its sources since)"
+    assert done.left[0].why == f"only you can tell: pass --source-semantics {asked}"
+    assert "specforge=pre-879" in done.stopped and done.report.verdict == "could-not-look"
 
 
 @pytest.mark.parametrize("source", ["torchspec/pruned", "modelopt-megatron/no-d2t", "modelopt/hf-no-aux"])
@@ -135,7 +151,7 @@ def test_a_good_checkpoint_needs_nothing(tmp_path: Path) -> None:
 
 def test_the_name_is_beside_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = call_line("validate", PRODUCERS / "modelopt/hf-mla", "--fix")
+    outcome = call_line("validate", PRODUCERS / "modelopt/hf-mla", *ONCE, "--fix")
     assert outcome.code == 0 and os.listdir(tmp_path) == ["hf-mla-fixed"]  # noqa: PTH208
     plan, repaired, wrote = (
         outcome.out.index(text) for text in ("config.json:", "EGL114", "wrote hf-mla-fixed")
@@ -144,11 +160,13 @@ def test_the_name_is_beside_the_current_folder(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_document_holds_what_is_gone_and_what_is_left(tmp_path: Path) -> None:
-    document = call_line(
-        "validate", PRODUCERS / "automodel/gqa", "--fix", "-o", tmp_path / "out", "--json"
-    ).document
+    source, out = PRODUCERS / "automodel/gqa", tmp_path / "out"
+    assumed = ("--assume-defaults", "--target", TARGET)
+    document = call_line("validate", source, *assumed, "--fix", "-o", out, "--json").document
     jsonschema.validate(document, SCHEMA)
-    assert document["verdict"] == "pass" and document["out"] == document["source"] == str(tmp_path / "out")
+    assert document["verdict"] == "could-not-look" and document["out"] == document["source"] == str(
+        tmp_path / "out"
+    )
     assert {"EGL101", "EGL105"} <= {one["rule"] for one in document["fixed"]}
     assert document["left"][0]["rule"] == "EGL410" and document["left"][0]["why"]
 
@@ -167,7 +185,15 @@ def test_a_report_file_is_the_output_s(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "report.json"
     assert (
         call_line(
-            "validate", PRODUCERS / "modelopt/hf-mla", "--fix", "-q", "-o", out, "--output", f"json={file}"
+            "validate",
+            PRODUCERS / "modelopt/hf-mla",
+            *ONCE,
+            "--fix",
+            "-q",
+            "-o",
+            out,
+            "--output",
+            f"json={file}",
         ).code
         == 0
     )
@@ -181,7 +207,7 @@ def test_an_existing_folder_needs_force(tmp_path: Path) -> None:
     assert "--force" in refusal(2, "validate", source, "--fix", "-o", out)
     assert call_line("validate", PRODUCERS / "torchspec/pruned", "--fix", "-o", out, "--force").code == 1
     assert contents(out) == before  # nothing was fixable, so nothing is replaced
-    assert call_line("validate", source, "--fix", "-o", out, "--force").code == 0
+    assert call_line("validate", source, *ONCE, "--fix", "-o", out, "--force").code == 0
     assert contents(out) != before
 
 
@@ -319,7 +345,7 @@ def test_what_is_said_to_be_fixed_comes_back_with_what_was_changed(case: Case, t
     assert not {one.rule.name for one in done.fixed} & {
         note.topic for note in done.conversion.plan.drafter.doubts
     }
-    options = ValidateOptions(answers=answers, select=tuple(claimed))
+    options = ValidateOptions(answers=answers, select=tuple(claimed), has_engines=False)
     back = set()
     for has_weights in (False, True):
         folder = restored(done.out, source, tmp_path / f"back-{has_weights}", has_weights=has_weights)

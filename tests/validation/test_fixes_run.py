@@ -21,6 +21,7 @@ from tests.validation.test_serving import Bad, judged
 
 # a whole command; not one that the sentence says to run with more, or that helps some files only
 OFFERED = re.compile(r"(?<!dropped by )`(eaglectl convert [^`]*)`(?! with (?:--|an answer))")
+ANY = re.compile(r"`(eaglectl convert [^`]*)`")
 # what the file made for the case cannot have: pickles that are none
 STAND_IN = "is not a torch file"
 STEP = 6
@@ -65,17 +66,23 @@ def validated(case: Patch | Bad, parent: Path) -> tuple[Report, eaglectl.Validat
     if isinstance(case, Bad):
         options = eaglectl.ValidateOptions(target if case.target is not None else None, [case.engine])
         return judged(case, parent), options
-    given = {**case.given, "answers": Answers()}
+    given = {"has_engines": "engines" in case.given, **case.given, "answers": Answers()}
     if case.target_config is not None:
         given["target"] = target
     return case.report(parent), eaglectl.ValidateOptions(**given)
 
 
-def is_explained(done: Outcome, report: Report) -> bool:
+NO_WEIGHTS = "no .safetensors file, model.safetensors.index.json or pytorch_model.bin"
+
+
+def is_explained(done: Outcome, report: Report, options: eaglectl.ValidateOptions) -> bool:
     """Whether a conversion that wrote nothing says what the report says too: a question, or another error."""
     message = done.err.removeprefix("eaglectl: ").strip()
     reasons = [entry.reason for entry in report.unchecked]
     reasons += [finding.match.message for finding in report.findings]
+    reasons += [reason for verdict in report.releases for reason in verdict.reasons]
+    if options.target and message == f"{options.target} has no weights: {NO_WEIGHTS}":
+        return True  # the case's target is a config alone
     return STAND_IN in message or any(message in reason or reason in message for reason in reasons)
 
 
@@ -88,9 +95,11 @@ def run(lines: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
 def test_a_conversion_that_is_offered_mends_what_it_is_offered_for(case: Patch | Bad, tmp_path: Path) -> None:
     report, options = validated(case, tmp_path)
     for finding in report.findings:
+        for line, done in run(ANY.findall(finding.fix), tmp_path / "out"):
+            assert done.code != 1 or "pass --" in done.err, (line, done.err)  # refused, and no question
         for line, done in run(OFFERED.findall(finding.fix), tmp_path / "out"):
             if done.code:
-                assert is_explained(done, report), (line, done.err)
+                assert is_explained(done, report, options), (line, done.err)
                 continue
             after = eaglectl.validate(str(tmp_path / "out"), options)
             left = [one for one in after.findings if one.rule.id == finding.rule.id]

@@ -12,7 +12,8 @@ from tests.builders import DRAFT, HIDDEN, VOCAB, drafter_config, drafter_folder,
 from tests.validation.patches import Patch, check
 
 TARGET = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
-FAMILY = {"select": ["EGL7"], "ignore": ["EGL704", "EGL705"]}
+ROWS = ["EGL704", "EGL705", "EGL710", "EGL711"]
+FAMILY = {"select": ["EGL7"], "ignore": ROWS}
 FULL: dict[str, Any] = {"lm_head.weight": floats("l", VOCAB, HIDDEN), "d2t": None}
 
 
@@ -25,6 +26,10 @@ def tokenizers(ours: Any, theirs: Any) -> Callable[[Path], None]:
                 (place / "tokenizer.json").write_text(value if isinstance(value, str) else json.dumps(value))
 
     return write
+
+
+def with_adapter(folder: Path) -> None:
+    (folder.parent / "target/adapter_config.json").write_text("{}")
 
 
 def bpe(*tokens: str, **added: int) -> dict[str, Any]:
@@ -121,9 +126,34 @@ BAD = (
         given=FAMILY,
         says="target_layer_count: 8, num_target_layers: 12; none is believed",
     ),
+    Patch(
+        "a quantised target",
+        ("EGL712",),
+        target_config={
+            **TARGET,
+            "quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4"},
+        },
+        given=FAMILY,
+        says="is quantised (compressed-tensors nvfp4)",
+    ),
+    Patch(
+        "a quantised part of a target",
+        ("EGL712",),
+        target_config={"text_config": {**TARGET, "quantization_config": {"quant_method": "fp8"}}},
+        given=FAMILY,
+        says="is quantised (fp8)",
+    ),
+    Patch(
+        "a target with a LoRA adapter",
+        ("EGL712",),
+        target_config=TARGET,
+        also=with_adapter,
+        given=FAMILY,
+        says="sglang 34337",
+    ),
 )
 GOOD = (
-    Patch("no target", (), given=FAMILY, blind=("EGL701", "EGL702", "EGL706", "EGL707", "EGL708")),
+    Patch("no target", (), given=FAMILY, blind=("EGL701", "EGL702", "EGL706", "EGL707", "EGL708", "EGL712")),
     Patch(
         "a target that may be split as the drafter",
         (),
@@ -172,6 +202,6 @@ def test_the_drafters_own_folder_is_no_target(tmp_path: Path) -> None:
     folder = str(drafter_folder(tmp_path))
     report = eaglectl.validate(
         folder,
-        eaglectl.ValidateOptions(target=folder, select=["EGL4", "EGL6", "EGL7"], ignore=["EGL704", "EGL705"]),
+        eaglectl.ValidateOptions(target=folder, select=["EGL4", "EGL6", "EGL7"], ignore=ROWS),
     )
     assert [one.rule.id for one in report.findings] == ["EGL706"]

@@ -4,8 +4,10 @@ from eaglectl.acceptance.causes import ends, engine, file, pair, prompts, traini
 from eaglectl.acceptance.diagnosis import Cause
 
 CAUSES: tuple[Cause, ...] = (
+    pair.ROTATED_TARGET,
     pair.OTHER_TARGET,
     file.FILE_RULE,
+    file.TABLES,
     file.REFUSED,
     ends.NO_REFERENCE,
     file.OTHER_READING,
@@ -20,6 +22,7 @@ CAUSES: tuple[Cause, ...] = (
     prompts.SAMPLING,
     prompts.TEMPLATE,
     prompts.ONE_SET,
+    pair.MARKED_ROTATION,
     pair.OTHER_REVISION,
     pair.QUANTISED_TARGET,
     training.UNTRAINED,

@@ -101,7 +101,8 @@ def _not_found(evidence: Evidence) -> Shown:
     words = f"acceptance length {measured.length.value:.2f} at k={served.k}"
     if is_dead(measured):
         words += (
-            ", that of a dead drafter in every reading: never trained, or for another target of these shapes"
+            ", that of a dead drafter in every reading: never trained, or for another target of these shapes,"
+            " as this one is once its residual stream is rotated (QuaRot, SpinQuant)"
         )
     elif evidence.expected is not None:
         words += f", below the {evidence.expected:g} that was expected, with nothing found"

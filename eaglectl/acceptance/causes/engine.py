@@ -31,8 +31,9 @@ def _engine_setting(evidence: Evidence) -> Shown | NotLooked | None:
 
 
 def _engine_commands(evidence: Evidence) -> tuple[str, ...]:
-    """What reading says has to change for this engine, or the conversion for it."""
-    return _changes(evidence) or (evidence.commands["convert"],)
+    """What reading says has to change for this engine, or the conversion for it, if it changes anything."""
+    conversion = evidence.commands.get("convert")
+    return _changes(evidence) or ((conversion,) if conversion else ())
 
 
 def _changes(evidence: Evidence) -> tuple[str, ...]:

@@ -2,20 +2,59 @@
 
 from collections.abc import Sequence
 
+from eaglectl.acceptance.candidates import MADE_OF_T2D
 from eaglectl.acceptance.causes.looks import NOT_RUN, as_shown, serving_errors, unchecked_rules
 from eaglectl.acceptance.diagnosis import Cause, Evidence, NotLooked, Shown
 from eaglectl.acceptance.sensitivity import LEAST_PROMPTS, Variant
 from eaglectl.acceptance.significance import p_words
+from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.text import listed
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
 
+CONTRADICTION = "d2t-t2d"
+CHOICE = "; the first command takes t2d for the right one, the second d2t"
+
 
 def _rule(evidence: Evidence) -> Shown | NotLooked | None:
-    if shown := as_shown(list(serving_errors(evidence, of_target=False)), evidence.commands["fix"]):
-        return shown
+    errors = list(serving_errors(evidence, of_target=False))
+    if certain := [finding for finding in errors if finding.rule.name != CONTRADICTION]:
+        return as_shown(certain, *_known(evidence, "fix"))
+    if errors:
+        return NotLooked(f"{errors[0].rule.id} {CONTRADICTION}: which of the two is right is measured first")
     if problem := evidence.validated.problem:
         return Shown(problem, (evidence.commands["validate"],))
     return unchecked_rules(evidence, of_target=False)
+
+
+def _known(evidence: Evidence, *names: str) -> tuple[str, ...]:
+    """The commands of these names that are not known to fail."""
+    return tuple(evidence.commands[name] for name in names if name in evidence.commands)
+
+
+def _tables(evidence: Evidence) -> Shown | None:
+    """d2t against t2d: the one that drafts better, else both choices."""
+    errors = serving_errors(evidence, of_target=False)
+    if not (found := [finding for finding in errors if finding.rule.name == CONTRADICTION]):
+        return None
+    probed = evidence.reference and evidence.reference.probed
+    variants = probed.variants if probed else ()
+    variant = next((variant for variant in variants if variant.name == MADE_OF_T2D), None)
+    both = _known(evidence, FROM_T2D, FROM_D2T)
+    words = f"{found[0].rule.id} {CONTRADICTION}: {found[0].match.message}"
+    if not both:  # rows in another order than t2d's
+        return Shown(f"{words}; fix: {found[0].fix}")
+    if variant is None:
+        gap = evidence.reference_refusal or evidence.reference_gap or NOT_RUN
+        return Shown(f"{words}; which of them is right was not measured: {gap}{CHOICE}", both)
+    words += (
+        f"; with the tokens of t2d it drafts x{variant.ratio.value:.2f} [{variant.ratio.low:.2f},"
+        f" {variant.ratio.high:.2f}] as much as with those of d2t"
+    )
+    if variant.is_better:
+        return Shown(words, both[:1])
+    if variant.ratio.high < 1:
+        return Shown(words, both[1:])
+    return Shown(f"{words}, which {variant.measured.prompts} prompts cannot tell from chance{CHOICE}", both)
 
 
 def _refused(evidence: Evidence) -> Shown | None:
@@ -71,6 +110,15 @@ FILE_RULE = Cause(
     "errors of `validate` that change what every engine serves",
     "Run the printed `validate --fix`; what it cannot repair has to be restored from the trainer.",
     _rule,
+)
+TABLES = Cause(
+    "tables",
+    DiagnosisEnding.FILE,
+    "reference",
+    "d2t and t2d that name other tokens",
+    "EGL305, and the sensitivity probe: whether the tokens of t2d draft better than those of d2t",
+    "Run the printed `convert`; where it is not told which of them is right, choose.",
+    _tables,
 )
 REFUSED = Cause(
     "refused",

@@ -16,6 +16,8 @@ from eaglectl.validation.verdicts import changes_serving
 
 # a drafter is called weak where its first draft token is accepted in less than half of drafts
 WEAK_POSITION_0 = 0.5
+# rules that could not look are reported by a cause of their own
+OWN_CAUSES = ("rotated-target", "marked-rotation")
 NOT_RUN = "the reference did not run it"
 
 
@@ -42,7 +44,9 @@ def unchecked_rules(evidence: Evidence, *, of_target: bool) -> NotLooked | None:
     rules = [
         entry.rule.id
         for entry in evidence.validated.unchecked
-        if changes_serving(entry.rule) and (entry.rule.family == "target") == of_target
+        if changes_serving(entry.rule)
+        and (entry.rule.family == "target") == of_target
+        and entry.rule.name not in OWN_CAUSES
     ]
     return NotLooked(f"rules that could not look: {listed(rules)}") if rules else None
 

@@ -1,8 +1,32 @@
-"""Causes in the pair: another target, another revision of it, or a quantised one."""
+"""Causes in the pair: another target, a rotated one, another revision of it, or a quantised one."""
 
 from eaglectl.acceptance.causes.looks import as_shown, is_low, serving_errors, unchecked_rules, warned
 from eaglectl.acceptance.diagnosis import Cause, Evidence, NotLooked, Shown
 from eaglectl.verdicts import DiagnosisEnding
+
+ROTATED = "rotated-target"
+
+
+def _rotated(evidence: Evidence) -> Shown | NotLooked | None:
+    found = [finding for finding in evidence.validated.findings if finding.rule.name == ROTATED]
+    if not found:
+        reasons = [entry.reason for entry in evidence.validated.unchecked if entry.rule.name == ROTATED]
+        return NotLooked(reasons[0]) if reasons else None
+    return as_shown(found, *_commands(evidence, found[0].fix))
+
+
+def _marked(evidence: Evidence) -> Shown | NotLooked | None:
+    shown = warned("marked-rotation")(evidence)
+    if not isinstance(shown, Shown):
+        return shown
+    return Shown(shown.words, _commands(evidence, shown.words))
+
+
+def _commands(evidence: Evidence, fix: str) -> tuple[str, ...]:
+    """The conversion that a fix names, in the layout for the engine that was asked for."""
+    layout = " --for sglang" if evidence.engine_name == "sglang" else ""
+    commands = tuple(part + layout for part in fix.split("`")[1::2])
+    return commands or (evidence.commands["validate"],)
 
 
 def _other_target(evidence: Evidence) -> Shown | NotLooked | None:
@@ -29,6 +53,24 @@ def _quantised(evidence: Evidence) -> Shown | None:
     )
 
 
+ROTATED_TARGET = Cause(
+    "rotated-target",
+    DiagnosisEnding.PAIR,
+    "reading",
+    "a target whose residual stream is rotated",
+    "the target's embedding: the lengths and angles of the drafter's own rows, and other values (EGL710)",
+    "Run the printed `convert --target-rotation`.",
+    _rotated,
+)
+MARKED_ROTATION = Cause(
+    "marked-rotation",
+    DiagnosisEnding.PAIR,
+    "measured",
+    "a target that its files mark as rotated",
+    "low acceptance, and QuaRot or SpinQuant in the target's files (EGL711)",
+    "Run the printed `convert --target-rotation`, unless it was trained on this target.",
+    _marked,
+)
 OTHER_TARGET = Cause(
     "other-target",
     DiagnosisEnding.PAIR,

@@ -31,8 +31,9 @@ def _sampling(evidence: Evidence) -> Shown | NotLooked | None:
         return None
     return Shown(
         f"acceptance length {sampled.value:.2f} at temperature {evidence.sampled.temperature:g} and"
-        f" {greedy.value:.2f} at 0: sampled tokens are harder to foresee; lower the temperature, or train it"
-        " on sampled answers"
+        f" {greedy.value:.2f} at 0, with greedy drafts: sampled tokens are harder to foresee; lower the"
+        " temperature, have vLLM sample drafts too (draft_sample_method probabilistic in"
+        " --speculative-config), or train it on sampled answers"
     )
 
 
@@ -87,7 +88,7 @@ SAMPLING = Cause(
     "measured",
     "sampling",
     "acceptance at `--temperature` below that at 0",
-    "Lower the temperature, or train on sampled answers.",
+    "Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled answers.",
     _sampling,
 )
 TEMPLATE = Cause(

@@ -35,9 +35,18 @@ def run_vllm_server(job: EngineJob, server: Server, model: str) -> EngineRun:
         plain=(),
         seconds=seconds,
         plain_seconds=0.0,
-        resolved={"model": server.shown(model), "drafter": server.shown(drafter)},
+        resolved={
+            "model": server.shown(model),
+            "drafter": server.shown(drafter),
+            "draft_sample_method": _drafting(server, config),
+        },
         differences=other_drafter(job.folder, drafter, server.shown(drafter)),
     )
+
+
+def _drafting(server: Server, config: Mapping[str, Any]) -> str:
+    """The server's draft_sample_method; releases without one draft greedily."""
+    return server.shown(config.get("draft_sample_method") or "greedy") if config else "not known"
 
 
 def _positions(server: Server, counters: Counters) -> int:

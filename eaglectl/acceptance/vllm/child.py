@@ -3,15 +3,20 @@
 import dataclasses
 import sys
 import time
-from typing import Any
+from typing import Any, get_args
 
-from eaglectl.acceptance.child import answer_request
+from eaglectl.acceptance.child import OldReleaseError, answer_request
 
 COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
     "accepted": "vllm:spec_decode_num_accepted_tokens_per_pos",
 }
 KV_CACHE_BYTES = 256 << 20
+DRAFTING = "draft_sample_method"
+LOST_TEMPERATURE = (
+    "its CPU build loses the temperature where it judges drafts, so acceptance above 0 means nothing"
+)
+KEPT_TEMPERATURE = "a release that keeps it, run on a GPU, or leave --temperature out"
 MARGIN = 16  # tokens of context beyond those of the longest prompt
 
 
@@ -49,6 +54,8 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     if not is_plain:
         arguments["speculative_config"] = speculative_config(request)
     llm = LLM(**arguments, disable_log_stats=False)
+    if request["temperature"] > 0 and not all(llm.collective_rpc(keeps_temperature)):
+        raise OldReleaseError(LOST_TEMPERATURE, KEPT_TEMPERATURE)
     params = SamplingParams(
         temperature=request["temperature"],
         seed=request["seed"],
@@ -76,6 +83,8 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     config = llm.llm_engine.vllm_config
     # asked in the workers, which may be processes of their own
     resolved = {} if is_plain else llm.collective_rpc(resolved_in_worker)[0]
+    if resolved and request["temperature"] > 0:
+        resolved[DRAFTING] = getattr(config.speculative_config, DRAFTING, "greedy")
     return {
         "results": results,
         "seconds": seconds,
@@ -83,6 +92,33 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
         "device": config.device_config.device_type,
         "dtype": str(config.model_config.dtype).removeprefix("torch."),
     }
+
+
+def keeps_temperature(worker: Any) -> bool:
+    """Whether drafts are judged at the temperature that is given, which is not so in CPU builds of 0.32.0.
+
+    Their kernel that spreads it over the draft tokens writes into a copy (cpu_triton_utils.py,
+    _expand_kernel_impl), so logits are divided by what was in memory, and hardly a draft is accepted.
+    """
+    import torch
+    from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
+
+    ends = torch.tensor([3], dtype=torch.int32)
+
+    def is_kept(temperature: float) -> bool:
+        spread = expand_batch_to_tokens(torch.tensor([temperature]), ends, 3)
+        return bool(spread.tolist() == [temperature] * 3)
+
+    # memory may hold one of them by chance
+    return torch.cuda.is_available() or (is_kept(0.25) and is_kept(0.75))
+
+
+def sampled_drafting() -> str | None:
+    """The draft_sample_method that samples drafts: "gumbel" in 0.21.0, "probabilistic" later; None before."""
+    from vllm.config import speculative
+
+    methods = get_args(getattr(speculative, "DraftSampleMethod", None))
+    return next((method for method in methods if method != "greedy"), None)
 
 
 def load(request: dict[str, Any]) -> dict[str, Any]:
@@ -215,6 +251,8 @@ def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
     config = {"method": "eagle3", "model": request["drafter"], "num_speculative_tokens": request["k"]}
     if request["is_mla"] and request["is_mla_target"]:
         config["attention_backend"] = "CPU_MLA"
+    if request.get("temperature", 0) > 0 and (method := sampled_drafting()):
+        config[DRAFTING] = method
     return config
 
 

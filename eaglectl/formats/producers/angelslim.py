@@ -46,8 +46,7 @@ def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     if scaling.get("alpha") is not None:
         about = "AngelSlim's trainer reads no alpha of a rope scaling, by which vLLM multiplies the base"
         yield untrained_scaling(answers, about)
-    # no question: its published heads are served with the stored base (Qwen3-8B: 2.93, vllm#22333)
-    yield from rope_doubt(summary, answers, "AngelSlim's present trainer", is_sure=False, is_exempt=has_mrope)
+    yield from rope_doubt(summary, answers, "AngelSlim's present trainer", is_exempt=has_mrope)
 
 
 ANGELSLIM = Format(

@@ -67,14 +67,19 @@ def _megatron(summary: CheckpointSummary) -> str | None:
 
 
 def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    if summary.has("hidden_norm"):
-        yield Note(
-            "warning",
-            "training",
-            "ModelOpt since its pull request 689 trains with the hidden state normed twice (input_layernorm,"
-            " then hidden_norm) and engines norm it once; nothing in the file tells when it was made",
-            "double-norm",
+    era = answers.semantics.get("modelopt")
+    if not summary.has("hidden_norm") or era == "pre-689":
+        return
+    text = (
+        "ModelOpt since its pull request 689 trains with the hidden state normed twice (input_layernorm, then"
+        " hidden_norm) and engines norm it once"
+    )
+    if era is None:
+        text += (
+            "; nothing in the file tells when it was made: --source-semantics modelopt=pre-689 or post-689"
+            " does"
         )
+    yield Note("warning", "training", text, "double-norm", is_open=True)
 
 
 def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
@@ -102,6 +107,7 @@ MODELOPT = Format(
     aux_convention="output",
     training_default=None,  # vllm#50170: a published head without ids drafts nothing on the default layers
     orders_ids=True,
+    answers={"modelopt": ("pre-689", "post-689")},
     doubts=_hf_doubts,
     schema=ConfigSchema(keys=MLA_KEYS, eagle_config=_SCHEMA_KEYS, required=(*SHAPE_KEYS, "eagle_config")),
     layout=Layout(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from eaglectl.drafter.drafter import Feature, Note
+from eaglectl.drafter.drafter import Choice, Feature, Note, question
 from eaglectl.formats.format import (
     ALWAYS,
     LLAMA,
@@ -21,6 +21,12 @@ _BEFORE_879 = (
     "SpecForge 0.2.0 and its sources before pull request 879 (September 2026) feed the state before the norm"
     " back with norm_output true, and have no last norm with false: train this start with newer sources, or"
     " write it --for speculators"
+)
+
+
+ERAS = (
+    Choice("--source-semantics", "specforge=pre-879", "releases up to 0.2.0"),
+    Choice("--source-semantics", "specforge=post-879", "its sources since"),
 )
 
 
@@ -65,12 +71,12 @@ def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
         and (stated is not None or summary.has("fc_norm.", "aux_norm_"))
     ):
         found = "no norm_output" if stated is None else f"norm_output: {str(stated).lower()}"
-        yield Note(
-            "question",
+        yield question(
             "norm_output",
             f"{found} in a SpecForge file means different networks before and after its pull request 879"
-            " (September 2026); pass --source-semantics specforge=pre-879 or post-879",
+            " (September 2026)",
             "norm-output-unknown",
+            ERAS,
         )
 
 

@@ -66,9 +66,7 @@ def _lightseekorg(summary: CheckpointSummary) -> str | None:
 
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     if summary.has("kv_a_proj_with_mqa", "fused_qkv_a_proj"):
-        yield from rope_doubt(
-            summary, answers, "TorchSpec's MLA attention", is_sure=_torchspec(summary) is not None
-        )
+        yield from rope_doubt(summary, answers, "TorchSpec's MLA attention")
 
 
 _KEYS = (*MLA_KEYS, "fc_norm", "norm_output")

@@ -32,8 +32,10 @@ def _commands(report: Report) -> Iterator[str]:
         yield _command("error", whole, "could not look", f"{report.path}: {report.problem}")
     if report.skipped:
         yield _command("notice", whole, report.verdict, f"{report.path}: {report.skipped}")
-    for unchecked in _required(report):
-        yield _command("error", whole, _unchecked_title(unchecked), unchecked.reason)
+    for reason, names in _unchecked_rules(report):
+        title = f"{names[0]} could not look"
+        others = f" ({len(names)} rules, the last is {names[-1]})" if len(names) > 1 else ""
+        yield _command("error", whole, title, f"{reason}{others}")
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:
@@ -89,6 +91,14 @@ def _text(finding: Finding) -> str:
 
 def _required(report: Report) -> Iterator[Unchecked]:
     return (unchecked for unchecked in report.unchecked if unchecked.is_required)
+
+
+def _unchecked_rules(report: Report) -> Iterator[tuple[str, list[str]]]:
+    """The required rules that could not look, by the reason."""
+    rules: dict[str, list[str]] = {}
+    for unchecked in _required(report):
+        rules.setdefault(unchecked.reason, []).append(f"{unchecked.rule.id} {unchecked.rule.name}")
+    yield from rules.items()
 
 
 def _unchecked_title(unchecked: Unchecked) -> str:

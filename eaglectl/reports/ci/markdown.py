@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglectl.reports.findings import (
     counted,
+    default_engines_line,
     first_findings,
     idle_suppressions,
     release_rows,
@@ -21,7 +22,9 @@ LIMIT = 60_000
 def markdown(reports: Sequence[Report], limit: int = LIMIT) -> str:
     """Return a section for each checkpoint; lines beyond `limit` characters are cut off."""
     lines = [f"## eaglectl validate: {overall_verdict(reports)}"]
-    size = len(lines[0])
+    if engines := default_engines_line(reports):
+        lines += ["", f"{as_markdown(engines)}."]
+    size = sum(len(line) + 1 for line in lines) - 1
     every = [line for report in reports for line in _section(report)]
     for number, line in enumerate(every):
         size += len(line) + 1

@@ -5,7 +5,7 @@ from typing import Any
 from eaglectl.acceptance.gate import Gate
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.reports.json.document import head, trust_part
-from eaglectl.reports.json.drafter import drafter_part, note_part
+from eaglectl.reports.json.drafter import drafter_part, note_part, verdict_part
 from eaglectl.reports.json.measurement import estimate_part, measurement_part
 from eaglectl.results import Conversion
 
@@ -19,7 +19,11 @@ def convert_document(conversion: Conversion, *, trust_remote_code: bool = False)
         "seconds": round(conversion.seconds, 3),
         "plan": _plan(conversion.plan),
         "commands": dict(conversion.commands),
+        "serving": [
+            {**verdict_part(engine.verdict), "serving": engine.serving} for engine in conversion.serving
+        ],
         "gate": None if gate is None else _gate(gate),
+        "measured": [answer.record for answer in conversion.measured],
         "gguf": None if conversion.gguf is None else str(conversion.gguf),
         **trust_part(trust_remote_code),
     }

@@ -31,6 +31,7 @@ def diagnose_document(diagnosis: Diagnosis) -> dict[str, Any]:
         "next": list(diagnosis.commands),
         "ruled_out": list(diagnosis.ruled_out),
         "not_looked": [{"cause": title, "reason": reason} for title, reason in diagnosis.not_looked],
+        "measured": [answer.record for answer in diagnosis.measured],
         "expected": evidence.expected,
         "runs": {name: None if report is None else _run(report) for name, report in runs.items()},
         "readings": [_reading(reading) for reading in shared.readings(diagnosis)],

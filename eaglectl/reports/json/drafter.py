@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.engines.engine import Verdict
 
 
 def drafter_part(drafter: Drafter) -> dict[str, Any]:
@@ -42,6 +43,16 @@ def drafter_part(drafter: Drafter) -> dict[str, Any]:
 def note_part(note: Note) -> dict[str, str]:
     """Return a note of a drafter or of a plan."""
     return {"level": note.level, "about": note.about, "text": note.text}
+
+
+def verdict_part(verdict: Verdict) -> dict[str, Any]:
+    """Return what an engine's release does with a drafter."""
+    return {
+        "engine": verdict.engine,
+        "release": verdict.release,
+        "outcome": verdict.outcome,
+        "reasons": list(verdict.reasons),
+    }
 
 
 def optional_list(values: Sequence[int] | None) -> list[int] | None:

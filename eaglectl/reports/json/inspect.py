@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.reports.inspection import next_command
 from eaglectl.reports.json.document import head
-from eaglectl.reports.json.drafter import drafter_part, optional_list
+from eaglectl.reports.json.drafter import drafter_part, optional_list, verdict_part
 from eaglectl.results import FailedSource, Inspection
 
 
@@ -41,7 +40,7 @@ def _inspection(inspection: Inspection) -> dict[str, Any]:
             "unchecked": list(inspection.unchecked),
         },
         "aux_readings": [_captured_layers(layers, inspection) for layers in inspection.captured_layers],
-        "engines": [_verdict(verdict) for verdict in inspection.requested or inspection.verdicts],
+        "engines": [verdict_part(verdict) for verdict in inspection.requested or inspection.verdicts],
         "commands": dict(inspection.commands),
         "next": next_command(inspection),
         "tensors": [
@@ -65,13 +64,4 @@ def _captured_layers(layers: CapturedLayers, inspection: Inspection) -> dict[str
         "boundaries": optional_list(layers.boundaries),
         "is_default": layers.is_default,
         "as_trained": layers.same_as(inspection.drafter.aux),
-    }
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "engine": verdict.engine,
-        "release": verdict.release,
-        "outcome": verdict.outcome,
-        "reasons": list(verdict.reasons),
     }

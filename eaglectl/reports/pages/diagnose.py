@@ -42,6 +42,7 @@ def _body(diagnosis: Diagnosis) -> Markup:
             section("Next", *map(command, diagnosis.commands)),
             section(
                 "Measured",
+                *(element("p", answer.text) for answer in diagnosis.measured),
                 pairs((name, shared.figures(report)) for name, report in runs.items()),
                 table("Acceptance by position", ("", "accepted", ""), shares, "figures"),
                 about=acceptance.DEFINITION if runs else "",

@@ -162,8 +162,8 @@ def _timeline(inspection: Inspection) -> Markup:
 
 
 def _aux_rows(inspection: Inspection) -> Iterator[Sequence[Content]]:
-    for *cells, as_trained in shared.aux_rows(inspection):
-        yield *cells, mark(as_trained, AS_TRAINED_TONES[as_trained])
+    for *cells, as_trained, but in shared.aux_rows(inspection):
+        yield *cells, mark(f"{as_trained}{but}", "doubt" if but else AS_TRAINED_TONES[as_trained])
 
 
 def _served_row(row: shared.ServedRow) -> Sequence[Content]:

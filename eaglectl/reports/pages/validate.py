@@ -7,6 +7,7 @@ from eaglectl.reports.findings import (
     UncheckedGroup,
     common_unchecked,
     counted,
+    default_engines_line,
     first_findings,
     own_unchecked,
     policy_line,
@@ -51,7 +52,8 @@ def validate_page(reports: Sequence[Report]) -> Page:
     verdict, common = overall_verdict(reports), common_unchecked(reports)
     counts = element("strong", total(reports))
     policy = element("span", f"({policy_line(reports)})", class_="quiet")
-    lead = element("p", counts, " ", policy, class_="lead")
+    judged = element("span", default_engines_line(reports), class_="quiet")
+    lead = element("p", counts, " ", policy, " ", judged, class_="lead")
     after = [_unchecked("could not look, in every checkpoint", common), _rules(reports)]
     if len(reports) == 1:
         body = join([_problem(reports[0]), *_sections(reports[0], common, 2), *after])

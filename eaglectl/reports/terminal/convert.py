@@ -2,18 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglectl.conversion.plan import ConversionPlan, KeyChange
-from eaglectl.drafter.drafter import Norms
-from eaglectl.engines.catalogue import commands_after_conversion
+from eaglectl.drafter.drafter import Norms, Note
 from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.reports.inspection import urgent_notes
 from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
-from eaglectl.reports.wording import placeholders, shortened, size, trained_layers
-from eaglectl.results import Conversion
+from eaglectl.reports.wording import not_served, placeholders, shortened, size, trained_layers
+from eaglectl.results import Conversion, OutputServing
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
@@ -50,6 +49,8 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
     if has_plan:
         print_plan(console, plan)
         console.print()
+    for answer in conversion.measured:
+        console.print(answer.text, soft_wrap=True)
     if conversion.out is None:
         if conversion.gate is None:
             console.print("nothing was written (--dry-run)")
@@ -60,36 +61,29 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
     )
     console.print(Text.assemble(("wrote ", "green"), (str(conversion.out), "bold"), summary), soft_wrap=True)
     console.print(f"aux layers: boundaries {trained_layers(drafter.aux)}", soft_wrap=True)
-    if drafter.target.origin and not has_plan and not is_quiet:
-        console.print(f"target: {drafter.target.origin}", soft_wrap=True)
+    warnings = [note for note in plan.notes if note.level == "warning"]
     if not has_plan and not is_quiet:
-        print_notes(console, [note for note in plan.notes if note.level == "warning"])
+        if drafter.target.origin:
+            console.print(f"target: {drafter.target.origin}", soft_wrap=True)
+        print_notes(console, warnings)
     if conversion.gguf is not None:
         console.print(Text.assemble(("wrote ", "green"), (str(conversion.gguf), "bold")), soft_wrap=True)
     if not is_quiet:
-        _print_serving(console, conversion.commands)
-        _print_next(console, plan.layout, str(conversion.out), conversion.gguf)
+        _print_serving(console, conversion.serving, urgent_notes(plan.notes if has_plan else warnings))
 
 
-def _print_serving(console: Console, commands: Mapping[str, str]) -> None:
-    """Print the command that serves the output, for each engine that needs nothing else."""
-    if commands:
-        print_heading(console, "Serve", placeholders(commands.values()))
-    for engine, command in commands.items():
-        console.print(Text(f"  {engine:<13} {command}"), soft_wrap=True)
+def _print_serving(console: Console, serving: Sequence[OutputServing], shown: Sequence[Note]) -> None:
+    """Print a line for each engine: the command that serves the output, or why it does not.
 
-
-def _print_next(console: Console, layout_name: str, out: str, gguf: Path | None) -> None:
-    """Print what is still to be run before an engine serves what was written."""
-    layout = by_name(layout_name).layout
-    engines = layout.engines if layout else ()
-    commands = commands_after_conversion(engines, out, None if gguf is None else str(gguf))
-    if not commands:
-        return
-    where = "in a checkout of llama.cpp; " if gguf is None else ""
-    print_heading(console, "Next", f"{where}{placeholders(commands)}")
-    for command in commands:
-        console.print(Text(f"  {command}"), soft_wrap=True)
+    `shown` are the notes above, which are not repeated.
+    """
+    if serving:
+        commands = [engine.command for engine in serving if engine.is_served]
+        print_heading(console, "Serve", placeholders(commands))
+    for engine in serving:
+        style = "" if engine.is_served else "yellow"
+        text = engine.command if engine.is_served else not_served(engine, shown)
+        console.print(Text(f"  {engine.verdict.engine:<13} {text}", style=style), soft_wrap=True)
 
 
 def print_gate(console: Console, gate: "Gate") -> None:

@@ -32,6 +32,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
 
 def _print_figures(console: Console, diagnosis: Diagnosis) -> None:
     """Print what was measured, and where the drafter loses."""
+    for answer in diagnosis.measured:
+        console.print(Text(answer.text), soft_wrap=True)
     if measured := [(name, shared.figures(report)) for name, report in shared.runs(diagnosis).items()]:
         print_heading(console, "Measured")
         console.print(indented(pairs(measured)))

@@ -96,8 +96,9 @@ def _lines(marks: Sequence[str], width: int) -> Iterator[tuple[int, list[str]]]:
 
 def _aux_table(inspection: Inspection) -> Table:
     rows = table(*shared.AUX_HEAD)
-    for *cells, as_trained in shared.aux_rows(inspection):
-        rows.add_row(*cells, Text(as_trained, style=AS_TRAINED_STYLES[as_trained]))
+    for *cells, as_trained, but in shared.aux_rows(inspection):
+        style = "yellow" if but else AS_TRAINED_STYLES[as_trained]
+        rows.add_row(*cells, Text(f"{as_trained}{but}", style=style))
     return rows
 
 

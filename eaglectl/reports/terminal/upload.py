@@ -28,6 +28,8 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
     console.print(Text.assemble((plan.repo, "bold"), f"  {_where(plan)}"), soft_wrap=True)
     style, words = ("dim", plan.target) if plan.is_target_seen else ("yellow", f"not compared: {plan.target}")
     console.print(Text.assemble("  ", ("target    ", style), words), soft_wrap=True)
+    for doubt in plan.doubts:
+        console.print(Text.assemble("  ", ("open      ", "yellow"), doubt), soft_wrap=True)
     if plan.changes:
         _print_changes(console, plan.changes)
     rows = table("file", "bytes", "size", "there", "sha256")

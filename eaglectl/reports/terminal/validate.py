@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from eaglectl.reports.findings import (
     UncheckedGroup,
     common_unchecked,
+    default_engines_line,
     fails,
     first_findings,
     own_unchecked,
@@ -46,6 +47,8 @@ def print_reports(console: Console, reports: Sequence[Report], *, is_quiet: bool
     if common and not is_quiet:
         _print_unchecked(console, "could not look, in every checkpoint", common)
         console.print()
+    if engines := default_engines_line(reports):
+        console.print(Text(engines, style="dim"), soft_wrap=not console.is_terminal)
     console.print(_summary(reports), soft_wrap=not console.is_terminal)
 
 

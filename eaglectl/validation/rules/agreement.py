@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.reader import model_class_of
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject, key_place
@@ -97,7 +97,7 @@ def residual_unstated(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE`, which states it.
     """
-    if Keys(subject.flat).take("norm_before_residual") is MISSING:
+    if not Keys(subject.flat).is_stated("norm_before_residual"):
         meant = str(subject.drafter.norms.norm_before_residual).lower()
         yield Match(f"config has no norm_before_residual; it is read as {meant} here", "config.json")
 

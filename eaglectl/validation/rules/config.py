@@ -118,6 +118,18 @@ def _typed_keys(config: Mapping[str, Any], *, is_nested: bool) -> tuple[str, ...
     return keys if is_nested else (*keys, "target_hidden_size")
 
 
+@rule("EGL123", "record-edited", "warning")
+def record_edited(subject: Subject) -> Iterator[Match]:
+    """What eaglectl.json records of an open fact is what config.json says.
+
+    A conversion records how facts were settled that its source left open. Where the config was edited since,
+    the record does not vouch for it, and nothing else does.
+
+    Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
+    """
+    yield from subject.reported("record-edited", is_fault=True)
+
+
 @rule("EGL111", "spellings-agree", "error")
 def spellings_agree(subject: Subject) -> Iterator[Match]:
     """Values that the config states twice agree.
@@ -138,7 +150,7 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
         if config[key] is not None and layer[key] is not None and config[key] != layer[key]:
             text = f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config"
             yield Match(text, f"config.json:{key}")
-    yield from subject.reported("spellings-agree")
+    yield from subject.reported("spellings-agree", is_fault=True)
 
 
 @rule("EGL122", "unread-key", "warning")

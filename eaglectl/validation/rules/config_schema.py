@@ -11,6 +11,7 @@ from typing import Any
 import eaglectl
 from eaglectl.formats.catalogue import detect
 from eaglectl.formats.format import CheckpointSummary, Format
+from eaglectl.formats.numbers import is_within
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject
 
@@ -38,11 +39,18 @@ def config_schema(subject: Subject) -> Iterator[Match]:
     schema = _schema(_format(subject).schema_name)
     if _fits(schema, subject.config):
         return
-    reported = subject.read_error.where.removeprefix("config.json:") if subject.read_error is not None else ""
+    reported = _reported(subject)
     for where, message in violations(schema, subject.config):
         key = where.partition("[")[0].rpartition(".")[2]
-        if key not in (*CHECKED_ELSEWHERE, reported.rpartition(".")[2]):
+        if key not in (*CHECKED_ELSEWHERE, *reported):
             yield Match(f"{where} does not fit: {message}", f"config.json:{where}")
+
+
+def _reported(subject: Subject) -> set[str]:
+    """Keys of values that reading the checkpoint reported already."""
+    if subject.read_error is not None:
+        return {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
+    return {note.about for note in subject.drafter.notes if note.topic == "value-types"}
 
 
 def _format(subject: Subject) -> Format:
@@ -95,7 +103,7 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
     if not _has_type(schema, value) or ("enum" in schema and value not in schema["enum"]):
         return False
     if type(value) in (int, float):
-        return _is_within(schema, value)
+        return is_within(schema, value)
     if isinstance(value, list):
         return len(value) >= schema.get("minItems", 0) and _fit_all(schema.get("items", {}), value)
     if not isinstance(value, Mapping):
@@ -112,12 +120,3 @@ def _has_type(schema: Mapping[str, Any], value: Any) -> bool:
     types = schema.get("type", ())
     types = [types] if isinstance(types, str) else types
     return not types or any(JSON_TYPES[name](value) for name in types)
-
-
-def _is_within(schema: Mapping[str, Any], value: float) -> bool:
-    least, most, above = schema.get("minimum"), schema.get("maximum"), schema.get("exclusiveMinimum")
-    return (
-        (least is None or value >= least)
-        and (most is None or value <= most)
-        and (above is None or value > above)
-    )

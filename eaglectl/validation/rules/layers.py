@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Feature, Target
-from eaglectl.engines.behaviour import unversioned
+from eaglectl.engines.behaviour import judged_unversioned
 from eaglectl.engines.catalogue import ENGINES, aux_readings
 from eaglectl.engines.layers import IDS, CapturedLayers
 from eaglectl.engines.view import View, flat_as_read
@@ -250,7 +250,7 @@ def _labels() -> Mapping[str, Sequence[str]]:
         name: [runner.label for runner in engine.behaviour(engine.releases[-1]).runners.values()][::-1]
         for name, engine in ENGINES.items()
     }
-    return followed | {name: [known["title"]] for name, known in unversioned()["engines"].items()}
+    return followed | {name: [title] for name, title in judged_unversioned().items()}
 
 
 def _is_open(engine: str, reading: CapturedLayers, requested: Mapping[str, Sequence[str]]) -> bool:

@@ -47,7 +47,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
         ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),
     ):
-        if is_on and keys.take(flag) is MISSING:
+        if is_on and not keys.is_stated(flag):
             yield Match(f"the file has {tensor} and config has no {flag}", f"tensor:{tensor}")
 
 

@@ -13,7 +13,7 @@ from eaglectl.checkpoint.record import is_untrained
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.leaks import TEXTS
-from eaglectl.validation.secrets.scan import overlapping
+from eaglectl.validation.secrets.scan import check_searched, overlapping
 from eaglectl.validation.subject import Subject
 
 CARD, RECORD, SUMS = "README.md", "eaglectl.json", "SHA256SUMS"
@@ -54,7 +54,7 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     The record states what was converted from what, and how; after an edit by hand, or with files of another
     export, it is wrong.
 
-    Fix: convert the source again, or remove eaglectl.json.
+    Fix: convert the source again.
     """
     if not _has(subject, RECORD, "EGL901"):
         return
@@ -145,7 +145,8 @@ def home_path(subject: Subject) -> Iterator[Match]:
 def _home(subject: Subject, name: str) -> str:
     """The first home folder that a file names; empty where there is none."""
     try:
-        return first_home(subject.source.size(name), partial(subject.source.read, name))
+        check_searched(name, size := subject.source.size(name))
+        return first_home(size, partial(subject.source.read, name))
     except EaglectlError as error:
         raise CannotLook(str(error)) from None
 

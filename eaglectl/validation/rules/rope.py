@@ -142,10 +142,10 @@ def rope_base_doubt(subject: Subject) -> Iterator[Match]:
     Some trainers rotate with base 10000 whatever their config states, and engines rotate with the stated
     base: every position after the first few is encoded differently.
 
-    Fix: measure both bases with `eaglectl smoke SOURCE --probe sensitivity --target TARGET`, then convert
-    with --source-semantics rope=10000 or rope=stored.
+    Fix: convert with --source-semantics and the base that was trained; `convert` with the target's weights
+    measures it.
     """
-    yield from subject.reported("rope-base-doubt")
+    yield from subject.reported("rope-base-doubt", is_fault=True)
 
 
 @rule("EGL608", "rope-one-spelling", "note")
@@ -178,12 +178,10 @@ def rope_values(subject: Subject) -> Iterator[Match]:
 
     Fix: copy the rope settings from the trainer's config.
     """
+    yield from subject.reported("rope-values")
     if subject.ended_on("rope-values"):
-        yield from subject.reported("rope-values")
         return
     rope = subject.drafter.rope
-    if rope.theta <= 0:
-        yield Match(f"the rope base is {rope.theta:g}; it must be above 0", _place(subject, "rope_theta"))
     scaling = rope.scaling or {"rope_type": "default"}
     kind = scaling["rope_type"]
     if kind not in SCALINGS:
@@ -247,10 +245,10 @@ def rope_untrained(subject: Subject) -> Iterator[Match]:
     ModelOpt's exporter writes a yarn scaling, to extend the context, and its trainer rotates without any.
     Engines rotate by what is written, at every position and not only in long contexts.
 
-    Fix: measure both with `eaglectl smoke SOURCE --probe sensitivity --target TARGET`, then convert with
-    --source-semantics rope=plain or rope=stored.
+    Fix: convert with --source-semantics and the scaling that was trained; `convert` with the target's weights
+    measures it.
     """
-    yield from subject.reported("rope-untrained")
+    yield from subject.reported("rope-untrained", is_fault=True)
 
 
 def _target_config(subject: Subject) -> Mapping[str, Any]:

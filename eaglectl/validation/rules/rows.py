@@ -1,20 +1,30 @@
 """Rules on rows of the embedding and of lm_head, compared with each other and with the target's."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, PLAIN, matrix
+from eaglectl.checkpoint.target_rotation import rotation_file, rotation_mark
+from eaglectl.drafter.matrices import (
+    EMBEDDINGS,
+    HEADS,
+    PLAIN,
+    SAMPLED_ROWS,
+    embedding_digest,
+    matrix,
+    spread_over,
+)
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
+from eaglectl.validation.rules.target import NO_TARGET
 from eaglectl.validation.subject import Subject
 
 if TYPE_CHECKING:
     from eaglectl.drafter.vocabulary import Ids
     from eaglectl.validation.scanning import Floats
 
-SAMPLED_ROWS = 64
 # with fewer rows there is no evidence of where a head was pruned from
 LEAST_ROWS = 8
 # rows initialised with the target's stay more similar than SIMILAR; rows of other tokens are below DIFFERENT
@@ -49,16 +59,97 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
     Fix: remove embed_tokens.weight if it was not trained (engines share the target's); if it was, serve it
     with vLLM.
     """
-    dims, own = subject.drafter.dims, subject.drafter.tensors.get("embed_tokens.weight")
-    if own is None or dims.hidden != dims.target_hidden or not _is_plain(subject, own):
+    own = _own_embedding(subject)
+    if own is None:
         return
     weights, theirs = subject.weights, subject.target.checkpoint
-    name, other = own.stored[0], _named(theirs, EMBEDDINGS)
-    rows = _spread_over(min(weights.tensors[name].shape[0], theirs.tensors[other].shape[0]))
+    name, other = own, _named(theirs, EMBEDDINGS)
+    rows = spread_over(min(weights.tensors[name].shape[0], theirs.tensors[other].shape[0]))
     different = _different(weights, name, theirs, other, rows)
-    if different:
+    if different and not _is_rotated(weights, name, theirs, other):
+        if subject.drafter.rotation is not None:
+            raise CannotLook(
+                f"eaglectl.json states that the target is rotated, and {name} has rows of neither the"
+                " target's values nor their lengths and angles"
+            )
         count = f"{len(different)} of {len(rows)} rows looked at differ from the target's {other}"
         yield Match(f"{name}: {count}, row {different[0]} among them", f"tensor:{name}")
+
+
+@rule("EGL710", "rotated-target", "error")
+def rotated_target(subject: Subject) -> Iterator[Match]:
+    """fc takes the target's states as they are, rotated or not.
+
+    QuaRot and SpinQuant rotate a target's residual stream before they quantise it. The target computes the
+    same, and a drafter that was trained on the unrotated states accepts next to nothing: 1.07 tokens a round,
+    and 3.09 once fc is rotated too (vllm-ascend 7038). It shows where the drafter has the embedding of its
+    training: the target's rows have the same lengths and angles, and other values.
+
+    Fix: run `eaglectl convert SOURCE --target-rotation measure --target TARGET`, with --for sglang where
+    SGLang serves it.
+    """
+    own, rotation = _own_embedding(subject), subject.drafter.rotation
+    if subject.target.source is None:
+        raise CannotLook(NO_TARGET)
+    if rotation is not None:
+        yield from _of_another_rotation(subject, rotation)
+        return
+    if own is None:
+        raise CannotLook("the drafter has no embedding of its training to compare with the target's")
+    theirs = subject.target.checkpoint
+    other = _named(theirs, EMBEDDINGS)
+    if _is_rotated(subject.weights, own, theirs, other):
+        text = (
+            f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
+            " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one"
+        )
+        yield Match(text, f"tensor:{own}", _repair(subject, "measure"))
+
+
+@rule("EGL711", "marked-rotation", "warning")
+def marked_rotation(subject: Subject) -> Iterator[Match]:
+    """A drafter without an embedding of its own has a target that is not marked as rotated.
+
+    ModelSlim (quant_model_description.json) and llm-compressor (transform_config) state that they rotated
+    the residual stream. Whether the drafter was trained on the rotated states its files do not show.
+
+    Fix: nothing, where it was trained on this target; else run `eaglectl convert SOURCE` with
+    --target-rotation, which docs/convert.md explains.
+    """
+    target = subject.target
+    if target.source is None or target.config is None:
+        raise CannotLook(NO_TARGET)
+    if _own_embedding(subject) is not None or subject.drafter.rotation is not None:
+        return  # EGL710 compares
+    if mark := rotation_mark(target.source, target.config):
+        file = rotation_file(target.source)
+        fix = _repair(subject, "FILE" if file is None else f"{target.source.place}/{file}")
+        text = f"{mark}; a drafter that was trained on the unrotated target accepts next to nothing with it"
+        unneeded = "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it"
+        yield Match(text, "", f"{unneeded}; else {fix}")
+
+
+def _of_another_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterator[Match]:
+    """What is wrong with a drafter that eaglectl rotated: another target, or no embedding."""
+    is_own = "embed_tokens.weight" in subject.drafter.tensors
+    if is_own != (rotation.get("embedding") == "own"):
+        text = f"eaglectl.json states {rotation.get('embedding')!r} for the embedding of a rotated drafter"
+        yield Match(f"{text}, and the file has {'one' if is_own else 'none'}", "tensor:embed_tokens.weight")
+    digest = embedding_digest(subject.target.checkpoint)
+    if digest is None:
+        raise CannotLook("the target has no embedding of plain numbers to compare with that in eaglectl.json")
+    if digest != rotation.get("target_embedding"):
+        text = "fc is rotated for a target with another embedding than this one has (eaglectl.json)"
+        fix = "convert the drafter that it was made of anew, for this target."
+        yield Match(text, "tensor:fc.weight", fix)
+
+
+def _repair(subject: Subject, how: str) -> str:
+    """What to do about a rotated target; a command only where it needs nothing that the user alone has."""
+    trained = "--trained-target with the folder of the target that it was trained on"
+    if "lm_head.weight" not in subject.drafter.tensors or how == "FILE":
+        return f"convert it with --target-rotation {quote(how)} (or measure), and {trained}."
+    return f"run `eaglectl convert SOURCE --target-rotation {quote(how)} --target TARGET`."
 
 
 @rule("EGL705", "head-rows", "error")
@@ -87,6 +178,24 @@ def head_rows(subject: Subject) -> Iterator[Match]:
             )
             yield Match(text, f"tensor:{name}")
             return
+
+
+def _own_embedding(subject: Subject) -> str | None:
+    """The stored name of an own embedding of plain numbers that is as wide as the target's states."""
+    dims, own = subject.drafter.dims, subject.drafter.tensors.get("embed_tokens.weight")
+    if own is None or dims.hidden != dims.target_hidden or not _is_plain(subject, own):
+        return None
+    return own.stored[0]
+
+
+def _is_rotated(ours: Checkpoint, name: str, theirs: Checkpoint, other: str) -> bool:
+    """Whether sampled rows of the target's embedding are those of the drafter's, rotated."""
+    if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
+        return False
+    from eaglectl.validation.scanning import is_rotated
+
+    rows = spread_over(min(ours.tensors[name].shape[0], theirs.tensors[other].shape[0]))
+    return is_rotated(_rows(ours, name, rows), _rows(theirs, other, rows))
 
 
 def _head(subject: Subject) -> str | None:
@@ -145,12 +254,6 @@ def _named(target: Checkpoint, endings: Sequence[str]) -> str:
     return name
 
 
-def _spread_over(count: int) -> list[int]:
-    """Up to SAMPLED_ROWS row numbers, evenly from the first to the last."""
-    most = min(count, SAMPLED_ROWS)
-    return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
-
-
 def _different(ours: Checkpoint, name: str, theirs: Checkpoint, other: str, rows: Sequence[int]) -> list[int]:
     """The rows that differ in two matrices by more than the rounding of the coarser dtype."""
     if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
@@ -176,7 +279,7 @@ def _other_rows(offsets: "Ids", vocab: int) -> Mapping[str, list[tuple[int, int,
             for place in places
             if place[1] != place[2] and min(place[1:]) >= 0 and max(place[1:]) < vocab
         ]
-        rows = [valid[i] for i in _spread_over(len(valid))]
+        rows = [valid[i] for i in spread_over(len(valid))]
         # small offsets give one row repeated, which is no evidence
         if len({other for _, _, other in rows}) >= LEAST_ROWS:
             samples[formula] = rows

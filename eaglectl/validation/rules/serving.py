@@ -37,6 +37,8 @@ ARCHITECTURES = {
     "mla": "Eagle3DeepseekV2ForCausalLM",
 }
 OLDEST = "Eagle3LlamaForCausalLM"  # for releases that do not know the name that most engines do
+TARGET_FACTS = ("target-lacks", "target-unlisted")
+NOT_CAPTURED = (*TARGET_FACTS, "target-unknown", "target-state")
 Facts = Mapping[tuple[str, str], tuple[AppliedFact, ...]]
 
 
@@ -90,11 +92,35 @@ def _check(engine: Engine, fact: Fact) -> Check:
         yield Match(
             message,
             _place(fact, checkpoint),
-            f"write {spelled(written)} into config.json." if written else "",
+            f"write {spelled(written)} into config.json." if written else _other_fix(fact, subject),
             tuple(f"{engine.name}=={release}" for release in engine.releases if release in concerned),
         )
 
     return check
+
+
+def _other_fix(fact: Fact, subject: Subject) -> str:
+    """For a target that is not captured, the releases of each engine that do; "" for other facts."""
+    if fact.id not in TARGET_FACTS:
+        return ""
+    capturing = {engine.title: _capturing(engine, subject.view(name)) for name, engine in ENGINES.items()}
+    spans = [f"{title} {span}" for title, span in capturing.items() if span]
+    if not spans:
+        return f"no release of {', '.join(capturing)} is known to capture this target."
+    return f"serve it with {' or '.join(spans)}: no other is known to capture this target."
+
+
+def _capturing(engine: Engine, view: View) -> str:
+    """The releases of which it is known that they capture the target."""
+    facts = [fact for fact in engine.facts if fact.id in NOT_CAPTURED]
+
+    def captures(release: str) -> bool:
+        case = engine.case(view, release)
+        return not any(
+            is_within(fact.releases, release) and engine.conditions[fact.id](case) for fact in facts
+        )
+
+    return ranges(filter(captures, engine.releases), engine.releases)
 
 
 def _releases(engine: Engine, fact: Fact, facts: Facts) -> Mapping[str, list[str]]:

@@ -169,6 +169,20 @@ def target_depth(subject: Subject) -> Iterator[Match]:
     yield from subject.reported("target-depth")
 
 
+@rule("EGL712", "changed-target", "note")
+def changed_target(subject: Subject) -> Iterator[Match]:
+    """The target is the model that the drafter was trained on, neither quantised nor adapted.
+
+    A drafter reads the target's states, and follows what it says. Quantisation and LoRA adapters change
+    both, mostly a little; what is known of it stands in the message.
+
+    Fix: nothing, if `eaglectl smoke SOURCE --target TARGET` measures the acceptance that training reported.
+    """
+    if subject.target.config is None:
+        raise CannotLook(NO_TARGET)
+    yield from (Match(note.text) for note in subject.drafter.notes if note.topic == "changed-target")
+
+
 def _can_place(kv_heads: int, count: int) -> bool:
     """Whether engines can place key heads on `count` GPUs: several on each, or each on several."""
     return kv_heads % count == 0 or count % kv_heads == 0

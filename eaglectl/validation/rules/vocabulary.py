@@ -50,7 +50,7 @@ def d2t_range(subject: Subject) -> Iterator[Match]:
         dims = subject.drafter.dims
         is_full = dims.vocab == dims.draft_vocab
         doubt = "; is vocab_size the draft vocabulary's? it must be the target's" if is_full else ""
-        yield Match(match.message + doubt, match.where)
+        yield replace(match, message=match.message + doubt, fix="" if doubt else match.fix)
 
 
 @rule("EGL303", "d2t-unique", "error")
@@ -137,14 +137,16 @@ def d2t_dtype(subject: Subject) -> Iterator[Match]:
     Casting a whole checkpoint to bfloat16 rounds d2t too: integers above 256 change, and most drafts become
     other tokens.
 
-    Fix: restore d2t from the trainer as int64; a rounded table cannot be repaired.
+    Fix: restore d2t from the trainer as int64; a rounded table cannot be repaired, but t2d may give it.
     """
     tensor, vocab = subject.drafter.tensors.get("d2t"), subject.drafter.dims.vocab
     if tensor and subject.vocabulary_tables.is_rounded:
         held = EXACT.get(tensor.dtype)
         capacity = f"holds whole numbers to {held} exactly" if held else "is no type for whole numbers"
         yield Match(
-            f"d2t is {tensor.dtype}, which {capacity}, and the vocabulary has {vocab} tokens", "tensor:d2t"
+            f"d2t is {tensor.dtype}, which {capacity}, and the vocabulary has {vocab} tokens",
+            "tensor:d2t",
+            subject.vocabulary_tables.repair,
         )
 
 
@@ -212,7 +214,7 @@ def _faults(subject: Subject, topic: str) -> Iterator[Match]:
     """The faults of the tables on one topic."""
     for fault in subject.vocabulary_tables.faults:
         if fault.topic == topic:
-            yield Match(fault.text, f"tensor:{fault.tensor}")
+            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_tables.repair)
 
 
 def _special_tokens(subject: Subject) -> Mapping[int, str]:

@@ -84,7 +84,11 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer, or correct the size in config.json that it does not fit.
     """
-    yield from subject.reported("tensor-shape")
+    for match in subject.reported("tensor-shape"):
+        if match.where == "tensor:d2t" and not subject.ended_on("tensor-shape"):
+            message, repair = match.message.partition("; or pass ")[0], subject.vocabulary_tables.repair
+            match = replace(match, message=message, fix=repair)
+        yield match
 
 
 @rule("EGL204", "tensor-dtype", "error")

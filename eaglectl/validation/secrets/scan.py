@@ -18,6 +18,8 @@ AFTER = 2048
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 MAX_PNG_TEXT = 64 << 20
+# of one file; weights but for their headers are not searched
+MAX_SCANNED = 256 << 20
 BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -36,16 +38,23 @@ class Secret(Struct, frozen=True):
 def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Iterator[Secret]:
     """The secrets of a file of `size` bytes, the first of each kind; `token` is one more secret.
 
-    Of .safetensors files only the header is read. Raises UnreadableError where `read` does, or for a PNG
-    whose texts are too long.
+    Of .safetensors files only the header is read. Raises UnreadableError where `read` does, for a larger
+    file than is searched, or for a PNG whose texts are too long.
     """
     if name.lower().endswith(".safetensors"):
         size = _end_of_header(size, read)
+    check_searched(name, size)
     seen = set()
     for secret in _scan(size, read, token):
         if secret.kind not in seen:
             seen.add(secret.kind)
             yield secret
+
+
+def check_searched(name: str, size: int) -> None:
+    """Raise UnreadableError for a file that is too large to be searched."""
+    if size > MAX_SCANNED:
+        raise UnreadableError(f"{name} has {size} bytes; at most {MAX_SCANNED} of a file are searched")
 
 
 def scan_text(text: str, token: str | None = None) -> Iterator[Secret]:

@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
+from collections.abc import Collection
 from typing import Any
 
 STUBBED = (
@@ -66,8 +67,11 @@ class _Stub(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] in STUBBED:
+        if name.partition(".")[0] in self.names:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -78,11 +82,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def install() -> None:
-    """Put the stubs where imports look last, so that an installed package goes before them."""
+def install(names: Collection[str] = STUBBED) -> None:
+    """Put the stubs of these where imports look last, so that an installed package goes before them."""
     import transformers.utils.import_utils as known
 
     for name in ASKED:
         if ask := getattr(known, name, None):
             ask()
-    sys.meta_path.append(_Finder())
+    sys.meta_path.append(_Finder(names))

@@ -1,0 +1,85 @@
+"""Numbers of a config, held to the kinds that config_schema declares when it is read and written."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
+
+from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS, ROPE
+
+# objects of a config whose keys are those of the top level too
+LAYER = "transformer_layer_config"
+ROPES = ("rope_scaling", "rope_parameters")
+# numbers that no engine reads of a drafter; EGL121 looks at them
+UNREAD = (
+    "attention_dropout",
+    "initializer_range",
+    "pretraining_tp",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "sliding_window",
+    "max_window_layers",
+)
+KINDS = {key: kind for key, (kind, _) in {**EAGLE_CONFIG, **KEYS}.items() if key not in UNREAD}
+
+
+def is_within(kind: Mapping[str, Any], value: float) -> bool:
+    """Whether a number is in the range of a kind of config_schema."""
+    least, most, above = kind.get("minimum"), kind.get("maximum"), kind.get("exclusiveMinimum")
+    return (
+        (least is None or value >= least)
+        and (most is None or value <= most)
+        and (above is None or value > above)
+    )
+
+
+def note_numbers(keys: Keys) -> None:
+    """Note each number of a config that cannot be what its key means as a problem."""
+    for place, text in _unfit(keys.config):
+        is_rope = place.startswith(ROPES) or place == "rope_theta"
+        keys.add_note("problem", place.partition(".")[0], text, "rope-values" if is_rope else "value-types")
+
+
+def check_numbers(config: Mapping[str, Any]) -> None:
+    """Raise RefusedError for a config to write in which a number cannot be what its key means."""
+    for place, text in _unfit(config):
+        raise RefusedError(text, "value-types", f"config.json:{place}")
+
+
+def _unfit(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Places, and what is wrong with the number there."""
+    for prefix in ("", f"{LAYER}.", "eagle_config."):
+        table = config.get(prefix[:-1]) if prefix else config
+        if not isinstance(table, Mapping):
+            continue
+        for key, value in table.items():
+            if key in ROPES and isinstance(value, Mapping):
+                yield from _unfit_rope(f"{prefix}{key}", value)
+            elif type(value) in (int, float) and not is_within(kind := KINDS.get(key, {}), value):
+                yield prefix + key, f"config.json: {prefix}{key} is {value!r}; {_expected(kind)} was expected"
+
+
+def _unfit_rope(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, kind in ROPE.items():
+        value, item = table.get(key), kind.get("items", kind)
+        values = value if isinstance(value, list) and "items" in kind else [value]
+        if value is not None and not all(_is_number(each) and is_within(item, each) for each in values):
+            expected = f"{_expected(item)}{' for each' if 'items' in kind else ''}"
+            yield place, f"config.json: {place}.{key} is {value!r}; {expected} was expected"
+            return
+    low, high = table.get("low_freq_factor"), table.get("high_freq_factor")
+    if low is not None and high is not None and high <= low:
+        text = f"high_freq_factor is {high!r}; a number above low_freq_factor, {low!r}, was expected"
+        yield place, f"config.json: {place}.{text}"
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float)
+
+
+def _expected(kind: Mapping[str, Any]) -> str:
+    name = "a whole number" if "integer" in kind.get("type", ()) else "a number"
+    least, most = kind.get("minimum"), kind.get("maximum")
+    start = f"above {kind['exclusiveMinimum']}" if least is None else f"from {least}"
+    return f"{name} {start} to {most}" if isinstance(most, int) else f"{name} {start} that float32 holds"

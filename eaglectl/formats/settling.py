@@ -1,0 +1,391 @@
+"""How what a file leaves open is settled: by the user, eaglectl.json, a publication, or an assumption."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.hub_names import split_name
+from eaglectl.checkpoint.layout import CONFIG, RECORD
+from eaglectl.drafter.drafter import Choice, Drafter, Note, Settlement, options, question
+from eaglectl.errors import EaglectlError, UsageError
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.format import Answers, Origin, RopeAnswer
+from eaglectl.formats.unread import LAYERS
+
+Read = Callable[[Answers], Drafter]
+# what reading takes next: the question, the choice that answers it, and who makes it (None: eaglectl.json)
+Step = tuple[Note, Choice, Origin | None]
+KNOWN = Path(__file__).with_name("known_drafters.json")
+RECORDED = "as eaglectl.json records: "
+AUX, ROPE, NORM_OUTPUT = "aux layers", ("rope_theta", "rope_scaling"), "norm_output"
+AUX_KEYS = {"--aux-layers", "--aux-convention"}
+# what an answer is about to which no question was asked
+ABOUT = {**dict.fromkeys(AUX_KEYS, AUX), "rope": ROPE[0]}
+
+
+class KnownDrafter(Struct, frozen=True):
+    """A published drafter whose training is public: the digest of its config, and what settles open facts."""
+
+    name: str
+    config: str
+    choices: tuple[Choice, ...]
+    source: str
+
+
+class _Record(Struct, frozen=True):
+    """What eaglectl.json states of facts that a source may leave open; nothing where there is none.
+
+    `is_edited`: config.json is not the file that was written with it.
+    """
+
+    settled: tuple[Settlement, ...] = ()
+    boundaries: tuple[int, ...] | None = None
+    rope: Any = None
+    norm_output: bool | None = None
+    layout: str = ""
+    how: str = "written by eaglectl, which did not record from what"
+    is_edited: bool = False
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the drafter was written with, by what a note is about."""
+        layers = None if self.boundaries is None else list(self.boundaries)
+        return {AUX: layers, ROPE[0]: self.rope, NORM_OUTPUT: self.norm_output}
+
+
+def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Drafter:
+    """The drafter, read with the user's answers and with all else that settles what they leave open.
+
+    `read` reads the checkpoint with given answers. Raises UsageError for an answer that is about the source
+    of a conversion and not about its output.
+    """
+    record, given = _record(checkpoint), answers
+    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
+        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
+        if _fact(read(stripped), AUX) == list(record.boundaries):
+            answers = stripped
+    drafter = read(answers)
+    asked: dict[str, Note] = {}
+    tried, recorded = set[str](), set[str]()
+    while step := _next_step(drafter, answers, record, checkpoint, tried):
+        note, choice, origin = step
+        asked.setdefault(choice.key, note)
+        tried.add(str(choice))
+        if origin is None:
+            recorded.add(choice.key)
+        answers = answers.choosing(choice, origin)
+        drafter = read(answers)
+    carried = tuple(_carried(drafter, given, record))
+    new = tuple(
+        _settlement(drafter, choice, answers, asked.get(choice.key), read)
+        for choice in answers.choices
+        if choice.key not in recorded
+    )
+    return replace(
+        drafter,
+        aux=replace(drafter.aux, how=_how(drafter, new, record)),
+        notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
+        settled=(*carried, *new),
+    )
+
+
+def _all_notes(
+    drafter: Drafter, carried: tuple[Settlement, ...], new: tuple[Settlement, ...], record: _Record
+) -> Iterator[Note]:
+    """The drafter's notes, those on recorded facts and whether they still hold, and those on new ones."""
+    yield from (_with_recorded_layers(note, record) for note in drafter.notes)
+    yield from (_contradiction(entry, drafter) for entry in carried if not _holds(entry, drafter))
+    yield from _edited_facts(drafter, (*carried, *new), record)
+    yield from (_settled_note(entry, RECORDED) for entry in carried if _holds(entry, drafter))
+    yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
+
+
+def fact_record(drafter: Drafter) -> dict[str, Any]:
+    """What eaglectl.json states of facts that a file may leave open, and how each of them was settled."""
+    entries = [replace(entry, fact=_fact(drafter, entry.about)) for entry in drafter.settled]
+    return {
+        "boundaries": _fact(drafter, AUX),
+        "layers_from": drafter.aux.how.removeprefix(RECORDED),
+        "rope": _fact(drafter, ROPE[0]),
+        "norm_output": _fact(drafter, NORM_OUTPUT),
+        "settled": msgspec.to_builtins(entries),
+    }
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a config, independent of its order and spacing."""
+    return sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@cache
+def known_drafters() -> Mapping[str, KnownDrafter]:
+    """The published drafters whose training is public, by name."""
+    listed = msgspec.json.decode(KNOWN.read_bytes(), type=tuple[KnownDrafter, ...])
+    return {known.name: known for known in listed}
+
+
+def _record(checkpoint: Checkpoint) -> _Record:
+    """eaglectl.json as far as it has the form that eaglectl writes."""
+    stated = checkpoint.sidecars.get(RECORD, {})
+    fields: dict[str, Any] = {}
+    for name, key, kind in (
+        ("settled", "settled", tuple[Settlement, ...]),
+        ("boundaries", "boundaries", tuple[int, ...] | None),
+        ("rope", "rope", dict[str, Any]),
+        ("norm_output", "norm_output", bool | None),
+        ("layout", "layout", str),
+        ("how", "layers_from", str),
+    ):
+        try:
+            if key in stated:
+                fields[name] = msgspec.convert(stated[key], kind)
+        except msgspec.ValidationError:
+            continue  # written by others
+    return _Record(**fields, is_edited=bool(stated) and is_config_edited(checkpoint))
+
+
+def is_config_edited(checkpoint: Checkpoint) -> bool:
+    """Whether config.json is another file than the one whose SHA-256 eaglectl.json states."""
+    match checkpoint.sidecars.get(RECORD, {}):
+        case {"output": {"files": {"config.json": {"sha256": str(recorded)}}}}:
+            return sha256(checkpoint.source.read(CONFIG)).hexdigest() != recorded
+    return False
+
+
+def _next_step(
+    drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint, tried: set[str]
+) -> Step | None:
+    """The next open question that something else than the user answers."""
+    for note in drafter.notes_at("question"):
+        for choice, origin in _candidates(note, drafter, answers, record, checkpoint):
+            if str(choice) not in tried:
+                return note, choice, origin
+    return None
+
+
+def _candidates(
+    note: Note, drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint
+) -> Iterator[tuple[Choice, Origin | None]]:
+    """What answers a question: first eaglectl.json, then what is known, then the producer's usual value."""
+    if recorded := _recorded_choice(note, drafter, record):
+        yield recorded, None
+    keys = {choice.key for choice in note.choices} | (AUX_KEYS if note.about == AUX else set())
+    known = known_drafters().get(split_name(checkpoint.source.label)[0])
+    if known and known.config == config_digest(checkpoint.config):
+        yield from ((choice, Origin("known", known.source)) for choice in known.choices if choice.key in keys)
+    if answers.assume and note.usual:
+        yield note.usual, Origin("assumed")
+
+
+def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | None:
+    """The choice by which this reading is that of eaglectl.json."""
+    is_of_layout = record.layout == drafter.producer
+    if (
+        note.about == AUX
+        and is_of_layout
+        and record.boundaries
+        and len(record.boundaries) == drafter.aux.count
+    ):
+        is_edited = drafter.aux.ids is not None and note.topic == "aux-lists"
+        return None if is_edited else Choice("--aux-layers", ",".join(map(str, record.boundaries)))
+    if note.about in ROPE and record.rope == _fact(drafter, note.about):
+        return Choice("--source-semantics", "rope=stored") if _has_settled_rope(drafter, record) else None
+    answers = [entry.answer for entry in record.settled if entry.answer in _plain(note.choices)]
+    return answers[0] if answers and is_of_layout else None
+
+
+def _has_settled_rope(drafter: Drafter, record: _Record) -> bool:
+    """Whether the rope was settled, or written in a layout of whose limits convert warned."""
+    layout = by_name(drafter.producer).layout
+    has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
+    return has_limits or any(entry.about in ROPE for entry in record.settled)
+
+
+def _plain(choices: tuple[Choice, ...]) -> list[Choice]:
+    return [Choice(choice.option, choice.value) for choice in choices if not choice.is_free]
+
+
+def _fact(drafter: Drafter, about: str) -> Any:
+    """What reading makes of an open fact, in JSON's types; None for facts that are no value of a drafter."""
+    if about == AUX:
+        return None if drafter.aux.boundaries is None else list(drafter.aux.boundaries)
+    if about in ROPE:
+        return {"theta": drafter.rope.theta, "scaling": msgspec.to_builtins(drafter.rope.scaling)}
+    return drafter.norms.norm_output if about == NORM_OUTPUT else None
+
+
+def _holds(entry: Settlement, drafter: Drafter) -> bool:
+    return bool(entry.fact == _fact(drafter, entry.about))
+
+
+def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
+    """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
+    choices = {choice.key: choice for choice in given.choices}
+    for entry in record.settled:
+        own = {choice.key for choice in entry.choices}
+        choice, half = choices.get(entry.answer.key), _rope_half(entry, given)
+        is_of_source = half == "stored" and _holds(entry, drafter)
+        if choice == entry.answer and _holds(entry, drafter):
+            yield replace(entry, by="given", evidence="", choices=())
+        elif choice and half == "":
+            yield entry  # the other half of the rope was answered
+        elif choice and entry.by == "assumed" and (choice.key not in own or is_of_source):
+            raise UsageError(
+                f"{choice}: eaglectl wrote this file with {entry.answer}, as an assumption; pass"
+                f" {options(entry.choices)}, or convert the source again with {choice}"
+            )
+        elif not (own | {entry.answer.key}) & set(choices):
+            yield entry
+
+
+def _rope_half(entry: Settlement, given: Answers) -> str | None:
+    """What the user says of the half of the rope that an entry is about; None for another fact."""
+    if entry.about not in ROPE:
+        return None
+    answer = RopeAnswer.of(given)
+    return (answer.base if entry.about == ROPE[0] else answer.scaling) or ""
+
+
+def _settlement(
+    drafter: Drafter, choice: Choice, answers: Answers, note: Note | None, read: Read
+) -> Settlement:
+    """How a choice settled an open fact; `note` is the question, None where the user answered it before."""
+    origin = answers.origins.get(choice.key, Origin())
+    if note is None:
+        open_notes = _without(read, answers, choice.key)
+        note = next((one for one in open_notes if choice.key in {each.key for each in one.choices}), None)
+    about = note.about if note else ABOUT.get(choice.key, choice.key)
+    return Settlement(
+        choice,
+        origin.by,
+        origin.evidence,
+        about,
+        note.topic if note else "",
+        note.why if note else "",
+        tuple(_output_choices(note, drafter, answers, read)) if note and origin.by == "assumed" else (),
+        _fact(drafter, about),
+    )
+
+
+def _without(read: Read, answers: Answers, key: str) -> tuple[Note, ...]:
+    """The questions that are open without the answer to `key`."""
+    semantics = {name: value for name, value in answers.semantics.items() if name != key}
+    fewer = replace(answers, semantics=semantics)
+    if key in AUX_KEYS:
+        fewer = replace(fewer, aux_layers=None, aux_convention=None)
+    try:
+        return read(fewer).notes_at("question")
+    except EaglectlError:
+        return ()
+
+
+def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) -> Iterator[Choice]:
+    """The choices of a question in words that hold for the output too, which does not state what it was."""
+    for choice in note.choices:
+        if choice.is_free:
+            continue
+        try:
+            other = read(answers.choosing(choice))
+        except EaglectlError:
+            continue
+        meaning = choice.meaning.replace("the file", "its source")
+        if note.about == AUX:
+            value = ",".join(map(str, other.aux.boundaries or ()))
+            yield Choice("--aux-layers", value, meaning)
+        elif note.about == ROPE[0]:
+            yield from _of_base(other.rope.theta, meaning)
+        elif note.about in ROPE and other.rope.scaling is None:
+            yield Choice("--source-semantics", "rope=plain", meaning)
+        elif note.about == NORM_OUTPUT:
+            value = str(bool(other.norms.norm_output)).lower()
+            yield Choice("--source-semantics", f"norm_output={value}", meaning)
+        elif choice.value != "rope=stored":
+            yield choice
+    if note.about == AUX:
+        yield LAYERS
+
+
+def _settled_note(entry: Settlement, prefix: str) -> Note:
+    """The note on a settled fact: a doubt that stays open where it was assumed."""
+    if entry.by == "assumed":
+        text = (
+            f"{prefix}{entry.question}; {entry.answer} was assumed (--assume-defaults) and nothing confirms"
+            f" it; settle it by {options(entry.choices)}"
+        )
+        return Note("warning", entry.about, text, entry.topic, is_open=True, choices=entry.choices)
+    evidence = f" ({entry.evidence})" if entry.evidence else ""
+    return Note("note", entry.about, f"{prefix}{entry.answer} {entry.by}{evidence}")
+
+
+def _edited_facts(drafter: Drafter, settled: tuple[Settlement, ...], record: _Record) -> Iterator[Note]:
+    """The questions about facts that no answer is about, and that an edited config.json states otherwise."""
+    answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in settled}
+    asked = {note.about for note in drafter.notes_at("question")}
+    for about, fact in record.facts.items() if record.is_edited else ():
+        found = _fact(drafter, about)
+        if fact is not None and found != fact and about not in answered | asked:
+            yield _question_of_edit(about, found, fact, record.how if about == AUX else "")
+
+
+def _with_recorded_layers(note: Note, record: _Record) -> Note:
+    """A question about the layers, with those that eaglectl.json records among its choices."""
+    if note.about != AUX or note.level != "question" or not record.boundaries:
+        return note
+    recorded = Choice("--aux-layers", ",".join(map(str, record.boundaries)), "what eaglectl.json records")
+    others = [choice for choice in note.choices if choice.value != recorded.value]
+    return question(note.about, note.why, note.topic, (recorded, *others))
+
+
+def _contradiction(entry: Settlement, drafter: Drafter) -> Note:
+    """The question which of config.json and eaglectl.json is right about a settled fact."""
+    return _question_of_edit(
+        entry.about, _fact(drafter, entry.about), entry.fact, f"{entry.answer} {entry.by}"
+    )
+
+
+def _question_of_edit(about: str, found: Any, recorded: Any, how: str) -> Note:
+    """The question which of config.json and eaglectl.json is right, as one was edited since."""
+    why = (
+        f"config.json says {json.dumps(found)} and eaglectl.json records {json.dumps(recorded)}"
+        f"{f' ({how})' if how else ''}: one was edited after the conversion"
+    )
+    return question(about, why, "record-edited", tuple(_of_facts(about, found, recorded)))
+
+
+def _of_base(theta: float, meaning: str) -> Iterator[Choice]:
+    """The choice of a rope base, which an answer states in whole numbers; none for another."""
+    if theta == int(theta):
+        yield Choice("--source-semantics", f"rope={int(theta)}", meaning)
+
+
+def _of_facts(about: str, found: Any, recorded: Any) -> Iterator[Choice]:
+    """The choices that keep what config.json says, or write what eaglectl.json records."""
+    for fact, meaning in ((found, "what config.json says"), (recorded, "what eaglectl.json records")):
+        match about, fact:
+            case "aux layers", [*boundaries]:
+                yield Choice("--aux-layers", ",".join(map(str, boundaries)), meaning)
+            case (("rope_theta" | "rope_scaling"), {"theta": float(theta)}) if fact is recorded:
+                yield from _of_base(theta, meaning)
+            case (("rope_theta" | "rope_scaling"), _) if fact is found:
+                yield Choice("--source-semantics", "rope=stored", meaning)
+            case "norm_output", bool(value):
+                yield Choice("--source-semantics", f"norm_output={str(value).lower()}", meaning)
+
+
+def _how(drafter: Drafter, new: tuple[Settlement, ...], record: _Record) -> str:
+    """What the knowledge of the aux layers rests on: never on what eaglectl itself wrote."""
+    for entry in new:
+        if entry.about == AUX and entry.by != "given":
+            return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
+    is_given = any(entry.about == AUX for entry in new)
+    if record.boundaries and not is_given and _fact(drafter, AUX) == list(record.boundaries):
+        return f"{RECORDED}{record.how}"
+    return drafter.aux.how

@@ -1,0 +1,75 @@
+"""Chat templates without an end: a target's template is a program, and is given a time and a size."""
+
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from eaglectl.acceptance import templates
+from eaglectl.acceptance.templates import TemplateLimitError, rendered
+
+jinja2 = pytest.importorskip("jinja2")
+pytest.importorskip("transformers")
+from transformers.utils.chat_template_utils import _compile_jinja_template  # noqa: E402
+
+from tests.builders import call  # noqa: E402
+from tests.tiny import TARGET, TINY  # noqa: E402
+
+LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+ENDLESS = {
+    "loops": (LOOPS, "takes more than"),
+    "loops that write": (LOOPS.replace("{% endfor %}", "x{% endfor %}", 1), "takes more than"),
+    "pieces": ("{% for i in range(99999) %}{{ x * 9999999 }}{% endfor %}", None),
+    "a piece": ("{{ x * 99999999999 }}", None),
+    "a long text": ("{{ x * 17000000 }}", "writes 17000000 characters"),
+}
+
+
+def written(template: str) -> str:
+    """What the template writes, in the sandbox that transformers runs it in."""
+    return rendered(lambda: _compile_jinja_template(template).render(x="x"))
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_without_an_end_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    template, words = ENDLESS[name]
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    monkeypatch.setattr(templates, "MAX_MEMORY", 256 << 20)
+    limits, start = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()
+    with pytest.raises((TemplateLimitError, MemoryError), match=words):
+        written(template)
+    assert time.monotonic() - start < 5
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_a_template_that_ends_is_rendered_and_leaves_no_thread() -> None:
+    assert written("{% for i in range(3) %}{{ i }}{% endfor %}") == "012"
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
+@pytest.mark.slow
+def test_the_command_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    target = tmp_path / "target"
+    target.mkdir()
+    for path in TARGET.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    (target / "chat_template.jinja").write_text(LOOPS)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "one two three four", "chat": true}\n' * 3)
+    options = ("--prompts", prompts, "--engine", "reference", "--device", "cpu", "--max-tokens", "4")
+    done = call("smoke", TINY / "eagle3", "--target", target, *options)
+    assert done.code == 3 and "fails on prompt 1" in done.err and "it takes more than" in done.err
+
+
+def test_code_can_be_traced_after_a_template_was_rendered() -> None:
+    code = (
+        "import sys; from eaglectl.acceptance.templates import rendered\n"
+        "def called(): return 'x'\n"
+        "rendered(called); trace = lambda *given: trace; sys.settrace(trace); called(); sys.settrace(None)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=True).returncode == 0

@@ -1,0 +1,223 @@
+"""Trained drafters rewritten as files of producers that leave open what was trained, with the right answer.
+
+Each is the drafter of a pair of `tests/pairs.py` in a producer's layout; the facts that its trainer would
+leave out are taken out, or written as that trainer writes them.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglectl import api
+from eaglectl.api.open_questions import OpenQuestions, measured_questions
+from tests.builders import Stored, read_safetensors, write_safetensors
+from tests.pairs import MLA, SECOND, TINY, Trained
+
+Tensors = dict[str, Stored]
+TINY_31 = Trained("tiny", "eagle3.1", prompts=24, tokens=24, longest=160)
+IDS = "eagle_aux_hidden_state_layer_ids"
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@dataclass(frozen=True)
+class OpenFact:
+    """A drafter whose file leaves `about` open: the producer's layout, what is changed, and the answers.
+
+    `config` holds keys ("object.key" inside an object), None for one that is taken out. The first `prompts`
+    of the pair's `files` are enough to tell.
+    """
+
+    name: str
+    trained: Trained
+    layout: str
+    answers: tuple[str, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    change: Callable[[Tensors, dict[str, Any]], Tensors] = lambda tensors, config: tensors
+    prompts: int = 24
+    files: tuple[str, ...] = ("prompts",)
+
+    @property
+    def key(self) -> str:
+        return f"{self.trained.key}: {self.name}"
+
+    def texts(self) -> list[str]:
+        return self.trained.texts(*self.files)[: self.prompts]
+
+    def right_answers(self) -> api.Answers:
+        layers = [text.split()[1] for text in self.answers if text.startswith("--aux-layers")]
+        conventions = [text.split()[1] for text in self.answers if text.startswith("--aux-convention")]
+        semantics = [text.split()[1] for text in self.answers if text.startswith("--source-semantics")]
+        return api.parse_answers(next(iter(layers), None), next(iter(conventions), None), semantics)
+
+    def measured(self, source: Path, prompts: Path) -> OpenQuestions:
+        """What measuring makes of the file that was written."""
+        options = api.MeasureOptions(prompts, device="cpu", max_tokens=self.trained.tokens)
+        return measured_questions(str(source), str(self.trained.target), api.Answers(), options)
+
+    def write(self, folder: Path) -> Path:
+        """The checkpoint as the producer writes it, without eaglectl's record."""
+        written = api.ConvertOptions(target=str(self.trained.target), layout=self.layout)
+        api.convert(str(self.trained.folder), folder, written)
+        config = json.loads((folder / "config.json").read_text())
+        for path, value in self.config.items():
+            *parents, key = path.split(".")
+            place = config
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place.pop(key, None) if value is None else place.update({key: value})
+        weights = folder / "model.safetensors"
+        tensors = self.change(read_safetensors(weights), config)
+        weights.unlink()  # it may be a link
+        write_safetensors(weights, tensors)
+        (folder / "config.json").write_text(json.dumps(config))
+        for name in ("eaglectl.json", "README.md"):
+            (folder / name).unlink()
+        return folder
+
+
+def as_automodel(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """Automodel's names; its own layout has no place for layers that a recipe sets."""
+    for key in [key for key in config if key in (IDS, "eagle_config", "num_aux_hidden_states")]:
+        del config[key]
+    for key in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
+        config.pop(key, None)
+    config["architectures"] = ["LlamaEagle3DraftModel"]
+    return {
+        name if name in ("d2t", "lm_head.weight") else f"model.{name}": tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _without_close_tokens(
+    tensors: Tensors, config: dict[str, Any], below: int
+) -> tuple[Tensors, npt.NDArray[np.int64]]:
+    """The drafter with draft tokens that lie two or more apart, so that its offsets are all different."""
+    offsets = np.frombuffer(tensors["d2t"][2], "<i8")
+    targets = offsets + np.arange(len(offsets))
+    kept: list[int] = []
+    for row, target in enumerate(targets.tolist()):
+        if target + len(kept) < below and (not kept or target >= targets[kept[-1]] + 2):
+            kept.append(row)
+    dtype, (_, width), data = tensors["lm_head.weight"]
+    rows = np.frombuffer(data, "<u2").reshape(-1, width)[kept]
+    config["draft_vocab_size"] = len(kept)
+    left = {name: tensor for name, tensor in tensors.items() if name != "t2d"}
+    return left | {"lm_head.weight": (dtype, (len(kept), width), rows.tobytes())}, targets[kept]
+
+
+def d2t_of_offsets(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    pruned, targets = _without_close_tokens(tensors, config, config["vocab_size"])
+    offsets = (targets - np.arange(len(targets))).astype("<i8")
+    return pruned | {"d2t": ("I64", offsets.shape, offsets.tobytes())}
+
+
+def d2t_of_tokens(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    pruned, targets = _without_close_tokens(tensors, config, config["vocab_size"])
+    return pruned | {"d2t": ("I64", targets.shape, targets.astype("<i8").tobytes())}
+
+
+def untrained(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """Noise in the place of every matrix."""
+    draw = np.random.default_rng(0)
+    noise = {}
+    for name, (dtype, shape, _) in tensors.items():
+        if dtype == "BF16" and len(shape) == 2:
+            values = (draw.standard_normal(shape).astype("<f4") * shape[1] ** -0.5).view("<u4") >> 16
+            noise[name] = (dtype, shape, values.astype("<u2").tobytes())
+    return tensors | noise
+
+
+NO_NESTED_IDS = {f"eagle_config.{IDS}": None}
+OPEN_FACTS = (
+    OpenFact("layers, ModelOpt", SECOND, "modelopt", ("--aux-layers 1,3,5",), NO_NESTED_IDS),
+    OpenFact(
+        "layers, ModelOpt",
+        TINY,
+        "modelopt",
+        ("--aux-layers 2,4,5",),
+        NO_NESTED_IDS,
+        prompts=120,
+        files=("gate",),
+    ),
+    OpenFact("layers, Automodel", SECOND, "vllm", ("--aux-layers 1,3,5",), change=as_automodel),
+    OpenFact("layers, Automodel", TINY, "automodel", ("--aux-layers 2,4,5",), prompts=120, files=("gate",)),
+    OpenFact("layers, Automodel", MLA, "vllm", ("--aux-layers 1,3,5",), change=as_automodel, prompts=96),
+    OpenFact(
+        "copied ids",
+        TINY,
+        "angelslim",
+        ("--aux-convention output",),
+        {IDS: [1, 3, 4], "aux_hidden_states_layer_ids": None, "rope_theta": 10000},
+    ),
+    OpenFact(
+        "ids that disagree", SECOND, "vllm", ("--aux-layers 1,3,5",), {f"eagle_config.{IDS}": [2, 4, 5]}
+    ),
+    OpenFact(
+        "base stated, not trained, AngelSlim",
+        SECOND,
+        "angelslim",
+        ("--source-semantics rope=10000",),
+        {"rope_theta": 1e6},
+    ),
+    OpenFact(
+        "base stated and trained, AngelSlim",
+        TINY,
+        "angelslim",
+        ("--source-semantics rope=stored",),
+        prompts=120,
+        files=("gate",),
+    ),
+    OpenFact(
+        "base stated, not trained, TorchSpec",
+        MLA,
+        "torchspec",
+        ("--source-semantics rope=10000",),
+        {"rope_theta": 1e6},
+    ),
+    OpenFact(
+        "yarn stated, not trained, ModelOpt",
+        SECOND,
+        "modelopt",
+        ("--source-semantics rope=plain",),
+        {"rope_scaling": YARN},
+        prompts=72,
+    ),
+    OpenFact(
+        "layers and yarn, ModelOpt",
+        SECOND,
+        "modelopt",
+        ("--aux-layers 1,3,5", "--source-semantics rope=plain"),
+        {**NO_NESTED_IDS, "rope_scaling": YARN},
+        prompts=72,
+    ),
+    OpenFact(
+        "norm_output, SpecForge after 879", TINY_31, "specforge", ("--source-semantics specforge=post-879",)
+    ),
+    OpenFact(
+        "norm_output, SpecForge before 879",
+        TINY,
+        "specforge",
+        ("--source-semantics specforge=pre-879",),
+        {"norm_output": True},
+    ),
+    OpenFact(
+        "norm_output, fc_norm without a flag",
+        TINY_31,
+        "automodel",
+        (
+            "--aux-layers 2,4,5",
+            "--source-semantics norm_output=true",
+        ),
+        {"norm_output": None},
+        prompts=120,
+        files=("gate",),
+    ),
+    OpenFact("d2t of offsets", SECOND, "vllm", ("--source-semantics d2t=offset",), change=d2t_of_offsets),
+    OpenFact("d2t of tokens", SECOND, "vllm", ("--source-semantics d2t=absolute",), change=d2t_of_tokens),
+)
+UNTRAINED = OpenFact("untrained", SECOND, "modelopt", (), NO_NESTED_IDS, change=untrained)

@@ -1,0 +1,122 @@
+"""How drafts are sampled at a temperature above 0: what vLLM is asked for, and what reports say of it."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+
+from eaglectl.acceptance.job import EngineJob, EngineRun
+from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.report import make_report
+from eaglectl.acceptance.vllm import child
+from tests.builders import drafter_folder
+
+REQUEST = {"drafter": "d", "k": 3, "is_mla": False, "is_mla_target": False}
+# the values in vllm/config/speculative.py: before 0.21.0 there are none, and that release has its own name
+RELEASES = [
+    (None, None),
+    (Literal["greedy", "gumbel"], "gumbel"),
+    (Literal["greedy", "probabilistic"], "probabilistic"),
+]
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts modules of vLLM in place with these contents."""
+
+    def place(**contents: Any) -> None:
+        for name in ("vllm", "vllm.config", "vllm.config.speculative", "vllm.v1", "vllm.v1.sample"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sampler = ModuleType("vllm.v1.sample.rejection_sampler")
+        monkeypatch.setitem(sys.modules, sampler.__name__, sampler)
+        speculative: Any = sys.modules["vllm.config.speculative"]
+        sys.modules["vllm.config"].speculative = speculative  # type: ignore[attr-defined]
+        vars(speculative).update({key: value for key, value in contents.items() if key[0].isupper()})
+        vars(sampler).update({key: value for key, value in contents.items() if key[0].islower()})
+
+    return place
+
+
+@pytest.mark.parametrize(("values", "method"), RELEASES)
+def test_drafts_are_sampled_where_the_release_can(
+    values: Any, method: str | None, vllm: Callable[..., None]
+) -> None:
+    vllm(**({} if values is None else {"DraftSampleMethod": values}))
+    config = child.speculative_config({**REQUEST, "temperature": 0.7})
+    assert config.get("draft_sample_method") == method
+
+
+def test_at_temperature_0_nothing_is_asked_for(vllm: Callable[..., None]) -> None:
+    vllm(DraftSampleMethod=Literal["greedy", "probabilistic"])
+    assert "draft_sample_method" not in child.speculative_config({**REQUEST, "temperature": 0.0})
+
+
+def test_a_build_that_loses_the_temperature_is_seen(vllm: Callable[..., None]) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("a GPU's kernels are others")
+    vllm(expand_batch_to_tokens=lambda given, ends, count: given.repeat(count))
+    assert child.keeps_temperature(None)
+    vllm(expand_batch_to_tokens=lambda given, ends, count: torch.full((count,), 0.25))  # of an earlier call
+    assert not child.keeps_temperature(None)
+
+
+def notes(tmp_path: Path, temperature: float, **resolved: Any) -> list[str]:
+    from eaglectl.checkpoint.checkpoint import read_checkpoint
+    from eaglectl.checkpoint.source import FolderSource
+    from eaglectl.drafter.drafter import Target
+    from eaglectl.formats.format import Answers
+    from eaglectl.formats.reader import read_drafter
+
+    folder = drafter_folder(tmp_path)
+    drafter = read_drafter(read_checkpoint(FolderSource(folder)), Answers(), Target())
+    job = EngineJob(folder, drafter, folder, (), temperature=temperature)
+    results = (PromptResult("", 20, (9, 5, 2), (1,) * 20),)
+    run = EngineRun("vllm", "0.32.0", "cpu", "float32", "", results, (), 1.0, 0.0, resolved)
+    return [note for note in make_report("d", job, run, None, None).notes if "draft_sample_method" in note]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (
+            "probabilistic",
+            "drafts were sampled by draft_sample_method probabilistic; vLLM does so where it is",
+        ),
+        ("gumbel", "sampled by draft_sample_method gumbel"),
+        ("greedy", "drafts were greedy at this temperature"),
+        ("not known", "VLLM_SERVER_DEV_MODE=1"),
+    ],
+)
+def test_a_report_says_how_drafts_were_sampled(method: str, words: str, tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, 0.7, draft_sample_method=method)
+    assert words in note
+
+
+def test_at_temperature_0_no_report_says_it(tmp_path: Path) -> None:
+    assert notes(tmp_path, 0.0, draft_sample_method="greedy") == []
+
+
+def test_an_engine_that_has_no_such_setting_is_not_said_to_draft_greedily(tmp_path: Path) -> None:
+    assert notes(tmp_path, 0.7) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        ({"model": "m"}, "greedy"),
+        ({"draft_sample_method": "probabilistic"}, "probabilistic"),
+        ({}, "not known"),
+    ],
+)
+def test_a_server_states_it_in_development_mode(config: dict[str, Any], method: str) -> None:
+    from eaglectl.acceptance.server.vllm import _drafting
+
+    class Server:
+        def shown(self, text: str) -> str:
+            return text
+
+    assert _drafting(Server(), config) == method  # type: ignore[arg-type]

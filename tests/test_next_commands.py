@@ -1,0 +1,265 @@
+"""Every command that `diagnose` prints after "next:" is run on its own case: it works, and a repair repairs.
+
+What is not run here is parsed, and listed with the reason (NOT_RUN).
+"""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from eaglectl import api  # noqa: E402
+from eaglectl.acceptance.causes.catalogue import CAUSES  # noqa: E402
+from eaglectl.acceptance.diagnosis import Diagnosis  # noqa: E402
+from eaglectl.api.diagnosing import evidence_of_reading  # noqa: E402
+from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
+from tests.builders import call, drafter_folder, floats, read_safetensors  # noqa: E402
+from tests.conftest import FIXTURES  # noqa: E402
+from tests.printed import parse_fault  # noqa: E402
+from tests.test_diagnose import READ, diagnose, prompts_file  # noqa: E402
+from tests.tiny import TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
+
+Tensors = dict[str, "torch.Tensor"]
+# the causes whose commands are no repairs of the file, with what they are
+NOT_RUN = {
+    "no-reference": "the same command again, once what is missing is installed",
+    "other-target": "shows the findings on a target that has to be exchanged",
+    "other-revision": "shows the finding on a target that has to be exchanged",
+    "not-found": "smoke --probe drift, which measures further: tests/test_probe_table.py",
+    "refused": "inspect, which lists questions",
+    "engine-refuses": "what an engine's run shows; its changes are those of engine-fact",
+    "engine-setting": "what an engine's run shows; its changes are those of engine-fact",
+    "engine-unfilled": "what an engine's run shows; its changes are those of engine-fact",
+    "engine-lower": "what an engine's run shows; its changes are those of engine-fact",
+}
+# tests/test_diagnose_records.py runs those of engine-fact, tests/test_diagnose.py those of other-layers, and
+# tests/test_target_rotation.py those of rotated targets
+ELSEWHERE = {"engine-fact", "other-layers", "rotated-target", "marked-rotation"}
+
+
+def shifted(tensors: Tensors) -> None:
+    tensors["d2t"] += 1
+
+
+def absolute(tensors: Tensors) -> None:
+    tensors["d2t"] += torch.arange(len(tensors["d2t"]))
+
+
+def zeros(tensors: Tensors) -> None:
+    tensors["d2t"] = torch.zeros_like(tensors["d2t"])
+
+
+def truncated(tensors: Tensors) -> None:
+    tensors["d2t"] = tensors["d2t"][:-5].clone()
+
+
+def rounded(tensors: Tensors) -> None:
+    tensors["d2t"] = tensors["d2t"].bfloat16()
+
+
+def missing(tensors: Tensors) -> None:
+    del tensors["d2t"]
+
+
+def less_marked(tensors: Tensors) -> None:
+    tensors["t2d"][tensors["t2d"].nonzero()[3]] = False
+
+
+def rolled(tensors: Tensors) -> None:
+    tensors["d2t"] = torch.roll(tensors["d2t"], 1)
+
+
+def shifted_mask(tensors: Tensors) -> None:
+    tensors["t2d"] = torch.roll(tensors["t2d"], 1)
+
+
+def without_mask(change: Callable[[Tensors], None]) -> Callable[[Tensors], None]:
+    def both(tensors: Tensors) -> None:
+        change(tensors)
+        del tensors["t2d"]
+
+    both.__name__ = f"{change.__name__}_without_t2d"
+    return both
+
+
+REPAIRED = (shifted, absolute, zeros, truncated, rounded, missing, less_marked)
+LOST = tuple(map(without_mask, (shifted, zeros, truncated, rounded, missing)))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained drafter in vLLM's layout."""
+    return in_vllms_layout(tmp_path_factory.mktemp("good"))["eagle3"]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prompts_file(tmp_path_factory.mktemp("prompts"), count=16)
+
+
+def broken(good: Path, folder: Path, change: Callable[[Tensors], None]) -> Path:
+    shutil.copytree(good, folder)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def repaired(diagnosis: Diagnosis, out: Path) -> Path:
+    """The output of the one command that is printed."""
+    (line,) = diagnosis.commands
+    done = call(*shlex.split(line)[1:], "-o", out)
+    assert done.code == 0, (line, done.err)
+    return out
+
+
+def weights(folder: Path) -> dict[str, object]:
+    return dict(read_safetensors(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("change", REPAIRED, ids=lambda change: change.__name__)
+def test_a_broken_table_is_made_of_the_whole_one(
+    change: Callable[[Tensors], None], good: Path, prompts: Path, tmp_path: Path
+) -> None:
+    diagnosis = diagnose(broken(good, tmp_path / "broken", change), prompts)
+    assert diagnosis.cause == "file-rule"
+    out = repaired(diagnosis, tmp_path / "out")
+    assert weights(out) == weights(good)
+
+
+@pytest.mark.parametrize("change", LOST, ids=lambda change: change.__name__)
+def test_no_repair_is_printed_where_there_is_none(
+    change: Callable[[Tensors], None], good: Path, prompts: Path, tmp_path: Path
+) -> None:
+    diagnosis = diagnose(broken(good, tmp_path / "broken", change), prompts)
+    assert (diagnosis.cause, diagnosis.commands) == ("file-rule", ())
+    assert "restore" in diagnosis.words
+
+
+@pytest.mark.parametrize("change", [rolled, shifted_mask], ids=lambda change: change.__name__)
+def test_of_two_whole_tables_the_one_that_drafts_better_is_kept(
+    change: Callable[[Tensors], None], good: Path, prompts: Path, tmp_path: Path
+) -> None:
+    diagnosis = diagnose(broken(good, tmp_path / "broken", change), prompts)
+    assert diagnosis.cause == "tables"
+    assert weights(repaired(diagnosis, tmp_path / "out")) == weights(good)
+
+
+def test_two_whole_tables_that_few_prompts_cannot_tell_are_a_choice(good: Path, tmp_path: Path) -> None:
+    def one_other(tensors: Tensors) -> None:
+        marked = tensors["t2d"].nonzero().flatten().tolist()
+        free = next(token for token in range(len(tensors["t2d"]) - 1, 0, -1) if token not in marked)
+        tensors["t2d"][[marked[200], free]] = torch.tensor([False, True])
+
+    folder = broken(good, tmp_path / "broken", one_other)
+    diagnosis = diagnose(folder, prompts_file(tmp_path, count=3))
+    assert diagnosis.cause == "tables"
+    readings = ("d2t=from-t2d", "t2d=from-d2t")
+    assert [reading in line for reading, line in zip(readings, diagnosis.commands, strict=True)] == [True] * 2
+    for line in diagnosis.commands:
+        done = call(*shlex.split(line)[1:], "-o", tmp_path / "out", "--force")
+        assert done.code == 0, done.err
+        assert api.validate(str(tmp_path / "out")).verdict == "pass"
+
+
+def test_without_torch_two_whole_tables_are_a_choice_too(
+    good: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "eaglectl.reference.loading", None)
+    diagnosis = diagnose(broken(good, tmp_path / "broken", rolled), prompts)
+    assert (diagnosis.cause, len(diagnosis.commands)) == ("tables", 2)
+    assert "was not measured" in diagnosis.words
+
+
+def test_smoke_asks_which_of_two_whole_tables_is_right_unless_it_probes(
+    good: Path, prompts: Path, tmp_path: Path
+) -> None:
+    folder = broken(good, tmp_path / "broken", rolled)
+    given = ("smoke", folder, "--target", TARGET, "--engine", "reference", "--prompts", prompts)
+    assert "--fix-reading d2t=from-t2d or" in call(*given).err
+    done = call(*given, "--probe", "sensitivity", "--max-tokens", "20")
+    assert done.code == 1 and "--fix-reading d2t=from-t2d" in " ".join(done.out.split())
+
+
+def test_validate_fix_asks_which_of_two_whole_tables_is_right(good: Path, tmp_path: Path) -> None:
+    folder = broken(good, tmp_path / "broken", rolled)
+    done = call("validate", folder, "--fix", "-o", tmp_path / "out")
+    assert done.code == 1 and not (tmp_path / "out").exists()
+    assert "pass --fix-reading d2t=from-t2d or --fix-reading t2d=from-d2t" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("fault", READ, ids=lambda fault: fault.name)
+def test_a_fault_of_the_file_is_repaired_or_no_repair_is_printed(
+    fault: Fault, prompts: Path, tmp_path: Path
+) -> None:
+    folder = fault.apply(in_vllms_layout(tmp_path / "good")[fault.base], tmp_path / "broken")
+    diagnosis = diagnose(folder, prompts)
+    assert diagnosis.cause == "file-rule"
+    if diagnosis.commands:
+        out = repaired(diagnosis, tmp_path / "out")
+        assert api.validate(str(out), api.ValidateOptions(target=str(TARGET))).verdict == "pass"
+    else:
+        done = call("validate", folder, "--fix", "--target", TARGET, "-o", tmp_path / "out")
+        assert done.code == 1, "it repairs, and is not printed"
+
+
+def test_every_cause_with_commands_is_run_or_listed() -> None:
+    run = {"file-rule", "tables", "other-reading", *ELSEWHERE, *NOT_RUN}
+    silent = {"past-positions", "too-few", "sampling", "template", "one-set", "quantised-target"}
+    silent |= {"untrained", "weak", "no-engine", "healthy"}
+    assert {cause.id for cause in CAUSES} == run | silent
+
+
+def test_a_conversion_that_changes_nothing_is_not_printed(good: Path) -> None:
+    evidence = evidence_of_reading(str(good), str(TARGET), api.DiagnoseOptions(engine="vllm"))
+    assert "convert" not in evidence.commands
+
+
+def test_what_is_not_run_is_parsed() -> None:
+    evidence = evidence_of_reading(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="sglang"))
+    assert {"diagnose", "validate", "inspect", "smoke", "probe", "convert"} == set(evidence.commands)
+    for name, line in evidence.commands.items():
+        assert parse_fault(shlex.split(line)[1:]) == "", name
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [({"d2t": None}, "d2t is missing"), ({"norm.weight": None}, "norm.weight is missing")],
+    ids=["d2t", "norm"],
+)
+def test_inspect_prints_no_conversion_that_is_refused(
+    tensors: dict[str, None], words: str, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path, tensors=tensors)
+    done = call("inspect", folder)
+    assert words in done.out and "eaglectl convert" not in done.out
+    assert call("inspect", folder, "--json").document["next"] == ""
+    assert call("convert", folder, "-o", tmp_path / "out").code == 1
+
+
+def test_inspect_asks_for_the_option_that_a_problem_needs(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, tensors={"more.weight": floats("x", 16)})
+    done = call("inspect", folder)
+    assert "eaglectl convert" in done.out and "answer the questions above with its options" in done.out
+
+
+def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:
+    """NeMo Automodel's rows are in the order of frequency."""
+    folder = shutil.copytree(FIXTURES / "producers/automodel/gqa", tmp_path / "gqa")
+    (path,) = folder.glob("*.safetensors")
+    tensors = load_file(path)
+    zeros(tensors)
+    save_file(tensors, path, {"format": "pt"})
+    assert "t2d" in tensors
+    done = call("convert", folder, "-o", tmp_path / "out", "--aux-layers", "2,4,6", "--fix-reading", FROM_T2D)
+    assert (done.code, "do not allow that reading" in done.err) == (2, True)
+    report = api.validate(str(folder))
+    assert not [finding for finding in report.findings if FROM_T2D in finding.fix]

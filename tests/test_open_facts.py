@@ -1,0 +1,93 @@
+"""How open facts are settled over all held fixtures: docs/open-facts.md, and who is asked."""
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+import eaglectl
+from eaglectl.verdicts import ServedAs
+from tests.cases import CASES
+from tests.conftest import FIXTURES
+
+TARGET = FIXTURES / "target"
+# of each producer one fixture, and how it is settled
+ONE_OF_EACH = {
+    "angelslim/gqa": "asked",
+    "automodel/gqa": "asked",
+    "deepspec/qwen3": "by the file",
+    "eagle/safetensors": "by the file",
+    "lightseekorg/mla": "asked",
+    "modelopt/hf-full-vocab": "by the file",
+    "modelopt-megatron/deep": "by the file",
+    "nebius/truncated": "by the file",
+    "sglang/aux-norm": "by the file",
+    "specforge/gqa": "by the file",
+    "speco/peagle": "asked",
+    "speculators/default": "by the file",
+    "torchspec/llama": "by the file",
+    "vllm/native": "by the file",
+}
+# every fixture that asks beside its target; of all others the producer's code or the target says it
+ASKED = {
+    *("angelslim/qwen3", "angelslim/ids", "angelslim/gqa", "angelslim/cosyvoice"),
+    *("automodel/gqa", "automodel/eagle3.1", "automodel/mla", "automodel/sidecar"),
+    *("lightseekorg/mla", "lightseekorg/mla-eagle3.1", "torchspec/mla", "torchspec/mla-deepseek-v3"),
+    *("modelopt/hf", "modelopt/hf-ids", "modelopt/hf-ids-unsorted", "modelopt/hf-four-aux"),
+    *("modelopt/hf-two-layers", "modelopt/hf-fp8", "modelopt/hf-fp8-kv"),
+    *("specforge/eagle3.1", "specforge/peagle", "specforge/norm-output-false", "speco/peagle"),
+}
+
+
+@pytest.fixture(scope="module")
+def open_facts() -> ModuleType:
+    patch = pytest.MonkeyPatch()
+    patch.syspath_prepend(FIXTURES.parent / "docs")
+    try:
+        return importlib.import_module("open_facts")
+    finally:
+        patch.undo()
+
+
+def is_served_without_evidence(path: str) -> bool:
+    """Whether an engine is said to serve as trained what is open."""
+    read = eaglectl.inspect(str(FIXTURES / "producers" / path), target=str(TARGET))
+    outcomes = {verdict.outcome for verdict in read.verdicts}
+    return bool(read.drafter.unsettled) and ServedAs.AS_TRAINED in outcomes
+
+
+@pytest.mark.parametrize(("path", "column"), ONE_OF_EACH.items())
+def test_one_fixture_of_each_producer_is_settled_as_it_is_known(
+    path: str, column: str, open_facts: ModuleType
+) -> None:
+    assert open_facts.outcome(FIXTURES / "producers" / path, TARGET) == column
+    assert not is_served_without_evidence(path)
+
+
+def test_every_producer_is_among_them() -> None:
+    producers = {path.name for path in (FIXTURES / "producers").iterdir() if path.is_dir()}
+    assert {path.partition("/")[0] for path in ONE_OF_EACH} == producers - {"__pycache__"}
+
+
+@pytest.mark.slow
+def test_who_is_asked_over_all_fixtures(open_facts: ModuleType) -> None:
+    pytest.importorskip("torch")
+    assert {path for path, _, column in open_facts.of_producers() if column == "asked"} == ASKED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [case.path for case in CASES if not case.is_pickled])
+def test_nothing_open_is_said_to_be_as_trained(path: str) -> None:
+    assert not is_served_without_evidence(path)
+
+
+@pytest.mark.slow
+def test_the_page_is_what_make_docs_writes(open_facts: ModuleType) -> None:
+    pytest.importorskip("torch")
+    assert open_facts.PAGE.read_text() == open_facts.page(), "run `make docs`"
+
+
+def test_the_page_counts_all_fixtures(open_facts: ModuleType) -> None:
+    text = open_facts.PAGE.read_text()
+    assert "| **all** | 39 | 3 | 0 | 23 | 3 |" in text
+    assert "| **all** | 58 | 5 | 4 | 23 | 3 |" in text

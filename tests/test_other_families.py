@@ -1,0 +1,134 @@
+"""Drafters of other families are refused by name, with what they are and what serves them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.formats.catalogue import FORMATS
+from eaglectl.formats.other_drafters import FAMILIES
+from tests.builders import HIDDEN, call, drafter_folder, drafter_tensors, floats, refusal, write_safetensors
+
+# config, tensors beside those of a good EAGLE-3, and words of the refusal
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "EDSD": ({"architectures": ["EdsdDraftModel"]}, {}, ("an EDSD drafter", "SpecForge")),
+    "EDSD by its tensors": (
+        {"target_layer_ids": [3, 5]},
+        {"edfuse.gate_proj.weight": floats("e", 32, HIDDEN), "embnorm.weight": floats("n", HIDDEN)},
+        ("an EDSD drafter", "edfuse.gate_proj.weight", "no engine"),
+    ),
+    "VWN": ({"architectures": ["LlamaForCausalLMVwnEagle3"]}, {}, ("a VWN drafter", "vllm-ascend")),
+    "VWN by its keys": ({"vwn_m": 4, "vwn_r": 2}, {}, ("a VWN drafter", "vwn_m")),
+    "VWN by its tensors": (
+        {},
+        {"midlayer.downward_and_forgot.weight": floats("d", 4, 4)},
+        ("a VWN drafter", "midlayer.downward_and_forgot.weight"),
+    ),
+    "Mistral's spelling": (
+        {},
+        {"eagle_linear.weight": floats("l", HIDDEN, 2 * HIDDEN)},
+        ("an EAGLE-1 drafter in Mistral's spelling", "vLLM and SGLang serve it"),
+    ),
+    "Mistral Large 3": ({"architectures": ["EagleMistralLarge3ForCausalLM"]}, {}, ("Mistral's spelling",)),
+    "DSpine": ({"dspine_config": {}, "dflash_config": {}}, {}, ("a DSpine drafter", "no release")),
+    "H-Spec": ({"architectures": ["HSpecDraftModel"]}, {}, ("an H-Spec drafter", "Mamba")),
+    "LiLiCorr": ({"architectures": ["LiLiCorrDraftModel"]}, {}, ("a LiLiCorr drafter", "method dflash")),
+    "Gumiho": ({"architectures": ["GumihoLlamaForCausalLM"]}, {}, ("a Gumiho drafter", "43544")),
+    "DFlash2": ({"architectures": ["DFlash2DraftModel"]}, {}, ("a DFlash2 drafter", "SGLang (DFLASH)")),
+    "Domino": (
+        {"architectures": ["DominoDraftModel"], "dflash_config": {"projector_type": "domino"}},
+        {},
+        ("a Domino drafter", "SGLang (DFLASH) serves it"),
+    ),
+    "Domino by its tensors": (
+        {"dflash_config": {"projector_type": "domino"}},
+        {"prefix_gru.weight_ih_l0": floats("g", 4, HIDDEN)},
+        ("a Domino drafter", "prefix_gru.weight_ih_l0"),
+    ),
+    "DFly": ({"speculators_model_type": "dfly"}, {}, ("a DFly drafter", "50246")),
+    "MTP of DeepSeek-V4": ({"architectures": ["DeepSeekV4MTPModel"]}, {}, ("(MTP) head of DeepSeek-V4",)),
+    "MTP of Qwen3.5": ({"architectures": ["Qwen3_5ForCausalLMMTP"]}, {}, ("of Qwen3.5", "method mtp")),
+    "MTP of GLM-5": ({"architectures": ["GlmMoeDsaForCausalLMNextN"]}, {}, ("of GLM-5", "NEXTN")),
+    "MTP of Step-3.5": ({"architectures": ["Step3p5MTP"]}, {}, ("of Step-3.5",)),
+    "MTP of Qwen3-Next by its tensors": (
+        {},
+        {"mtp.pre_fc_norm_hidden.weight": floats("m", HIDDEN)},
+        ("(MTP) head", "mtp.pre_fc_norm_hidden.weight"),
+    ),
+    "MTP of MiMo by its tensors": (
+        {},
+        {"model.mtp_layers.0.input_proj.weight": floats("m", HIDDEN, 2 * HIDDEN)},
+        ("(MTP) head", "model.mtp_layers.0"),
+    ),
+    "MTP of Ernie by its tensors": (
+        {},
+        {"model.mtp_linear_proj.0.weight": floats("m", HIDDEN, 2 * HIDDEN)},
+        ("(MTP) head", "model.mtp_linear_proj"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_family_is_named_with_what_serves_it(case: str, tmp_path: Path) -> None:
+    config, tensors, words = CASES[case]
+    folder = drafter_folder(tmp_path, config=config, tensors=tensors)
+    message = refusal(1, "convert", folder, "-o", tmp_path / "out")
+    assert [word for word in (*words, "EAGLE-3 and EAGLE-3.1 drafters only") if word not in message] == []
+    assert refusal(1, "inspect", folder) == message
+
+
+@pytest.mark.parametrize("names", [("params.json",), ("params.json", "consolidated.safetensors")])
+def test_a_folder_in_mistrals_own_layout_is_refused_by_name(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        if name.endswith(".json"):
+            (tmp_path / name).write_text('{"dim": 16}')
+        else:
+            write_safetensors(tmp_path / name, {"eagle_linear.weight": floats("l", HIDDEN, 2 * HIDDEN)})
+    for verb in ("inspect", "convert"):
+        message = refusal(1, verb, tmp_path)
+        assert "in Mistral's own layout (params.json" in message and "EAGLE-1" in message
+    done = call("validate", tmp_path)
+    assert done.code == 1 and "Mistral's own layout" in " ".join(done.out.split())
+
+
+def test_params_beside_a_config_change_nothing(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "params.json").write_text('{"dim": 16}')
+    assert call("inspect", folder).code == 0
+
+
+def test_a_target_in_mistrals_layout_is_not_called_a_drafter(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "params.json").write_text("{}")
+    done = call("inspect", drafter_folder(tmp_path), "--target", target)
+    assert done.code == 3 and "a target is known by it" in done.err
+
+
+def test_no_name_is_of_two_families() -> None:
+    for names in ("architectures", "keys"):
+        marks = [mark for family in FAMILIES for mark in getattr(family, names)]
+        assert len(marks) == len(set(marks))
+
+
+def test_no_name_of_an_eagle3_drafter_is_another_familys() -> None:
+    others = {name for family in FAMILIES for name in family.architectures}
+    own = {name for format in FORMATS if format.layout for name in format.layout.architectures.values()}
+    for path in (Path(eaglectl.__file__).parent / "engines").glob("*_releases.json"):
+        own |= set(re.findall(r'"(\w*Eagle3\w*)"', path.read_text()))
+    assert {"LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"} <= own
+    assert not own & others
+
+
+@pytest.mark.parametrize("name", drafter_tensors())
+def test_no_tensor_of_an_eagle3_drafter_is_another_familys(name: str) -> None:
+    patterns = [family.tensors for family in FAMILIES if family.tensors]
+    assert not [p for p in patterns for prefix in ("", "model.") if re.fullmatch(p, f"{prefix}{name}")]
+
+
+def test_every_family_has_a_mark_and_a_source() -> None:
+    for family in FAMILIES:
+        assert family.source
+        assert family.architectures or family.keys or family.tensors or family.speculators

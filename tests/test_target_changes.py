@@ -1,0 +1,54 @@
+"""What inspect says of a target that was quantised or adapted after training."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eaglectl import api
+from eaglectl.api.inputs import open_target
+from eaglectl.errors import RefusedError
+from eaglectl.formats.reader import read_target
+from tests.builders import HIDDEN, VOCAB, drafter_folder
+
+TARGET = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"quant_method": "fp8"}, "(fp8)"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "(modelopt NVFP4)"),
+        ({"quant_method": "awq", "bits": 4}, "(awq)"),
+        ({"bits": 4}, "(of no name)"),
+    ],
+)
+def test_the_method_is_named(stated: dict[str, object], words: str) -> None:
+    (change,) = read_target({**TARGET, "quantization_config": stated}, None).changes
+    assert words in change and "llm-compressor 1843" in change
+
+
+@pytest.mark.parametrize("stated", [None, {}, [], "fp8"])
+def test_what_is_no_quantisation_is_not_said(stated: object) -> None:
+    assert read_target({**TARGET, "quantization_config": stated}, None).changes == ()
+
+
+def test_inspect_shows_it(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text(
+        json.dumps({**TARGET, "quantization_config": {"quant_method": "gptq"}})
+    )
+    (target / "adapter_config.json").write_text("{}")
+    drafter = api.inspect(str(drafter_folder(tmp_path)), target=str(target)).drafter
+    texts = [note.text for note in drafter.notes if note.topic == "changed-target"]
+    assert [text.partition(":")[0] for text in texts] == [
+        "the target is quantised (gptq)",
+        "the target has a LoRA adapter beside it (adapter_config.json)",
+    ]
+
+
+def test_an_adapter_alone_is_no_target(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(RefusedError, match="give the model that it adapts"):
+        open_target(str(tmp_path))

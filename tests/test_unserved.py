@@ -1,0 +1,251 @@
+"""What `convert` does with a drafter that the engines asked for would not run as it was trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import eaglectl
+from eaglectl.api.converting import ConvertOptions
+from eaglectl.engines.catalogue import ENGINES
+from eaglectl.errors import RefusedError
+from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal
+from tests.conftest import FIXTURES
+
+TARGET = FIXTURES / "target"  # of 8 layers
+SCHEMAS = FIXTURES.parent / "schemas"
+# four states, the last of them that after the target's last layer, which SGLang does not capture
+FOUR: dict[str, Any] = {
+    "num_aux_hidden_states": 4,
+    "eagle_aux_hidden_state_layer_ids": [2, 4, 5, 8],
+    "eagle_config": ABSENT,
+}
+
+
+@pytest.fixture
+def geglu(tmp_path: Path) -> Path:
+    """A drafter that no engine runs: all of them have SiLU alone."""
+    return drafter_folder(tmp_path, "geglu", config={"hidden_act": "gelu_pytorch_tanh"})
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> tuple[Path, Path]:
+    """A drafter of four states that vLLM runs and SGLang does not, and its target's config."""
+    target = tmp_path / "config.json"
+    target.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8}))
+    fc = {"fc.weight": floats("fc.weight", HIDDEN, 4 * HIDDEN)}
+    return drafter_folder(tmp_path, "four", config=FOUR, tensors=fc), target
+
+
+def serving(done: Outcome) -> dict[str, str]:
+    """The lines under Serve, by engine."""
+    shown = done.out.partition("\nServe")[2].splitlines()[1:]
+    return dict(line.strip().partition(" ")[::2] for line in shown if line.startswith("  "))
+
+
+@pytest.mark.parametrize(
+    "options", [(), *(("--for", name) for name in ENGINES), ("--dry-run",)], ids=" ".join
+)
+def test_a_drafter_that_no_engine_runs_is_not_written(
+    options: tuple[str, ...], geglu: Path, tmp_path: Path
+) -> None:
+    message = refusal(1, "convert", geglu, "-o", tmp_path / "out", *options)
+    assert "gelu" in message or "silu" in message
+    assert "no known release of any engine does" in message and "--force-unserved" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "runs"), [("step3p5", "runs"), ("step3p7", "is known to run")], ids=str
+)
+def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
+    model_type: str, runs: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "config.json"
+    # step3p7's class came with 0.23.0, which does not capture it; whether transformers' code may is unknown
+    target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
+    source, out = FIXTURES / "producers/specforge/gqa-ids", tmp_path / "out"
+    message = refusal(1, "convert", source, "--for", "vllm", "--target", target, "-o", out)
+    assert message.startswith(
+        f"no vLLM of 0.10.0 - 0.33.0 {runs} this output as trained: 0.33.0 has no EAGLE-3"
+    )
+    assert not out.exists()
+
+
+def test_a_trainer_s_layout_is_no_request_of_an_engine(geglu: Path, tmp_path: Path) -> None:
+    done = call("convert", geglu, "--for", "specforge", "-o", tmp_path / "out")
+    assert done.code == 0
+    assert {name: text.strip()[:10] for name, text in serving(done).items()} == dict.fromkeys(
+        ENGINES, "not served"
+    )
+
+
+def test_a_trainer_s_layout_for_an_engine_is(geglu: Path, tmp_path: Path) -> None:
+    message = refusal(1, "convert", geglu, "--for", "specforge", "--engine", "vllm", "-o", tmp_path / "out")
+    assert message.startswith("vLLM 0.33.0 does not run this output as trained: it knows silu only")
+
+
+def test_for_an_engine_that_does_not_run_it_the_one_that_does_is_named(
+    four: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, target = four
+    out = tmp_path / "out"
+    message = refusal(1, "convert", source, "--target", target, "--for", "sglang", "-o", out)
+    assert message.startswith("no SGLang of 0.5.14 - 0.5.23 runs this output as trained")
+    assert "vLLM 0.22.0 - 0.33.0 does: write it --for vllm" in message
+    assert not out.exists()
+
+
+def test_every_engine_has_a_line_with_its_command_or_the_reason(
+    four: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, target = four
+    done = call("convert", source, "--target", target, "-o", tmp_path / "out")
+    lines = serving(done)
+    assert done.code == 0 and list(lines) == list(ENGINES)
+    assert "vllm serve" in lines["vllm"]
+    assert "0.5.23: " in lines["sglang"] and "launch_server" not in lines["sglang"]
+    assert "takes exactly three aux states" in lines["llama.cpp"] and "llama-server" not in lines["llama.cpp"]
+
+
+def test_what_is_not_known_of_an_engine_is_said_and_is_no_refusal(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path, config={"target_model_type": ABSENT})
+    done = call("convert", source, "--for", "llama.cpp", "--engine", "sglang", "-o", tmp_path / "out")
+    assert done.code == 0
+    assert serving(done)["sglang"].strip().startswith("not known to serve it as trained by 0.5.23: ")
+
+
+@pytest.mark.parametrize(
+    ("engines", "refused"),
+    [
+        (("vllm==0.32.0",), ""),
+        (("vllm>=0.10",), ""),
+        (("vllm==0.10.0",), "vLLM 0.10.0 does not run this output as trained"),
+        (("vllm", "sglang"), "SGLang 0.5.23 does not run this output as trained"),
+        (("vllm", "atom"), ""),
+    ],
+    ids=" ".join,
+)
+def test_only_the_releases_asked_for_count_and_each_engine_does(
+    engines: tuple[str, ...], refused: str, four: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, target = four
+    options = ConvertOptions(target=str(target), engines=engines)
+    if not refused:
+        eaglectl.convert(str(source), tmp_path / "out", options)
+        return
+    with pytest.raises(RefusedError, match=refused):
+        eaglectl.convert(str(source), tmp_path / "out", options)
+
+
+def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) -> None:
+    done = call("convert", geglu, "--for", "vllm", "--force-unserved", "-o", tmp_path / "out")
+    assert done.code == 0 and "not served by 0.33.0: knows silu only" in serving(done)["vllm"]
+    record = json.loads((tmp_path / "out/eaglectl.json").read_text())
+    (unserved,) = record["unserved"]
+    assert (unserved["engine"], unserved["reasons"]) == ("vllm", ["knows silu only"])
+    assert unserved["releases"] == list(ENGINES["vllm"].releases)
+    jsonschema.validate(record, json.loads((SCHEMAS / "provenance.schema.json").read_text()))
+    card = (tmp_path / "out/README.md").read_text()
+    assert "> **Not served as trained** by any release asked for of vllm: knows silu only." in card
+    assert "library_name" not in card
+
+
+def test_of_what_is_served_force_says_nothing(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    assert call("convert", source, "--force-unserved", "-o", tmp_path / "out").code == 0
+    assert "unserved" not in json.loads((tmp_path / "out/eaglectl.json").read_text())
+    assert "library_name: vllm" in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
+    document = call("convert", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
+    jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
+    assert {part["engine"]: part["outcome"] for part in document["serving"]} == {
+        "vllm": "fails",
+        "sglang": "fails",
+        "llama.cpp": "differs",
+    }
+    assert document["commands"] == {}
+
+
+def test_a_trainer_s_start_is_for_no_engine(geglu: Path, tmp_path: Path) -> None:
+    done = call("convert", geglu, "--to", "3.1", "--init-only", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "Serve" not in done.out
+
+
+def test_fix_writes_what_no_engine_runs_as_its_verdict_says_so(tmp_path: Path) -> None:
+    config = {"hidden_act": "gelu_pytorch_tanh", "norm_before_residual": ABSENT}
+    source = drafter_folder(tmp_path, config=config)
+    done = call("validate", source, "--fix", "-o", tmp_path / "out")
+    assert done.code == 1 and (tmp_path / "out/config.json").is_file(), done
+
+
+ASSUMED = FIXTURES / "producers/automodel/gqa"  # of no stated layers
+
+
+def test_a_doubt_that_is_printed_as_a_warning_is_not_repeated_for_each_engine(tmp_path: Path) -> None:
+    options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", tmp_path / "out")
+    lines = serving(call("convert", ASSUMED, *options))
+    assert lines["sglang"].strip() == ("not known to serve it as trained by 0.5.23: see the warning above")
+
+
+def test_engines_without_verdicts_do_not_hide_an_open_doubt(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", out)
+    assert call("convert", ASSUMED, *options).code == 0
+    shown = call("inspect", out, "--target", TARGET).out
+    rows = [row for row in shown.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
+    assert len(rows) == 2 and all(row.endswith("yes, but what was trained is open") for row in rows)
+    assert "eagle3_layers_to_capture" not in shown
+
+
+def test_engines_without_verdicts_have_their_line_where_nothing_is_open(tmp_path: Path) -> None:
+    shown = call("inspect", drafter_folder(tmp_path)).out
+    assert "eagle3_layers_to_capture: {" in shown and "is open" not in shown
+
+
+def test_inspect_advises_no_conversion_that_would_be_refused(geglu: Path) -> None:
+    assert "eaglectl convert" not in call("inspect", geglu).out
+
+
+@pytest.mark.parametrize("model_type", ["foo_bar", "step3p5"])
+def test_inspect_advises_no_conversion_where_the_target_is_what_is_not_served(
+    model_type: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "config.json"
+    target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
+    done = call("inspect", FIXTURES / "producers/specforge/gqa-ids", "--target", target)
+    assert model_type in done.out or "Step3p5" in done.out
+    assert "eaglectl convert" not in done.out
+
+
+def test_inspect_advises_the_conversion_that_helps() -> None:
+    source = FIXTURES / "producers/specforge/gqa-ids"
+    assert f"eaglectl convert {source}" in call("inspect", source, "--target", TARGET).out
+
+
+def test_a_row_of_layers_does_not_read_as_fine_where_the_engine_fails(geglu: Path) -> None:
+    done = call("inspect", geglu)
+    rows = done.out.partition("layers as trained\n")[2].splitlines()
+    assert [row.rpartition("  ")[2] for row in rows[:4]] == [
+        "yes, but 0.33.0 fails",
+        "yes, but 0.33.0 fails",
+        "yes, but 0.5.23 fails",
+        "yes, but 0.3.36 differs",
+    ]
+
+
+def test_a_row_of_layers_of_an_engine_that_serves_it_says_yes(tmp_path: Path) -> None:
+    done = call("inspect", drafter_folder(tmp_path))
+    rows = done.out.partition("layers as trained\n")[2].splitlines()
+    assert [row.rpartition("  ")[2] for row in rows[:4]] == ["yes"] * 4
+
+
+def test_a_page_marks_such_a_row_too(geglu: Path, tmp_path: Path) -> None:
+    assert call("inspect", geglu, "--page", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "layers as trained" in page and page.count("yes, but 0.33.0 fails") == 2
