@@ -51,6 +51,15 @@ def data_before(parent: Path) -> Path:
     ]
     data["facts"] = [fact for row in data["facts"] for fact in _before(row, known)]
     path.write_text(json.dumps(data))
+    path = copy / "sglang_targets.json"
+    targets = json.loads(path.read_text())
+    rows = {
+        name: [row for row in listed if row["from"] in known]
+        for name, listed in targets["architectures"].items()
+    }
+    read = {release: targets["read"][release] for release in known}
+    architectures = {name: listed for name, listed in rows.items() if listed}
+    path.write_text(json.dumps({**targets, "run_in": {}, "read": read, "architectures": architectures}))
     scan = json.loads((SCANS / f"sglang-{BEFORE}.json").read_text())
     path = copy / "recorded.json"
     recorded = json.loads(path.read_text())

@@ -22,9 +22,12 @@ import api_page
 import blocks
 import commands
 import engine_release
+import known
+import open_facts
 import picture
 import published
 import round_trips
+import targets
 import troubleshooting
 from pains import PAINS
 
@@ -121,8 +124,11 @@ if __name__ == "__main__":
     agreement.PAGE.write_text(agreement.page())
     commands.PAGE.write_text(commands.page())
     engine_release.PAGE.write_text(engine_release.page())
+    known.write()
+    open_facts.PAGE.write_text(open_facts.page())
     published.PAGE.write_text(published.page())
     round_trips.PAGE.write_text(round_trips.page())
+    targets.PAGE.write_text(targets.page())
     troubleshooting.PAGE.write_text(troubleshooting.page())
     picture.PAGE.write_text(picture.page())
     api_page.PAGE.write_text(api_page.page(api_page.PAGE.read_text()))

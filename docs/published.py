@@ -12,8 +12,8 @@ HEAD = """# Published drafters
 Written by `make docs` from `drafters/*.json`; `schema.json` says what each key is. A declaration holds what
 is published of a drafter: its config, its target's facts, its tensors (by a template of `tensors.json`),
 where all of it was found, and what is true of it. `tests/test_published.py` makes the folder with empty
-weights and holds `inspect`, `validate --headers-only` and `convert --dry-run`, each with the target's
-config and without, to the declaration.
+weights and holds `inspect`, `validate --headers-only --no-engines` and `convert --dry-run`, each with the
+target's config and without, to the declaration.
 
 To add a drafter that a user reports: one more file in `drafters/`, with the truth from its sources and not
 from what eaglectl says, then `make docs`. Where eaglectl is not right about it yet, `open` says so by
