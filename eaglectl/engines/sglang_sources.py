@@ -246,8 +246,8 @@ def _target(classes: Classes, text: ClassText) -> Found:
 
 def _rule_of(classes: Classes, own: ClassText) -> Found:
     """What a class's own function does with ids, and which states the loop of its file keeps."""
-    trees = ast.parse(f"class {own.name}:{own.body}").body
-    rule = next((_capture(node) for node in trees if isinstance(node, ast.ClassDef)), None)
+    tree = classes.tree(own)
+    rule = _capture(tree) if tree else None
     if rule is None:
         return {"captures": False}
     is_branch = any(all(mark in part.body for mark in BRANCH) for part in classes.in_file(own.path))

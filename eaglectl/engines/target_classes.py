@@ -1,5 +1,6 @@
 """The classes in an engine's sources and what they inherit, without a syntax tree of every file."""
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 
@@ -36,6 +37,7 @@ class Classes:
     """The classes of a package's files, found by name: in the same file, else in the first that has one."""
 
     def __init__(self, sources: Sources, folders: Sequence[str]) -> None:
+        self._sources = sources
         self._by_path: dict[str, dict[str, ClassText]] = {}
         self._by_name: dict[str, ClassText] = {}
         self._texts: dict[str, str] = {}
@@ -52,6 +54,15 @@ class Classes:
     def find(self, name: str, path: str = "") -> ClassText | None:
         """A class, preferably of a file."""
         return self._by_path.get(path, {}).get(name) or self._by_name.get(name)
+
+    def tree(self, text: ClassText) -> ast.ClassDef | None:
+        """The syntax tree of a class, from that of its whole file; None where the file defines no such class.
+
+        Raises UnreadableError.
+        """
+        module = self._sources.module(text.path)
+        classes = (node for node in (module.body if module else []) if isinstance(node, ast.ClassDef))
+        return next((node for node in classes if node.name == text.name), None)
 
     def in_file(self, path: str) -> tuple[ClassText, ...]:
         """The classes of a file."""
