@@ -17,6 +17,7 @@ from eaglectl.validation.catalogue import rules
 from eaglectl.validation.rule import Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
+import acceptance_page
 import agreement
 import api_page
 import blocks
@@ -121,6 +122,7 @@ def _block(block: re.Match[str]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    acceptance_page.PAGE.write_text(acceptance_page.page())
     agreement.PAGE.write_text(agreement.page())
     commands.PAGE.write_text(commands.page())
     engine_release.PAGE.write_text(engine_release.page())

@@ -1,0 +1,66 @@
+"""docs/acceptance.md: what acceptance lengths others published, from eaglectl/acceptance/published.json."""
+
+from pathlib import Path
+
+from eaglectl.acceptance.published import Figure, PublishedSource, figures, published_lengths, sources
+
+PAGE = Path(__file__).with_name("acceptance.md")
+HEAD = """# What acceptance others reach
+
+Written by `make docs` from `eaglectl/acceptance/published.json`. None of it was measured by us. An acceptance
+length is the mean number of tokens that one step of the target yields: 1 plus the accepted draft tokens.
+
+A length tells something about yours only where target, prompt set, draft tokens (k) and temperature are the
+same. Compare the rows below with each other: one drafter has 1.72 on gsm8k and 3.05 on humaneval, and a
+chain of 7 gives more than one of 3. A length below 1.05 is that of a drafter that does not work.
+"""
+RECIPE = """## Add a figure
+
+One entry in `figures` of `eaglectl/acceptance/published.json`: the source by its name in `sources` (add it
+there with address and date), target and drafter as the Hub names them, `steps`, `topk` and `draft_tokens` in
+SGLang's terms (a chain of k tokens is `k`, `1`, `k + 1`), and the lengths by prompt set. What the source does
+not state is left out; such a figure is shown and never compared with. Then `make docs`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    count = (
+        f"{len(published_lengths())} lengths of {len({figure.drafter for figure in figures()})} drafters for"
+        f" {len({figure.target for figure in figures()})} targets.\n"
+    )
+    parts = [HEAD, count]
+    for name, source in sources().items():
+        parts.append(_section(source, [figure for figure in figures() if figure.source == name]))
+    return "\n".join([*parts, RECIPE])
+
+
+def _section(source: PublishedSource, members: list[Figure]) -> str:
+    settings = [
+        source.engine,
+        None if source.temperature is None else f"temperature {source.temperature:g}",
+        None if source.max_new_tokens is None else f"at most {source.max_new_tokens:,} tokens an answer",
+        None if source.prompts is None else f"{source.prompts} prompts",
+        None if source.seed is None else f"seed {source.seed}",
+    ]
+    stated = ", ".join(setting for setting in settings if setting)
+    text = f"[Source]({source.url}), {source.date}. {f'{stated}. ' if stated else ''}{_sentence(source.note)}"
+    sets = sorted({name for figure in members for name in figure.lengths})
+    head = ["drafter", "target", "drafts", *sets]
+    rows = [_row(figure, sets) for figure in members]
+    table = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *rows]
+    return "\n".join([f"## {source.title}\n", f"{text}\n", *table, ""])
+
+
+def _row(figure: Figure, sets: list[str]) -> str:
+    drafter = f"[{figure.drafter}]({figure.url})" if figure.url else figure.drafter
+    chain = [figure.steps, figure.topk, figure.draft_tokens]
+    drafts = "/".join("?" if number is None else str(number) for number in chain)
+    if figure.temperature is not None:
+        drafts += f", T={figure.temperature:g}"
+    lengths = [f"{figure.lengths[name]:.2f}" if name in figure.lengths else "" for name in sets]
+    return f"| {' | '.join([drafter, figure.target, drafts, *lengths])} |"
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}." if note else ""
