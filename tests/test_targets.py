@@ -27,10 +27,10 @@ from eaglectl.engines.targets import (
 from eaglectl.verdicts import ServedAs
 from tests.builders import HIDDEN, VOCAB, call, drafter_folder
 from tests.conftest import FIXTURES
-from tests.targets import record
+from tools.scan import record
 
 FOLLOWED = ("vllm", "sglang", "llama.cpp")
-SCANS = sorted(Path(__file__).parent.glob("scans/*.json"))
+SCANS = sorted(Path(__file__).parent.glob("tools/scans/*.json"))
 RECORDS = [
     (engine, release, name, row)
     for engine in FOLLOWED

@@ -1,7 +1,7 @@
 """Which recorded cases to run again with a new release, and what is other then.
 
 `python -m tests.engine.again ENGINE WORD...` prints the command that runs the cases of these kinds of
-drafters (llama, mla, qwen3) and facts (their ids); `eaglectl engines scan` prints the words.
+drafters (llama, mla, qwen3) and facts (their ids); `python -m tools.scan` prints the words.
 `python -m tests.engine.again ENGINE ANSWERS.json` prints the cases whose answer differs from the record.
 """
 

@@ -4,7 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from eaglectl.engines.behaviour import Behaviour
-from eaglectl.engines.checks import (
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.releases import is_since, is_within
+from eaglectl.engines.vllm import ENGINE, data
+from tools.scan.extraction import Found
+from tools.scan.plan import (
     Check,
     Difference,
     Row,
@@ -20,11 +24,7 @@ from eaglectl.engines.checks import (
     spaced,
     target_differences,
 )
-from eaglectl.engines.extraction import Found
-from eaglectl.engines.layers import IDS
-from eaglectl.engines.releases import is_since, is_within
-from eaglectl.engines.vllm import ENGINE, data
-from eaglectl.engines.vllm_sources import PARTS, WATCHED
+from tools.scan.vllm_sources import PARTS, WATCHED
 
 
 def _top_only(key: str) -> Check:

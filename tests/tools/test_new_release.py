@@ -19,11 +19,12 @@ from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import behaviour, merge
 from eaglectl.engines.data import data_from, folder
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.scanner import Difference, compare, entry, scan
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
-from tests.test_scanner import SCANS, tree
+from tests.tools.calls import call_scan
+from tests.tools.test_scanner import SCANS, tree
+from tools.scan.scanner import Difference, compare, entry, scan
 
 ENTRY: Mapping[str, Any] = {
     "range": ">=0.99.0",
@@ -183,7 +184,7 @@ def test_the_command_prints_an_entry_that_can_be_pasted(tmp_path: Path) -> None:
     )
     (sources / "vllm/v1/worker/gpu_model_runner.py").unlink()
     (sources / "vllm-0.99.0.dist-info").mkdir()
-    done = call("engines", "scan", sources)
+    done = call_scan(sources)
     text = done.out.split("vllm_releases.json:\n")[1].split("and keep the scan")[0]
     assert done.code == 1 and json.loads(text)["runners"] == ENTRY["runners"]
     assert (
@@ -191,7 +192,7 @@ def test_the_command_prints_an_entry_that_can_be_pasted(tmp_path: Path) -> None:
         and "show only when the engine runs" in done.out
     )
     with data_from(with_entry(tmp_path, json.loads(text))):
-        assert call("engines", "scan", sources).code == 0
+        assert call_scan(sources).code == 0
 
 
 def test_what_no_entry_settles_is_left_to_decide(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 
 from eaglectl.engines import vllm
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.scanner import changes, compare, extracted
-from eaglectl.engines.vllm_checks import CHECKS, CLAIMS
-from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
-from tests.builders import call, write_package
+from tests.builders import write_package
+from tests.tools.calls import call_scan
+from tools.scan.scanner import changes, compare, extracted
+from tools.scan.sources import Sources
+from tools.scan.vllm_checks import CHECKS, CLAIMS
 
 SCANS = sorted(Path(__file__).parent.glob("scans/vllm-*.json"))
 LIKE = "0.33.0"  # the release that TREE mirrors
@@ -314,12 +315,12 @@ def test_a_wheel_is_read_without_its_other_members(tmp_path: Path) -> None:
         for path, text in TREE.items():
             file.writestr(f"vllm/{path}", text)
         file.writestr("vllm/_C.abi3.so", b"not python")
-    done = call("engines", "scan", str(wheel))
+    done = call_scan(str(wheel))
     assert done.code == 0 and "nothing changed" in done.out and "add to" not in done.out
-    done = call("engines", "scan", str(wheel), "--against", "0.24.0")
+    done = call_scan(str(wheel), "--against", "0.24.0")
     assert done.code == 1
     assert "identity-d2t: does not hold before, holds in these sources" in done.out
-    done = call("engines", "scan", str(wheel), "--json")
+    done = call_scan(str(wheel), "--json")
     assert done.code == 0 and done.document["release"] == "0.33.0"
 
 
@@ -329,13 +330,13 @@ def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
     broken = tree(tmp_path / "broken")
     (broken / "vllm/config/vllm.py").write_text("def (")
     for path in (tmp_path / "a.whl", tmp_path / "empty", tmp_path / "gone", broken):
-        assert call("engines", "scan", str(path)).code == 3
+        assert call_scan(str(path)).code == 3
     good = str(tree(tmp_path / "good"))
-    assert call("engines", "scan", good, "--against", "9.9.9").code == 2
+    assert call_scan(good, "--against", "9.9.9").code == 2
     for text in (None, "not json", "[]"):
         if text:
             (tmp_path / "gone.json").write_text(text)
-        done = call("engines", "scan", good, "--against", str(tmp_path / "gone.json"))
+        done = call_scan(good, "--against", str(tmp_path / "gone.json"))
         assert done.code == 3 and "Traceback" not in done.err and "gone.json" in done.err
     with pytest.raises(UnreadableError):
         Sources(tmp_path / "empty")
@@ -343,7 +344,7 @@ def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
 
 def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from eaglectl.engines.scanner import scan;"
+        "import sys; from pathlib import Path; from tools.scan.scanner import scan;"
         f"scan(Path({str(tree(tmp_path))!r})); print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -388,5 +389,5 @@ def test_an_expression_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path)
     terms = " + ".join(["'a'"] * 500)
     text = f"def combine_hidden_states(self):\n    return {terms}\n"
     (package / "model_executor/models/llama_eagle3.py").write_text(text)
-    done = call("engines", "scan", tmp_path)
+    done = call_scan(tmp_path)
     assert done.code == 3 and "nested too deeply" in done.err, done

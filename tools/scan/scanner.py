@@ -11,17 +11,17 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.engines import sglang_checks, vllm_checks
 from eaglectl.engines.behaviour import stated
 from eaglectl.engines.catalogue import parse_engine
-from eaglectl.engines.checks import Difference, ScanPlan
 from eaglectl.engines.data import recorded
-from eaglectl.engines.extraction import Found, extract
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import releases_read
-from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
+from tools.scan import sglang_checks, vllm_checks
+from tools.scan.extraction import Found, extract
+from tools.scan.plan import Difference, ScanPlan
+from tools.scan.sources import Sources
 
 MAX_SCAN = 256 * MIB
 PLANS: Mapping[str, ScanPlan] = {plan.engine.name: plan for plan in (vllm_checks.PLAN, sglang_checks.PLAN)}
@@ -170,7 +170,7 @@ def entry(found: Found, release: str) -> Mapping[str, Any]:
     return {
         "range": f">={found['release']}",
         "releases": [found["release"]],
-        "source": "sources of the wheel, by `eaglectl engines scan`",
+        "source": "sources of the wheel, by `python -m tools.scan`",
         "run_in": {},
         **{key: value for key, value in changed.items() if value and value != before.get(key)},
     }
@@ -187,7 +187,7 @@ def undecided(found: Found, release: str) -> Iterator[str]:
     if found["release"] not in releases_read(plan.engine.name):
         yield (
             "which targets it captures layers of: record them with"
-            f" `python -m tests.targets.record {plan.engine.name} SOURCES`"
+            f" `python -m tools.scan.record {plan.engine.name} SOURCES`"
         )
     for difference in compare(found, release):
         yield from _by_hand(plan, difference)

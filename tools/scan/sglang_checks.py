@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eaglectl.engines.behaviour import Behaviour
-from eaglectl.engines.checks import (
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.sglang import ENGINE, RUNNER
+from tools.scan.extraction import Found
+from tools.scan.plan import (
     Check,
     Difference,
     Row,
@@ -18,10 +21,7 @@ from eaglectl.engines.checks import (
     shows,
     target_differences,
 )
-from eaglectl.engines.extraction import Found
-from eaglectl.engines.layers import IDS
-from eaglectl.engines.sglang import ENGINE, RUNNER
-from eaglectl.engines.sglang_sources import PARTS, WATCHED
+from tools.scan.sglang_sources import PARTS, WATCHED
 
 FLAGS = {
     "fc_norm": ("fc_norm", "use_aux_norm"),
