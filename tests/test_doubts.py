@@ -222,3 +222,10 @@ def test_for_angelslim_a_base_that_its_code_does_not_use_is_said(
     options = ConvertOptions(layout="angelslim", target=target)
     notes = eaglectl.convert(str(folder), tmp_path / "out", options).plan.notes
     assert is_said == any("rotates with base 10000 whatever is stated" in note.text for note in notes)
+
+
+def test_a_doubt_is_said_once_after_a_conversion(tmp_path: Path) -> None:
+    options = ConvertOptions(target=TARGET, measure=None, answers=Answers(assume=True))
+    plan = eaglectl.convert(str(PRODUCERS / "automodel/gqa"), tmp_path / "out", options).plan
+    doubt = "NeMo Automodel may train on other layers than the default"
+    assert sum(doubt in note.text for note in plan.notes) == 1

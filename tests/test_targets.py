@@ -142,10 +142,20 @@ def test_llama_cpp_stops_at_a_class_that_its_converter_does_not_register(
     assert ("unless a text_config names another" in reading.text) == (expected == "unknown")
 
 
-def test_a_class_that_llama_cpp_registers_and_whose_graph_was_not_read_is_unknown() -> None:
-    reading = read_captures("llama.cpp", newest("llama.cpp"), Target(architectures=("Olmo3ForCausalLM",)))
-    assert reading is not None
-    assert (reading.captures, reading.text) == ("unknown", "was never looked at with such a target")
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        ("Olmo3ForCausalLM", "lacks"),
+        ("ChameleonForCausalLM", "lacks"),
+        ("MiniMaxM1ForCausalLM", "captures"),
+        ("GraniteSpeechForConditionalGeneration", "absent"),
+    ],
+)
+def test_llama_cpp_s_table_has_each_class_that_its_converter_registers_below_another(
+    architecture: str, expected: str
+) -> None:
+    reading = read_captures("llama.cpp", newest("llama.cpp"), Target(architectures=(architecture,)))
+    assert reading is not None and reading.captures == expected
 
 
 @pytest.mark.parametrize("engine", FOLLOWED)
@@ -327,10 +337,22 @@ def test_the_page_is_what_make_docs_writes_and_has_every_family(monkeypatch: pyt
 
 def target(parent: Path, model_type: str) -> Path:
     path = parent / "target"
-    path.mkdir()
+    path.mkdir(parents=True)
     sizes = {"num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
     (path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
     return path
+
+
+def test_a_target_that_no_layer_is_captured_of_is_one_finding(tmp_path: Path) -> None:
+    """Which layers would be captured of it is not said too."""
+    config = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    folder = drafter_folder(tmp_path, config=config)
+    answers = ("--aux-layers", "2,4,5", "--engine", "llama.cpp", "--json")
+    known = call("validate", folder, "--target", target(tmp_path / "a", "llama"), *answers).document
+    lacking = call("validate", folder, "--target", target(tmp_path / "b", "granite"), *answers).document
+    rules = [[finding["rule"] for finding in document["findings"]] for document in (known, lacking)]
+    assert "EGL1223" in rules[0] and "EGL1221" not in rules[0]
+    assert "EGL1221" in rules[1] and "EGL1223" not in rules[1]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def _shown_releases() -> Iterator[EngineRequest]:
     for name, engine in ENGINES.items():
         installed = [release for request in default if request.engine == name for release in request.releases]
         releases = tuple(dict.fromkeys([*installed, engine.releases[-1]]))
-        yield every_release(name) if name == "vllm" else EngineRequest(name, releases)
+        yield every_release(name) if engine.is_shown_whole else EngineRequest(name, releases)
 
 
 def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -16,8 +16,6 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.verdicts import ServedAs
 
-NOT_SERVED = (ServedAs.DIFFERS, ServedAs.FAILS)
-
 
 class Unserved(Struct, frozen=True):
     """An engine, those of its releases that were asked for, and what the last of them does with an output.
@@ -82,7 +80,7 @@ def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved
 def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:
     judged = output_verdicts(plan, wanted)
     outcomes = [verdict.outcome for verdict in judged]
-    if ServedAs.AS_TRAINED in outcomes or not judged or outcomes[-1] not in NOT_SERVED:
+    if ServedAs.AS_TRAINED in outcomes or not judged or not outcomes[-1].is_known_wrong:
         return None
     return Unserved(wanted.engine, wanted.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine, target_is, target_words
+from eaglectl.engines.engine import Case, Condition, Engine, captures_other_layers, target_is, target_words
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.view import View, assumed_head_dim, dimensions
 from eaglectl.engines.vllm_conditions import has, missing_map, other_activation, tied_head, when
@@ -75,13 +75,8 @@ def _last_boundary(case: Case) -> bool:
     return is_last and kind not in load("llama.cpp")["last_state_targets"]
 
 
-def _wrong_layers(case: Case) -> bool:
-    return _captured(case).same_as(case.view.drafter.aux) is False
-
-
 def _unknown_layers(case: Case) -> bool:
-    trained = case.view.drafter.aux
-    return _captured(case).same_as(trained) is None and trained.boundaries is not None
+    return None in case.sameness and case.view.drafter.aux.boundaries is not None
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -105,12 +100,12 @@ CONDITIONS: Mapping[str, Condition] = {
     "prefix": lambda case: bool(case.refused_prefixes),
     "d2t-missing": when(missing_map),
     "shapes": when(_other_shapes),
-    "target-unlisted": target_is("llama.cpp", "lacks", "absent"),
-    "target-unknown": target_is("llama.cpp", "unknown"),
+    "target-unlisted": target_is("lacks", "absent"),
+    "target-unknown": target_is("unknown"),
     "last-boundary": _last_boundary,
     "quantised": has(Feature.QUANTISED),
     "tied-head": when(lambda view: tied_head(view) and "embed_tokens.weight" in view.drafter.tensors),
-    "aux-layers": _wrong_layers,
+    "aux-layers": captures_other_layers,
     "aux-unknown": _unknown_layers,
 }
 
@@ -118,7 +113,7 @@ CONDITIONS: Mapping[str, Condition] = {
 def _words(case: Case) -> Mapping[str, Any]:
     view, drafter = case.view, case.view.drafter
     return {
-        **target_words("llama.cpp", case),
+        **target_words(case),
         "architecture": view.architecture,
         "layers": drafter.dims.layers,
         "stated_layers": view.flat.get("num_hidden_layers", "absent"),

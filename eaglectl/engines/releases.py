@@ -32,6 +32,11 @@ def is_within(specifier: str, release: str) -> bool:
     return release in SpecifierSet(specifier)
 
 
+def is_since(first: str, release: str) -> bool:
+    """Whether a release is `first` or a later one."""
+    return is_within(f">={first}", release)
+
+
 @cache
 def _bounds(specifier: str) -> tuple[tuple[str, Order], ...]:
     """The comparisons of a range and what they compare with; empty where one is of another kind."""

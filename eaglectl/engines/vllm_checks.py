@@ -22,7 +22,7 @@ from eaglectl.engines.checks import (
 )
 from eaglectl.engines.extraction import Found
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.releases import is_within
+from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.vllm import ENGINE, data
 from eaglectl.engines.vllm_sources import PARTS, WATCHED
 
@@ -195,7 +195,7 @@ def _architectures(found: Found, release: str) -> list[Difference]:
 def _targets(found: Found, release: str) -> list[Difference]:
     if found["listed_targets"] is None:
         return []
-    known = {name for first, name in data()["targets"] if is_within(f">={first}", release)}
+    known = {name for first, name in data()["targets"] if is_since(first, release)}
     listed = set(found["listed_targets"])
     return [
         Difference(f"target {name} is listed", name in known, name in listed)

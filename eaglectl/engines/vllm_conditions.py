@@ -6,8 +6,8 @@ from typing import Any
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, target_is, target_words
-from eaglectl.engines.releases import is_within
+from eaglectl.engines.engine import Case, Condition, captures_other_layers, target_is, target_words
+from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
 from eaglectl.text import brief
 
@@ -226,7 +226,7 @@ def short_positions(view: View) -> bool:
 def _unlisted_target(case: Case) -> bool:
     kind = case.view.drafter.target.model_type
     targets = load("vllm")["targets"]
-    listed = [part for first, part in targets if is_within(f">={first}", case.release)]
+    listed = [part for first, part in targets if is_since(first, case.release)]
     return kind is not None and not any(part in kind for part in listed)
 
 
@@ -251,10 +251,6 @@ def _in_speculators(trained: Callable[[View], object], kind: str | None = None) 
 
 def _unknown_layers(case: Case) -> bool:
     return None in case.sameness and case.view.drafter.aux.convention is not None
-
-
-def _wrong_layers(case: Case) -> bool:
-    return case.sameness == {False}
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -310,8 +306,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "quantised-target": when(
         lambda view: "quantization_config" in view.target and Feature.QUANTISED not in view.features
     ),
-    "aux-layers": _wrong_layers,
-    "aux-ids-unread": _wrong_layers,
+    "aux-layers": captures_other_layers,
+    "aux-ids-unread": captures_other_layers,
     "aux-unknown": _unknown_layers,
     "aux-runner": lambda case: {True, False} <= case.sameness,
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
@@ -332,8 +328,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "embedding-replaced": when(_replaced_embedding),
     "positions": when(short_positions),
     "target-unlisted": _unlisted_target,
-    "target-lacks": target_is("vllm", "lacks", "absent"),
-    "target-unknown": target_is("vllm", "unknown"),
+    "target-lacks": target_is("lacks", "absent"),
+    "target-unknown": target_is("unknown"),
     "speculators-unknown": _in_speculators(lambda view: True),
     "speculators-mla": _in_speculators(lambda view: True),
     "speculators-model-type": when(_layer_model_type),
@@ -352,7 +348,7 @@ def words(case: Case) -> Mapping[str, Any]:
     return {
         **_layer_words(case),
         **_dimension_words(view),
-        **target_words("vllm", case),
+        **target_words(case),
         "runtime": ", ".join(part for part in RUNTIME_NAMES if any(part in name for name in view.names)),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),

@@ -17,7 +17,7 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError, RefusedError, UsageError
+from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UsageError
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
 from eaglectl.text import MOST, listed
@@ -92,8 +92,7 @@ class Conversion(Struct, frozen=True, dict=True):
         if isinstance(plan, CannotLook) and isinstance(self.subject.read_error, RefusedError):
             plan = self.subject.read_error
         if isinstance(plan, Exception):
-            # one that names an option is a question
-            is_refused = isinstance(plan, RefusedError) and "pass --" not in str(plan)
+            is_refused = isinstance(plan, RefusedError) and not isinstance(plan, OptionNeededError)
             return str(plan) if is_refused else ""
         return "; ".join(engine.text for engine in unserved(plan, request))
 
@@ -183,11 +182,7 @@ def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
     from eaglectl.conversion.serving import output_verdicts
 
     verdicts = output_verdicts(plan, every_release(engine.name))
-    return {
-        verdict.release: verdict.reasons[0]
-        for verdict in verdicts
-        if verdict.outcome in (ServedAs.DIFFERS, ServedAs.FAILS)
-    }
+    return {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
 
 
 def _first_of(engine: Engine, served: Sequence[str]) -> str | None:
