@@ -10,7 +10,16 @@ import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
-from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, drafter_tensors, floats, mask
+from tests.builders import (
+    ABSENT,
+    HIDDEN,
+    VOCAB,
+    drafter_folder,
+    drafter_tensors,
+    floats,
+    mask,
+    older_angelslim,
+)
 from tests.conftest import FIXTURES
 from tests.drafters import Made
 
@@ -134,11 +143,12 @@ def test_a_record_that_is_not_as_written_says_nothing(doubts: Any, tmp_path: Pat
 
 
 def test_angelslims_base_is_asked(tmp_path: Path) -> None:
-    (note,) = eaglectl.inspect(str(ANGELSLIM)).drafter.notes_at("question")
+    source = older_angelslim(tmp_path / "source")
+    (note,) = eaglectl.inspect(str(source)).drafter.notes_at("question")
     assert "500000" in note.text and note.topic == "rope-base-doubt"
     with pytest.raises(UsageError, match="rope=10000"):
-        converted(ANGELSLIM, tmp_path / "out")
-    report = eaglectl.validate(str(ANGELSLIM), eaglectl.ValidateOptions(select=["EGL607"]))
+        converted(source, tmp_path / "out")
+    report = eaglectl.validate(str(source), eaglectl.ValidateOptions(select=["EGL607"]))
     assert [finding.match.message for finding in report.findings] == [note.text]
 
 

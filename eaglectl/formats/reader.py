@@ -81,6 +81,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
         raise RefusedError(text, "not-a-drafter")
     summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
     format, evidence = detect(summary)
+    answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), format.keys)
     _check_objects(keys.config)
