@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.engines.behaviour import Behaviour, Runner, behaviour, releases, stated
+from eaglectl.engines.behaviour import Behaviour, Flag, Runner, behaviour, releases, stated
 from eaglectl.engines.data import load
 from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
@@ -27,10 +27,10 @@ class Case(Struct, frozen=True, dict=True):
 
     def flag(self, name: str) -> bool:
         """A switch as the release reads it; false where it knows no such switch."""
-        flag = self.behaviour.flags.get(name)
-        values = [value_at(self.view.flat, path) for path in flag.paths] if flag else []
-        if flag and flag.any_of:
-            return any(values)
+        flag = self.behaviour.flags.get(name, Flag())
+        if flag.any:
+            return any(value_at(self.view.flat, path) for path in flag.any)
+        values = (value_at(self.view.flat, path) for path in flag.first)
         first = next((value for value in values if value is not None), None)
         return bool(self._speculators_default(name) if first is None else first)
 

@@ -357,7 +357,7 @@ def test_switches_are_stated_where_the_classes_read_them(path: Path) -> None:
     flags = vllm.ENGINE.behaviour(found["release"]).flags
     for name in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
         stated = (
-            {"eagle_config" if "." in key else "top" for key in flags[name].paths} if name in flags else set()
+            {"eagle_config" if "." in key else "top" for key in flags[name].first} if name in flags else set()
         )
         assert stated == set(found["classes"]["llama"]["reads"].get(name, [])), name
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.behaviour import Behaviour
 from eaglectl.engines.layers import IDS
 from eaglectl.engines.releases import is_since, is_within
@@ -173,7 +174,7 @@ def _residual_default(found: Found) -> bool | None:
 
 
 def _default_of(known: Behaviour, name: str) -> str:
-    return str(known.runners[name].default_layers[-1].value)
+    return str(DefaultLayers(known.runners[name].default_layers[-1].value))
 
 
 def _tables(found: Found, release: str) -> list[Difference]:
@@ -241,7 +242,7 @@ def _runner_states(found: Found, name: str) -> Mapping[str, Any]:
     """The keys of a runner as the sources show them."""
     states: dict[str, Any] = {"ids": list(id_places(found, name))}
     if default := default_layers(found["default_aux_layers"]):
-        states["default_layers"] = default
+        states["default_layers"] = [{"value": default}]
     if name == "V2" and found["runner"]["unsupported"]:
         states["drafts_in_parallel"] = not _refuses_parallel(found)
     return states
