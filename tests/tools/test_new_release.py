@@ -93,10 +93,10 @@ def outcomes(drafter: Path, **options: Any) -> list[str]:
 
 def test_the_release_is_known_while_its_data_is_in_use(tmp_path: Path) -> None:
     with data_from(with_entry(tmp_path, ENTRY)):
-        assert vllm.releases()[-2:] == ("0.33.0", "0.99.0")
+        assert vllm.ENGINE.releases[-2:] == ("0.33.0", "0.99.0")
         assert list(behaviour("vllm", "0.99.0").runners) == ["V2"]
         assert list(behaviour("vllm", "0.33.0").runners) == ["V1", "V2"]
-    assert vllm.releases()[-1] != "0.99.0"
+    assert vllm.ENGINE.releases[-1] != "0.99.0"
 
 
 @pytest.mark.usefixtures("new_release")
