@@ -15,12 +15,12 @@ from eaglectl.engines.catalogue import (
     EngineRequest,
     as_served,
     aux_readings,
+    default_requests,
     every_release,
     launch_commands,
     parse_engine,
     verdicts,
 )
-from eaglectl.engines.defaults import default_requests
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
