@@ -15,8 +15,8 @@ from packaging.specifiers import SpecifierSet
 import eaglectl
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import unversioned_behaviour
-from eaglectl.engines.catalogue import ENGINES, parse_engine, view_for
 from eaglectl.engines.data import data_from, folder
+from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers

@@ -10,7 +10,8 @@ from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Note
-from eaglectl.engines.catalogue import (
+from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
     as_served,
@@ -21,7 +22,6 @@ from eaglectl.engines.catalogue import (
     parse_engine,
     verdicts,
 )
-from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers
