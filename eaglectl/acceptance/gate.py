@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # values of k (num_speculative_tokens) at which the gate measures
 DEPTHS = (3, 7)
 BATCH = 40
-# a drafter with a smaller acceptance length before the conversion is at fault itself (eagle3-to-3.1.md, 4.3)
+# a drafter with a smaller acceptance length before the conversion is at fault itself
 MIN_BASELINE_LENGTH = 1.3
 
 

@@ -200,7 +200,7 @@ RELEASE = ENGINE.releases[-1]
 
 
 def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | str:
-    """The ids with which SGLang captures `boundaries`, or the reason why there are none (formats.md, 2.3)."""
+    """The ids with which SGLang captures `boundaries`, or the reason why there are none."""
     runner = behaviour("sglang", ENGINE.releases[-1]).runners[RUNNER]
     seen = as_seen("sglang", ENGINE.releases[-1], target)
     lowered = tuple(boundary - 1 for boundary in boundaries)
