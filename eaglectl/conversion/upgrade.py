@@ -172,7 +172,7 @@ def _solved(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array
     try:
         solved, lam = solve_ridge(gram, cross, first, STRENGTH)
     except torch.linalg.LinAlgError:
-        raise RefusedError(
+        raise OptionNeededError(
             "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass"
             " --fc-norm calibrated"
         ) from None
