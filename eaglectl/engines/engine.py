@@ -99,12 +99,18 @@ class Verdict(Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+def as_stored(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config as it is stored."""
+    return config
+
+
 class Engine(Struct, frozen=True):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
 
     `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
     for its newest release where no engine is named. `is_shown_whole`: `inspect` shows each of its releases.
-    `shares_embedding`: it puts the target's embedding in the place of the drafter's own.
+    `shares_embedding`: it puts the target's embedding in the place of the drafter's own. `reads` gives the
+    keys that its classes get, of a config and of the same with its producer's nesting undone.
     """
 
     name: str
@@ -116,6 +122,7 @@ class Engine(Struct, frozen=True):
     is_default: bool = False
     is_shown_whole: bool = False
     shares_embedding: bool = False
+    reads: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = as_stored
 
     @property
     def data(self) -> Mapping[str, Any]:
