@@ -201,21 +201,25 @@ class Engine(Struct, frozen=True):
         return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
-        """For which runners a verdict of serving as trained holds, where the release has several."""
+        """For which runners a verdict of serving as trained holds, where the release has several.
+
+        Then for which it does not.
+        """
         runners, taken = self.behaviour(release).runners, self.readings(view, release)
         if len(runners) == 1:
             return ()
-        remark = f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}"
+        holding = f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}"
+        others = []
         cpu_runner = stated(self.name, release).get("cpu_runner")
         for name in sorted(runners.keys() - taken.keys()):
             captured = capture(runners[name], view.flat, view.drafter.target)
             is_same = captured.same_as(view.drafter.aux)
             if is_same is False:
                 when = ", which it takes on CPUs," if name == cpu_runner else ""
-                remark += f"; {name}{when} captures other layers than were trained on ({captured.words})"
+                others.append(f"{name}{when} captures other layers than were trained on ({captured.words})")
             elif is_same and name == cpu_runner and self._drafts_as_trained(view, runners[name]):
-                remark += f", on CPUs with {name}"
-        return (remark,)
+                holding += f", on CPUs with {name}"
+        return holding, *others
 
     def _drafts_as_trained(self, view: View, runner: Runner) -> bool:
         return view.drafter.kind != "peagle" or runner.drafts_in_parallel
