@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from eaglectl.api.publishing import VerifyOptions as VerifyOptions
     from eaglectl.api.publishing import upload as upload
     from eaglectl.api.publishing import verify as verify
-    from eaglectl.api.scanning import scan_engine as scan_engine
     from eaglectl.api.smoking import SmokeOptions as SmokeOptions
     from eaglectl.api.smoking import load_only as load_only
     from eaglectl.api.smoking import smoke as smoke
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from eaglectl.conversion.calibration import Statistics as Statistics
     from eaglectl.drafter.drafter import Target as Target
     from eaglectl.engines.engine import Verdict as Verdict
-    from eaglectl.engines.scanner import Scan as Scan
     from eaglectl.errors import EaglectlError as EaglectlError
     from eaglectl.errors import RefusedError as RefusedError
     from eaglectl.errors import UnreadableError as UnreadableError
@@ -115,7 +113,6 @@ MODULES: Mapping[str, str] = {
     "RefusedError": "errors",
     "RemainingFinding": "results",
     "Report": "validation.judge",
-    "Scan": "engines.scanner",
     "ServedAs": "verdicts",
     "SignatureState": "verdicts",
     "Signer": "publishing.signature",
@@ -151,7 +148,6 @@ MODULES: Mapping[str, str] = {
     "parse_answers": "api.inputs",
     "read_policy": "validation.policy_file",
     "render_page": "reports.pages.render",
-    "scan_engine": "api.scanning",
     "smoke": "api.smoking",
     "upgrade": "api.upgrading",
     "upload": "api.publishing",

@@ -51,11 +51,8 @@ def make_app(name: str | None) -> typer.Typer:
     app.callback()(common)
     for command, summary in COMMANDS.items():
         module = import_module(f"eaglectl.cli.{command}") if name in (command, None) else None
-        if module and hasattr(module, f"{command}_app"):
-            app.add_typer(getattr(module, f"{command}_app"), name=command, short_help=summary, epilog=COMMON)
-        else:
-            function = getattr(module, f"{command}_command", _not_loaded)
-            app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(function)
+        function = getattr(module, f"{command}_command", _not_loaded)
+        app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(function)
     return app
 
 

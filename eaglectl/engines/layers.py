@@ -75,7 +75,7 @@ def ids_at(config: Mapping[str, Any], path: str) -> tuple[int, ...] | None:
 
 
 def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> CapturedLayers:
-    """The layers that `runner` captures for a drafter with this config (formats.md, 2.1)."""
+    """The layers that `runner` captures for a drafter with this config."""
     for path in runner.id_places:
         if ids := ids_at(config, path):
             return _explicit(runner, path, ids, target)
@@ -89,7 +89,7 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
 def default_layers(runner: Runner, target: Target) -> DefaultLayers:
     """What `runner` takes without ids; of a target of unknown model_type, what it takes for most."""
     fitting = (rule for rule in runner.default_layers if rule.fits(*target.kinds))
-    return next(fitting).value
+    return DefaultLayers(next(fitting).value)
 
 
 def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:

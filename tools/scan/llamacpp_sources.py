@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.engines.extraction import Found, source_of
-from eaglectl.engines.wheels import parsed, strings
+from tools.scan.extraction import Found, source_of
+from tools.scan.sources import parsed, strings
 
 CONVERTER, GRAPHS, STRUCTS, SWITCH = "conversion", "src/models", "src/models/models.h", "src/llama-model.cpp"
 NAMES, ARCHS = "gguf-py/gguf/constants.py", "src/llama-arch.cpp"

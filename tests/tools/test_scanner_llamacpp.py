@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.engines.llamacpp_sources import targets
 from eaglectl.errors import UnreadableError
+from tools.scan.llamacpp_sources import targets
 
 CONVERTER = """
 @ModelBase.register("OlmoForCausalLM")
