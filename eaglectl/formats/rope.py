@@ -19,7 +19,7 @@ def read_rope(
     is_mla: bool,
     has_mla_factors: bool = True,
 ) -> Rope:
-    """The rope of a config, as the answers say it. An absent base means 10000 in every loader, never the target's.
+    """The rope of a config, as the answers say it; an absent base is 10000 in every loader, not the target's.
 
     Raises RefusedError for values that are none, and UsageError where the target's rope is asked for and not
     known.
