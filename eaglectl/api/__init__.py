@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from eaglectl.api.publishing import VerifyOptions as VerifyOptions
     from eaglectl.api.publishing import upload as upload
     from eaglectl.api.publishing import verify as verify
+    from eaglectl.api.readying import ReadyOptions as ReadyOptions
+    from eaglectl.api.readying import ready as ready
     from eaglectl.api.smoking import SmokeOptions as SmokeOptions
     from eaglectl.api.smoking import load_only as load_only
     from eaglectl.api.smoking import smoke as smoke
@@ -57,9 +59,11 @@ if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification as Verification
     from eaglectl.reports.pages.render import render_page as render_page
     from eaglectl.results import Conversion as Conversion
+    from eaglectl.results import EngineReadiness as EngineReadiness
     from eaglectl.results import FailedSource as FailedSource
     from eaglectl.results import FixResult as FixResult
     from eaglectl.results import Inspection as Inspection
+    from eaglectl.results import Readiness as Readiness
     from eaglectl.results import RemainingFinding as RemainingFinding
     from eaglectl.results import Start as Start
     from eaglectl.validation.finding import Finding as Finding
@@ -97,6 +101,7 @@ MODULES: Mapping[str, str] = {
     "DiffOptions": "api.comparing",
     "DiffVerdict": "verdicts",
     "EaglectlError": "errors",
+    "EngineReadiness": "results",
     "FactState": "verdicts",
     "FailedSource": "results",
     "FileChange": "verdicts",
@@ -109,7 +114,9 @@ MODULES: Mapping[str, str] = {
     "MeasureOptions": "api.inputs",
     "MeasuredAnswer": "acceptance.answering",
     "Policy": "validation.policy",
+    "Readiness": "results",
     "ReadingOutcome": "verdicts",
+    "ReadyOptions": "api.readying",
     "RefusedError": "errors",
     "RemainingFinding": "results",
     "Report": "validation.judge",
@@ -146,6 +153,7 @@ MODULES: Mapping[str, str] = {
     "load_only": "api.smoking",
     "open_target": "api.inputs",
     "parse_answers": "api.inputs",
+    "ready": "api.readying",
     "read_policy": "validation.policy_file",
     "render_page": "reports.pages.render",
     "smoke": "api.smoking",
