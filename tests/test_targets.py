@@ -19,15 +19,14 @@ from eaglectl.engines.layers import adds_one
 from eaglectl.engines.targets import (
     architectures,
     read_captures,
-    releases_read,
     target_class,
     target_classes,
-    target_evidence,
 )
 from eaglectl.verdicts import ServedAs
 from tests.builders import HIDDEN, VOCAB, call, drafter_folder
 from tests.conftest import FIXTURES
 from tools.scan import record
+from tools.scan.record import releases_read, target_evidence
 
 FOLLOWED = ("vllm", "sglang", "llama.cpp")
 SCANS = sorted(Path(__file__).parent.glob("tools/scans/*.json"))
@@ -38,7 +37,7 @@ RECORDS = [
     for name, row in sorted(rows.items())
     if row["outcome"] in record.RUN
 ]
-MODEL_TYPES = sorted({*read(folder(), "model_types.json")["architectures"], "kimi_k2", "minimax_m3"})
+MODEL_TYPES = sorted({*read("model_types.json")["architectures"], "kimi_k2", "minimax_m3"})
 
 
 def newest(engine: str) -> str:
@@ -239,7 +238,7 @@ def test_what_ids_mean_by_model_type_is_what_its_class_does(release: str) -> Non
         rule = next(rule for rule in runner.adds_one if rule.fits(kind))
         default = next(rule for rule in runner.default_layers if rule.fits(kind))
         assert (kind, rule.value) == (kind, row.adds_one)
-        assert default.value.at(40) == DefaultLayers(row.default).at(40)
+        assert DefaultLayers(default.value).at(40) == DefaultLayers(row.default).at(40)
 
 
 def with_row(parent: Path, engine: str, name: str, rows: Any, **head: Any) -> Path:
@@ -258,10 +257,10 @@ ROW = {"from": "0.5.14", "captures": True, "source": "llama.py:1"}
 @pytest.mark.parametrize(
     ("name", "row", "says"),
     [
-        ("*Deepseek*", ROW, "no pattern is taken"),
-        ("Deepseek?", ROW, "no pattern is taken"),
-        ("FooForCausalLM", {**ROW, "source": ""}, "the file and line"),
-        ("FooForCausalLM", {"from": "0.5.14", "captures": True}, "the file and line"),
+        ("*Deepseek*", ROW, "regex"),
+        ("Deepseek?", ROW, "regex"),
+        ("FooForCausalLM", {**ROW, "source": ""}, "source"),
+        ("FooForCausalLM", {"from": "0.5.14", "captures": True}, "source"),
         ("FooForCausalLM", {**ROW, "from": "0.4.0"}, "a release that was read"),
     ],
 )
@@ -284,7 +283,7 @@ def test_what_was_run_is_stated_of_rows_and_releases_that_are_there(run_in: Any,
 def test_a_pattern_in_an_engines_entries_is_refused(tmp_path: Path) -> None:
     for path in folder().glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text().replace('"kimi_k25"', '"*kimi*"'))
-    with data_from(tmp_path), pytest.raises(ValueError, match="no pattern is taken"):
+    with data_from(tmp_path), pytest.raises(ValueError, match="regex"):
         behaviour("sglang", "0.5.23")
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.engines.behaviour import Behaviour, Runner, behaviour, releases, stated
+from eaglectl.engines.behaviour import Behaviour, Flag, Runner, behaviour, releases, stated
 from eaglectl.engines.data import load
 from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.targets import Captures, TargetReading, as_seen, read_captures
+from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View
 from eaglectl.verdicts import ServedAs
 
@@ -27,10 +27,10 @@ class Case(Struct, frozen=True, dict=True):
 
     def flag(self, name: str) -> bool:
         """A switch as the release reads it; false where it knows no such switch."""
-        flag = self.behaviour.flags.get(name)
-        values = [value_at(self.view.flat, path) for path in flag.paths] if flag else []
-        if flag and flag.any_of:
-            return any(values)
+        flag = self.behaviour.flags.get(name, Flag())
+        if flag.any:
+            return any(value_at(self.view.flat, path) for path in flag.any)
+        values = (value_at(self.view.flat, path) for path in flag.first)
         first = next((value for value in values if value is not None), None)
         return bool(self._speculators_default(name) if first is None else first)
 
@@ -85,30 +85,6 @@ class Case(Struct, frozen=True, dict=True):
 
 
 Condition = Callable[[Case], bool]
-
-
-def captures_other_layers(case: Case) -> bool:
-    """Whether every runner that the release may take captures other layers than were trained on."""
-    return case.sameness == {False}
-
-
-def target_is(*captures: Captures) -> Condition:
-    """Holds where the kind of the target is known, and the release does this with it."""
-
-    def holds(case: Case) -> bool:
-        return case.target_reading is not None and case.target_reading.captures in captures
-
-    return holds
-
-
-def target_words(case: Case) -> Mapping[str, str]:
-    """The words for what a release does with the target."""
-    reading = case.target_reading
-    if reading is None:
-        return {}
-    source = f" ({reading.source})" if reading.source else ""
-    text = f"{reading.text}{source}"
-    return {"target_class": reading.target, "target_text": text, "target_source": reading.source}
 
 
 class Verdict(Struct, frozen=True):

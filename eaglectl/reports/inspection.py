@@ -265,7 +265,7 @@ def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
         by_outcome.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
     groups = list(by_outcome.values())
     for group in groups[:SHOWN_GROUPS]:
-        yield _served_row(group[0], release_range(group, vllm.releases()))
+        yield _served_row(group[0], release_range(group, vllm.ENGINE.releases))
     if len(groups) > SHOWN_GROUPS:
         oldest = groups[SHOWN_GROUPS - 1][-1].release
         others = plural(len(groups) - SHOWN_GROUPS, "other outcome")

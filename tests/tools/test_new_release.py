@@ -31,7 +31,7 @@ ENTRY: Mapping[str, Any] = {
     "releases": ["0.99.0"],
     "source": "no release",
     "run_in": {},
-    "runners": {"V1": None, "V2": {"default_layers": "(1, n//2, n-2)"}},
+    "runners": {"V1": None, "V2": {"default_layers": [{"value": "(1, n//2, n-2)"}]}},
 }
 SCAN: Mapping[str, Any] = json.loads(SCANS[0].with_name("vllm-0.33.0.json").read_text()) | {
     "release": "0.99.0",
@@ -93,10 +93,10 @@ def outcomes(drafter: Path, **options: Any) -> list[str]:
 
 def test_the_release_is_known_while_its_data_is_in_use(tmp_path: Path) -> None:
     with data_from(with_entry(tmp_path, ENTRY)):
-        assert vllm.releases()[-2:] == ("0.33.0", "0.99.0")
+        assert vllm.ENGINE.releases[-2:] == ("0.33.0", "0.99.0")
         assert list(behaviour("vllm", "0.99.0").runners) == ["V2"]
         assert list(behaviour("vllm", "0.33.0").runners) == ["V1", "V2"]
-    assert vllm.releases()[-1] != "0.99.0"
+    assert vllm.ENGINE.releases[-1] != "0.99.0"
 
 
 @pytest.mark.usefixtures("new_release")
@@ -207,11 +207,11 @@ def test_what_no_entry_settles_is_left_to_decide(tmp_path: Path) -> None:
     [
         ({"default_runner": [{"value": ["V3"]}]}, "names V3"),
         ({"default_runner": [{"targets": ["llama"], "value": ["V2"]}]}, "states nothing for targets"),
-        ({"runners": {"V3": {"ids": []}}}, "do not state"),
-        ({"runners": {"V2": {"default_layers": "(1, n**2)"}}}, "n\\*\\*2|n \\*\\* 2"),
-        ({"runners": {"V2": {"default_layers": "2, n//2, x"}}}, "a default layer is made of n"),
-        ({"runners": {"V2": {"default_layers": "n//2"}}}, "a tuple"),
-        ({"runners": {"V2": {"adds_one": "sometimes"}}}, "sometimes"),
+        ({"runners": {"V3": {"ids": []}}}, "missing required field"),
+        ({"runners": {"V2": {"default_layers": [{"value": "(1, n**2)"}]}}}, "n\\*\\*2|n \\*\\* 2"),
+        ({"runners": {"V2": {"default_layers": [{"value": "2, n//2, x"}]}}}, "a default layer is made of n"),
+        ({"runners": {"V2": {"default_layers": [{"value": "n//2"}]}}}, "a tuple"),
+        ({"runners": {"V2": {"adds_one": [{"value": "sometimes"}]}}}, "sometimes"),
         ({"flags": None}, "flags"),
         ({"releases": ["0.33.1"]}, "0.33.1: it is not in the range"),
         ({"range": "", "releases": ["0.12.1"]}, "do not ascend"),

@@ -33,12 +33,12 @@ def scan(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("path", SCANS, ids=lambda path: path.stem)
 def test_what_was_found_in_a_release_is_what_the_data_says_of_it(path: Path) -> None:
     found = scan(path)
-    assert found["release"] in vllm.releases()
+    assert found["release"] in vllm.ENGINE.releases
     assert compare(found, found["release"]) == []
 
 
 def test_the_newest_three_releases_are_among_the_scans() -> None:
-    assert {f"vllm-{release}" for release in vllm.releases()[-3:]} <= {path.stem for path in SCANS}
+    assert {f"vllm-{release}" for release in vllm.ENGINE.releases[-3:]} <= {path.stem for path in SCANS}
 
 
 def test_every_sight_is_of_a_fact() -> None:
@@ -126,7 +126,9 @@ TREE = {
     "__init__.py": "raise SystemExit('the scanner must not import this')",
     "model_executor/models/registry.py": "M = {"
     + ", ".join(
-        f'"{name}": ("{module_of(name)}", "X")' for name in vllm.data()["architectures"] if "Eagle3" in name
+        f'"{name}": ("{module_of(name)}", "X")'
+        for name in vllm.ENGINE.data["architectures"]
+        if "Eagle3" in name
     )
     + "}",
     "model_executor/models/llama_eagle3.py": drafter(),
@@ -153,7 +155,7 @@ TREE = {
         "        a.append('parallel drafting for EAGLE speculative decoding')"
     ),
     "config/speculative.py": "def hf_config_override(hf_config):\n    return hf_config.model_type in "
-    + str((*vllm.data()["rewritten_model_types"],))
+    + str((*vllm.ENGINE.data["rewritten_model_types"],))
     + "\ndef _maybe_override_draft_max_position_embeddings(): pass",
     "v1/worker/gpu_model_runner.py": (
         "def _get_eagle3_aux_layers_from_config(self):\n"
@@ -357,7 +359,7 @@ def test_switches_are_stated_where_the_classes_read_them(path: Path) -> None:
     flags = vllm.ENGINE.behaviour(found["release"]).flags
     for name in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
         stated = (
-            {"eagle_config" if "." in key else "top" for key in flags[name].paths} if name in flags else set()
+            {"eagle_config" if "." in key else "top" for key in flags[name].first} if name in flags else set()
         )
         assert stated == set(found["classes"]["llama"]["reads"].get(name, [])), name
 

@@ -13,7 +13,7 @@ import pytest
 
 from eaglectl.engines.behaviour import releases
 from eaglectl.engines.catalogue import ENGINES
-from eaglectl.engines.data import recorded
+from eaglectl.engines.data import read
 from eaglectl.engines.targets import target_class, target_classes
 from eaglectl.errors import UnreadableError
 from tests.builders import write_package
@@ -405,7 +405,7 @@ def test_of_an_unknown_release_the_entry_and_the_cases_to_run_again_are_printed(
 
 @pytest.mark.parametrize(("engine", "release"), [("vllm", VLLM), ("sglang", SGLANG)])
 def test_the_functions_of_the_recorded_release_are_those_of_its_scan(engine: str, release: str) -> None:
-    made_with = recorded(engine)
+    made_with = read("recorded.json")[engine]
     assert f"{engine}=={made_with['release']}" == release
     found = scan(FOLDER / f"{engine}-{made_with['release']}.json")
     assert made_with["functions"] == found["functions"] and found["engine"] == engine
@@ -418,7 +418,10 @@ def test_another_function_calls_for_the_cases_that_it_concerns() -> None:
     assert again.release == "0.5.23"
     assert "srt/models/llama.py: LlamaMLP.forward" in again.functions
     assert "srt/models/llama_eagle3.py: LlamaForCausalLMEagle3.load_weights" not in again.functions
-    other = {**found, "functions": {**recorded("sglang")["functions"], "srt/models/qwen3.py": {}}}
+    other = {
+        **found,
+        "functions": {**read("recorded.json")["sglang"]["functions"], "srt/models/qwen3.py": {}},
+    }
     again = scanner.rerun(other, ())
     assert again.concerns == sglang_sources.AUX
     assert again.functions == ("srt/models/qwen3.py: Qwen3ForCausalLM.set_eagle3_layers_to_capture",)
@@ -426,7 +429,7 @@ def test_another_function_calls_for_the_cases_that_it_concerns() -> None:
 
 def test_watched_functions_are_in_the_recorded_releases() -> None:
     for name, plan in PLANS.items():
-        functions = recorded(name)["functions"]
+        functions = read("recorded.json")[name]["functions"]
         for watched in plan.watched:
             names = functions.get(watched.path, {})
             assert names, watched.path

@@ -12,6 +12,8 @@ from typing import Any
 
 from eaglectl.engines import data
 from eaglectl.engines.behaviour import releases
+from eaglectl.engines.data import read
+from eaglectl.engines.facts import Evidence
 from eaglectl.engines.releases import Order, is_since, release_order
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets
@@ -43,6 +45,18 @@ def known(engine: str) -> Tables:
             if begun and begun[-1]["captures"] is not None:
                 found[release][name] = {key: value for key, value in begun[-1].items() if key != "from"}
     return found
+
+
+def releases_read(engine: str) -> tuple[str, ...]:
+    """The releases whose sources were read, oldest first."""
+    return tuple(read(f"{engine}_targets.json")["read"])
+
+
+def target_evidence(engine: str, release: str, architecture: str) -> Evidence:
+    """How it is known what a release does with an architecture: it was run with such a target, or read."""
+    stated = read(f"{engine}_targets.json")
+    run = (*stated["run_in"].get(release, ()), *stated["refused_in"].get(release, ()))
+    return "run" if architecture in run else "read"
 
 
 def _order(release: str) -> Order:

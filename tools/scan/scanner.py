@@ -13,9 +13,8 @@ from msgspec import Struct
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines.behaviour import stated
 from eaglectl.engines.catalogue import parse_engine
-from eaglectl.engines.data import recorded
+from eaglectl.engines.data import read
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.targets import releases_read
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
 from tools.scan import sglang_checks, vllm_checks
@@ -184,7 +183,7 @@ def undecided(found: Found, release: str) -> Iterator[str]:
     plan = PLANS[found["engine"]]
     if found["release"] == "unknown":
         yield "which release these sources are; the entry needs its number"
-    if found["release"] not in releases_read(plan.engine.name):
+    if found["release"] not in read(f"{plan.engine.name}_targets.json")["read"]:
         yield (
             "which targets it captures layers of: record them with"
             f" `python -m tools.scan.record {plan.engine.name} SOURCES`"
@@ -210,7 +209,7 @@ def _by_hand(plan: ScanPlan, difference: Difference) -> Iterator[str]:
 def rerun(found: Found, differences: tuple[Difference, ...]) -> Rerun:
     """The recorded cases to run again: of functions that are others now, and of facts that differ."""
     plan = PLANS[found["engine"]]
-    made_with = recorded(plan.engine.name)
+    made_with = read("recorded.json")[plan.engine.name]
     before, now = made_with["functions"], found["functions"]
     changed = [
         (path, name)
