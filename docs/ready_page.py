@@ -1,5 +1,6 @@
 """docs/ready.md: `ready` alone on one fixture of each producer, and on the trained pair."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +53,12 @@ def _row(folder: Path, *options: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "eaglectl", "-q", "ready", source, *options],
         cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     code = done.returncode
-    lines = (done.stderr if code == 2 else done.stdout).splitlines()
+    lines = (done.stdout or done.stderr).splitlines()
     text = lines[-1].replace("|", "\\|").removeprefix("eaglectl: ")
     return f"| `{source}` | {code} | {text} |"
