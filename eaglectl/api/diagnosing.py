@@ -26,8 +26,7 @@ from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import read_target_config, text_part
-from eaglectl.engines.catalogue import ENGINES, parse_engine
-from eaglectl.engines.defaults import installed_release
+from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command

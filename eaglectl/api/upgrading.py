@@ -344,6 +344,7 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "acceptance_length": row.after.length.value,
             "ratio": row.ratio.value,
             "interval": [row.ratio.low, row.ratio.high],
+            "rounds": row.rounds.value,
         }
         for row in gate.rows
     ]
@@ -353,6 +354,7 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "prompts": gate.prompts,
             "tolerance": gate.tolerance,
             "is_passed": gate.is_passed,
+            "ending": gate.ending,
             "engine": gate.engine,
             "device": gate.device,
             "dtype": gate.dtype,

@@ -8,8 +8,8 @@ from msgspec import Struct
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
-from eaglectl.engines.catalogue import ENGINES, view_for
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.wording import layers, plural, release_range, size
 from eaglectl.results import Inspection

@@ -216,7 +216,7 @@ def test_what_no_entry_settles_is_left_to_decide(tmp_path: Path) -> None:
         ({"releases": ["0.33.1"]}, "0.33.1: it is not in the range"),
         ({"range": "", "releases": ["0.12.1"]}, "do not ascend"),
         ({"range": "", "releases": ["0.33.0"]}, "do not ascend"),
-        ({"range": "", "releases": ["newest"]}, "not numbers"),
+        ({"range": "", "releases": ["newest"]}, "are numbers"),
     ],
 )
 def test_an_entry_that_cannot_be_is_refused_with_its_reason(

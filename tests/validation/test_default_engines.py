@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 import eaglectl
-from eaglectl.engines.catalogue import ENGINES
-from eaglectl.engines.defaults import default_requests
+from eaglectl.engines.registry import ENGINES, default_requests
 from eaglectl.reports.findings import default_engines_line
 from tests.builders import ABSENT, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
