@@ -24,8 +24,13 @@ from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.conversion.serving import output_verdicts
-from eaglectl.engines.catalogue import ENGINES, EngineRequest, parse_engine
-from eaglectl.engines.defaults import default_requests, installed_release
+from eaglectl.engines.registry import (
+    ENGINES,
+    EngineRequest,
+    default_requests,
+    installed_release,
+    parse_engine,
+)
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command

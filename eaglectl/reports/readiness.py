@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.registry import ENGINES
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.verdicts import CheckVerdict
 
