@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from eaglectl.verdicts import FactState as FactState
     from eaglectl.verdicts import FileChange as FileChange
     from eaglectl.verdicts import FileState as FileState
+    from eaglectl.verdicts import GateEnding as GateEnding
     from eaglectl.verdicts import ReadingOutcome as ReadingOutcome
     from eaglectl.verdicts import ServedAs as ServedAs
     from eaglectl.verdicts import SignatureState as SignatureState
@@ -108,6 +109,7 @@ MODULES: Mapping[str, str] = {
     "FileState": "verdicts",
     "Finding": "validation.finding",
     "FixResult": "results",
+    "GateEnding": "verdicts",
     "InitOptions": "api.starting",
     "Inspection": "results",
     "LoadResult": "acceptance.job",
@@ -153,8 +155,8 @@ MODULES: Mapping[str, str] = {
     "load_only": "api.smoking",
     "open_target": "api.inputs",
     "parse_answers": "api.inputs",
-    "ready": "api.readying",
     "read_policy": "validation.policy_file",
+    "ready": "api.readying",
     "render_page": "reports.pages.render",
     "smoke": "api.smoking",
     "upgrade": "api.upgrading",
