@@ -26,7 +26,7 @@ from eaglectl.verdicts import GateEnding
 
 # values of k (num_speculative_tokens) at which the gate measures; the first one by draft-and-verify too
 DEPTHS = (3, 7)
-# a drafter with a smaller acceptance length before the conversion is at fault itself (eagle3-to-3.1.md, 4.3)
+# a drafter with a smaller acceptance length before the conversion is at fault itself
 MIN_BASELINE_LENGTH = 1.3
 
 

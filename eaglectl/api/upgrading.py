@@ -96,7 +96,7 @@ def upgrade(
 
     The gate's result is on the Conversion; without `out` on it, the gate was not passed.
 
-    Raises UsageError for what is missing, RefusedError for what eagle3-to-3.1.md, section 4.3, forbids,
+    Raises UsageError for what is missing, RefusedError for what an upgrade would break,
     UnreadableError without torch or weights.
     """
     options = options or UpgradeOptions()

@@ -18,7 +18,7 @@ from eaglectl.verdicts import GateEnding
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
 
-# with 120 prompts the ratio's interval is 1 to 3 % on either side (eagle3-to-3.1.md, 4.1)
+# with 120 prompts the ratio's interval is 1 to 3 % on either side (docs/upgrade.md)
 FEW_PROMPTS = 30
 
 
