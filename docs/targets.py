@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from eaglectl.engines.behaviour import releases
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.data import read
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import (
     TargetClass,

@@ -22,6 +22,8 @@ from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB
 TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
+# of texts that are run together: their number, and their tokens with padding, which bound the memory
+BATCH, BATCH_TOKENS = 16, 4096
 KINDS = (TEXT, MESSAGES, TOKEN_IDS)
 # keys of a request that change what a server makes of its messages, and that no other engine here reads
 UNREAD = (
@@ -68,7 +70,16 @@ class PromptChoice(Struct, frozen=True):
 
 def builtin_prompts() -> tuple[Prompt, ...]:
     """The prompts that come with eaglectl, written for it (Apache-2.0)."""
-    lines = files("eaglectl.acceptance").joinpath("prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return _packaged("prompts.jsonl")
+
+
+def more_prompts() -> tuple[Prompt, ...]:
+    """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
+    return _packaged("more_prompts.jsonl")
+
+
+def _packaged(name: str) -> tuple[Prompt, ...]:
+    lines = files("eaglectl.acceptance").joinpath(name).read_text(encoding="utf-8").splitlines()
     return tuple(_prompt("the built-in prompts", number, line) for number, line in enumerate(lines, 1))
 
 
@@ -119,10 +130,21 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
     return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
 
 
-def batches_by_length(texts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
-    """Indices of texts in batches of at most `size`; texts of similar length together, for little padding."""
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    return [order[start : start + size] for start in range(0, len(order), size)]
+def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
+    """Indices of texts in batches, those of similar length together, for little padding.
+
+    A batch has at most BATCH texts and BATCH_TOKENS tokens, but for a longer text alone; padding counts, and
+    `room` tokens that are to follow each text.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(texts)), key=lambda index: len(texts[index])):
+        last = batches[-1] if batches else []
+        # the text is the longest of its batch
+        if 0 < len(last) < BATCH and (len(last) + 1) * (len(texts[index]) + room) <= BATCH_TOKENS:
+            last.append(index)
+        else:
+            batches.append([index])
+    return batches
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:

@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from eaglectl.acceptance.candidates import Candidate, candidates
 from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
+from eaglectl.acceptance.measurement import (
+    Estimate,
+    Measurement,
+    PromptResult,
+    measure,
+    prompts_to_tell,
+    ratio,
+)
 from eaglectl.acceptance.prompts import batches_by_length
 from eaglectl.acceptance.significance import LEVEL, gain_effect, gain_p_value, holm, prompts_needed
 from eaglectl.acceptance.stage import Stage
@@ -35,7 +42,6 @@ LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
 MOST_TIMES = 4
 # only these are run by draft-and-verify: the best, and one whose ratio is as large but for this factor
 MOST_VERIFIED, CLOSE = 2, 0.95
-BATCH = 8
 # a fall of acceptance at a position: at most this share of what it was, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
@@ -62,6 +68,11 @@ class Variant(Struct, frozen=True):
     def is_better(self) -> bool:
         """Whether it drafts better than the stated way, beyond chance and by what matters."""
         return self.outcome == ReadingOutcome.BETTER
+
+    @property
+    def is_of_layers(self) -> bool:
+        """Whether it takes other layers than the file states."""
+        return self.option.startswith("--aux-layers")
 
 
 class Sensitivity(Struct, frozen=True):
@@ -181,6 +192,12 @@ class Drafts(Struct, frozen=True):
             for found in self.matches
         ]
 
+    def cut(self, k: int) -> "Drafts":
+        """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
+        matches = tuple(np.minimum(found, k) for found in self.matches)
+        results = zip(matches, self.results, strict=True)
+        return Drafts(matches, tuple(_round_result(found, k, result) for found, result in results))
+
     def of(self, indices: Sequence[int]) -> "Drafts":
         """The drafts of some texts."""
         kept = [(self.matches[index], self.results[index]) for index in indices]
@@ -202,7 +219,7 @@ class FirstPass:
         self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
         stage.target.record(sorted(set(boundaries)))
         self.batches: list[tuple[list[int], ForcedBatch]] = []
-        for indices in batches_by_length(stage.texts, BATCH):
+        for indices in batches_by_length(stage.texts, stage.job.max_tokens):
             prompts = [stage.texts[index] for index in indices]
             answers = [results[index].tokens for index in indices]
             self.batches.append((indices, run_target(stage.target, prompts, answers, self.job.k)))
@@ -215,11 +232,8 @@ class FirstPass:
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
         matches = self._matches(model, boundaries, [batch for _, batch in self.batches])
-        results = []
-        for index, found in enumerate(matches):
-            drafts, accepted = _rounds(found, self.job.k)
-            results.append(PromptResult("probe", drafts, accepted, self.stated[index].tokens))
-        return Drafts(matches, tuple(results))
+        results = zip(matches, self.stated, strict=True)
+        return Drafts(matches, tuple(_round_result(found, self.job.k, result) for found, result in results))
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
@@ -254,9 +268,14 @@ class FirstPass:
             return variant
         results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
         compared = ratio(results, [self.stated[index] for index in kept])
-        outcome = ReadingOutcome.BETTER if compared.value >= LEAST_GAIN else ReadingOutcome.SLIGHTLY_BETTER
-        measured = measure(results)
-        return replace(variant, measured=measured, ratio=compared, outcome=outcome, is_verified=True)
+        verified = replace(variant, measured=measure(results), ratio=compared, is_verified=True)
+        if compared.low <= 1:  # whatever the first pass says
+            needed = prompts_to_tell(compared, 1.0, len(kept))
+            return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+        is_large = compared.value >= LEAST_GAIN
+        return replace(
+            verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        )
 
     def notes(self) -> Iterator[str]:
         """What of the texts the drafter was not made for."""
@@ -312,7 +331,7 @@ class FirstPass:
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
-        shared = _shared_start(self.stage.texts)
+        shared = shared_start(self.stage.texts)
         parts: tuple[list[tuple[Integers, Integers]], ...] = ([], [])
         for indices, batch in self.batches:
             right = drafter.first_matches(batch).cpu().numpy()
@@ -334,7 +353,7 @@ class Fall(Struct, frozen=True):
     above: float
 
 
-def _shared_start(texts: Sequence[Sequence[int]]) -> int:
+def shared_start(texts: Sequence[Sequence[int]]) -> int:
     """How many tokens all texts begin with."""
     shared = 0
     for tokens in zip(*texts, strict=False):
@@ -357,6 +376,12 @@ def find_fall(positions: Integers, right: npt.NDArray[np.bool_]) -> Fall | None:
                 best, most = Fall(edge, float(below), float(above)), (below - above) / error
         edge *= 2
     return best
+
+
+def _round_result(matches: Integers, k: int, stated: PromptResult) -> PromptResult:
+    """The rounds that follow from `matches` on the text of `stated`."""
+    drafts, accepted = _rounds(matches, k)
+    return PromptResult("probe", drafts, accepted, stated.tokens)
 
 
 def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from eaglectl.reference.target_engine import StateSource, TargetEngine
 
 ANSWER_TOKENS = 64
-BATCH = 16
 ENGINES = ("transformers", "vllm")
 TIMEOUT = 1800.0
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
@@ -353,7 +352,7 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
 
     return [
         Batch([texts[index] for index in indices], [sets[index] for index in indices])
-        for indices in batches_by_length(texts, BATCH)
+        for indices in batches_by_length(texts, ANSWER_TOKENS)
     ]
 
 
@@ -442,6 +441,7 @@ def _start_engine(
         model = load_drafter(job.folder, drafter, dtype=dtype, device=drafter_device(device))
         yield TransformersEngine(target, device, dtype), model
         return
+    from eaglectl.acceptance.prompts import BATCH
     from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
 
     vllm_options = VllmOptions(

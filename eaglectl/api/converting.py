@@ -21,7 +21,7 @@ from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.serving import output_verdicts, serving_layout, unserved
 from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
-from eaglectl.engines.catalogue import ENGINES, every_release, output_commands, parse_engine
+from eaglectl.engines.registry import ENGINES, every_release, output_commands, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import FORMATS, by_name

@@ -26,8 +26,7 @@ from eaglectl.api.validating import ValidateOptions, validate
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import read_target_config, text_part
-from eaglectl.engines.catalogue import ENGINES, parse_engine
-from eaglectl.engines.defaults import installed_release
+from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
@@ -91,7 +90,7 @@ def diagnose(
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
     options that make no sense, UnreadableError where the target or the prompts are not there.
     """
-    from eaglectl.acceptance.causes.catalogue import CAUSES
+    from eaglectl.acceptance.causes import CAUSES
     from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
 
     options = options or DiagnoseOptions()
@@ -161,8 +160,8 @@ class _Looks(Struct, frozen=True):
 
     def _repairs(self, evidence: "Evidence") -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
-        from eaglectl.acceptance.causes.file import CONTRADICTION
-        from eaglectl.acceptance.causes.looks import serving_errors
+        from eaglectl.acceptance.causes import CONTRADICTION
+        from eaglectl.acceptance.looks import serving_errors
         from eaglectl.api.fixing import fix
         from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 
@@ -212,14 +211,16 @@ class _Looks(Struct, frozen=True):
         try:
             report = self._smoke("reference", probe="sensitivity")
         except RefusedError as error:
-            return replace(evidence, reference_refusal=str(error))
+            return evidence.with_missed("reference", error, is_refusal=True)
         # a question about the file, or prompts that do not fit
         except (UsageError, UnreadableError) as error:
-            return replace(evidence, reference_gap=str(error))
+            return evidence.with_missed("reference", error)
         evidence = replace(evidence, reference=report)
-        if report.probed is None or (best := report.probed.best) is None:
-            return self._layers(report, evidence)
-        return self._with_repair(evidence, "repair", best)
+        best = report.probed.best if report.probed else None
+        if best is not None:
+            evidence = self._with_repair(evidence, "repair", best)
+        # layers one off may be better than the stated ones and still not those of the training
+        return self._layers(report, evidence) if best is None or best.is_of_layers else evidence
 
     def _layers(self, report: "SmokeReport", evidence: "Evidence") -> "Evidence":
         """Other aux layers, where no reading that the probe knows is better."""
@@ -229,7 +230,7 @@ class _Looks(Struct, frozen=True):
                 self.source, self.target, report, options, on_progress=self.on_progress
             )
         except (UnreadableError, UsageError) as error:
-            return replace(evidence, layers_gap=str(error))
+            return evidence.with_missed("layers", error)
         evidence = replace(evidence, layers=search)
         return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
 
@@ -246,24 +247,21 @@ class _Looks(Struct, frozen=True):
                 engine = self._runnable(engine, str(evidence.engine_name))
             return replace(evidence, engine=self._smoke(engine))
         except RefusedError as error:
-            return replace(evidence, engine_refusal=str(error))
+            return evidence.with_missed("engine", error, is_refusal=True)
         except EaglectlError as error:
-            return replace(evidence, engine_gap=str(error))
+            return evidence.with_missed("engine", error)
 
     def _prompts(self, evidence: "Evidence") -> "Evidence":
         """Other temperatures and the chat template, where those can be the cause."""
-        from eaglectl.acceptance.causes.looks import is_low
+        from eaglectl.acceptance.diagnosis import PairFacts
+        from eaglectl.acceptance.looks import is_low
 
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
-        evidence = replace(
-            evidence,
-            is_target_quantised=self._is_quantised(),
-            has_own_embedding="embed_tokens.weight" in drafter.tensors,
-        )
+        chats = self._as_chats()
+        has_embedding = "embed_tokens.weight" in drafter.tensors
+        evidence = replace(evidence, pair=PairFacts(self._is_quantised(), has_embedding, bool(chats)))
         if self.options.temperature > 0:
             evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
-        chats = self._as_chats()
-        evidence = replace(evidence, has_unused_template=bool(chats))
         if not chats or not is_low(evidence):
             return evidence
         with scratch_folder() as folder:

@@ -10,18 +10,18 @@ from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Note
-from eaglectl.engines.catalogue import (
+from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
     as_served,
     aux_readings,
+    default_requests,
     every_release,
     launch_commands,
     parse_engine,
     verdicts,
 )
-from eaglectl.engines.defaults import default_requests
-from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers

@@ -96,7 +96,7 @@ def upgrade(
 
     The gate's result is on the Conversion; without `out` on it, the gate was not passed.
 
-    Raises UsageError for what is missing, RefusedError for what eagle3-to-3.1.md, section 4.3, forbids,
+    Raises UsageError for what is missing, RefusedError for what an upgrade would break,
     UnreadableError without torch or weights.
     """
     options = options or UpgradeOptions()
@@ -344,6 +344,7 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "acceptance_length": row.after.length.value,
             "ratio": row.ratio.value,
             "interval": [row.ratio.low, row.ratio.high],
+            "rounds": row.rounds.value,
         }
         for row in gate.rows
     ]
@@ -353,6 +354,7 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "prompts": gate.prompts,
             "tolerance": gate.tolerance,
             "is_passed": gate.is_passed,
+            "ending": gate.ending,
             "engine": gate.engine,
             "device": gate.device,
             "dtype": gate.dtype,

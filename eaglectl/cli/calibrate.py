@@ -129,7 +129,8 @@ def calibrate_command(
     _print_figures(statistics, "prompts and the target's answers" if states is None else "sequences on disk")
     statistics_options = ["--to", "3.1", "--calibration", str(out)]
     # the gate of the conversion runs the target as this command did
-    statistics_options += [word for entry in statistics.measured for word in entry["answer"].split(" ")]
+    measured = [entry["answer"] for entry in statistics.measured if entry["answer"]]
+    statistics_options += [word for option in measured for word in option.split(" ")]
     statistics_options += ["--ignore-eos"] * ignore_eos + ["--trust-remote-code"] * trust_remote_code
     say(f"next: {command('convert', source, *statistics_options, target=choice.text, answers=answers)}")
 

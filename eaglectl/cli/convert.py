@@ -29,6 +29,7 @@ from eaglectl.cli.options import (
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar
 from eaglectl.text import listed
+from eaglectl.verdicts import GateEnding
 
 if TYPE_CHECKING:
     from eaglectl.conversion.request import Pruning
@@ -282,7 +283,7 @@ def convert_command(
         _print(settings, done, source, has_plan=dry_run or settings.verbose)
         print_trust(trust_remote_code)
     if done.gate is not None and not done.gate.is_passed:
-        raise typer.Exit(1)
+        raise typer.Exit(1 if done.gate.ending == GateEnding.LOST else 3)
 
 
 def _check_run(*, is_run: bool, is_measured: bool) -> None:

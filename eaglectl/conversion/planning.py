@@ -30,8 +30,9 @@ from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.vocabulary import offsets_record
 from eaglectl.engines.sglang import ids_in
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
 from eaglectl.formats.numbers import check_numbers
@@ -68,6 +69,8 @@ def make_plan(
     ids, id_notes = _ids(drafter, format, request)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     check_quantised(drafter, steps)
+    if any(step.name == "d2t" for step in steps):
+        record["d2t"] = offsets_record(vocabulary.offsets)
     config = write_config(
         drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, _norm_dtypes(steps)
     )
@@ -143,15 +146,15 @@ def _ids(
         if place.key == NESTED_IDS and "atom" in request.engines:
             ids[place.key] = boundaries  # ATOM reads this key as boundaries
             continue
-        numbers = ids_in(place, boundaries, drafter.target)
-        if not isinstance(numbers, str):
-            ids[place.key] = numbers
-        elif place.is_required:
-            raise UsageError(numbers) if "pass --target" in numbers else RefusedError(numbers)
-        elif place.meaning == "output":
-            raise RefusedError(f"{format.title}: {numbers}; write it --for {default_format().name}")
-        else:
-            text = f"{numbers}; without them SGLang captures its default layers, so this output is for vLLM"
+        try:
+            ids[place.key] = ids_in(place, boundaries, drafter.target)
+        except EaglectlError as error:
+            if place.is_required:
+                raise
+            if place.meaning == "output":
+                text = f"{format.title}: {error}; write it --for {default_format().name}"
+                raise RefusedError(text) from None
+            text = f"{error}; without them SGLang captures its default layers, so this output is for vLLM"
             notes.append(Note("warning", "aux layers", text))
     return ids, tuple(notes)
 

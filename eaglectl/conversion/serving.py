@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.drafter.tensors import Tensor
-from eaglectl.engines.catalogue import ENGINES, EngineRequest, every_release, parse_engine, verdicts
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine, verdicts
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS, by_name

@@ -44,8 +44,8 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> 
         head_dim = whole("q_proj", query, heads, "num_attention_heads")
     if stated and query and query != heads * stated and head_dim != stated:
         raise RefusedError(
-            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows;"
-            " correct num_attention_heads or head_dim",
+            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows"
+            f"{_fitting(shapes, query, heads, stated)}; correct num_attention_heads or head_dim",
             "head-dim",
             "config.json:head_dim",
         )
@@ -70,6 +70,16 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> 
     return head_dim
 
 
+def _fitting(shapes: Shapes, query: int, heads: int, stated: int) -> str:
+    """Which pairs of heads and head_dim q_proj and k_proj fit, of those that keep one of the two numbers."""
+    key = shapes.axis("layers.0.self_attn.k_proj.weight", 0) or query
+    pairs = [(query // stated, stated), (heads, query // heads)]
+    fitting = [
+        f"{number} heads of {width}" for number, width in pairs if number * width == query and not key % width
+    ]
+    return f", as of {' or '.join(fitting)}" if fitting else ""
+
+
 def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_dim: int) -> int:
     key = shapes.first(("layers.0.self_attn.k_proj.weight", 0), ("layers.0.self_attn.v_proj.weight", 0))
     kv_heads = whole("k_proj", key, head_dim, "head_dim") if key else stated or heads
@@ -91,7 +101,7 @@ def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_d
 
 
 def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
-    """MLA ranks and head sizes (formats.md, 4.2), each from the tensor that fixes it."""
+    """MLA ranks and head sizes, each from the tensor that fixes it."""
     layer = "layers.0.self_attn."
 
     def size(key: str, measured: int | None) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.drafter.drafter import Note, are_stated
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from eaglectl.conversion.readings import parse_reading
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.serving import unserved
-from eaglectl.engines.catalogue import ENGINES, every_release, parse_engine
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
+from eaglectl.engines.registry import ENGINES, every_release, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UsageError

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.facts import AppliedFact
+from eaglectl.engines.registry import ENGINES
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule
 from eaglectl.validation.subject import Subject
@@ -19,7 +19,7 @@ from eaglectl.verdicts import CheckVerdict, ServedAs
 # where its weights are
 NOT_SERVED = ("files", "release")
 LEAKS = ("local-path", "leaked-secret")
-WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index")
+WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
 # a rule's id, "" where no rule reports it, and the reason
 Reason = tuple[str, str]
 

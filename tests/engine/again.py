@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import eaglectl
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.registry import ENGINES
 from tests.engine.agreement import cases as vllm_cases
 from tests.engine.agreement import judging as vllm_judging
 from tests.engine.agreement import records as vllm_records

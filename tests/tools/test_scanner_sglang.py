@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from eaglectl.engines.behaviour import releases
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.data import read
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.targets import target_class, target_classes
 from eaglectl.errors import UnreadableError
 from tests.builders import write_package

@@ -14,7 +14,7 @@ from eaglectl.engines import data
 from eaglectl.engines.behaviour import releases
 from eaglectl.engines.data import read
 from eaglectl.engines.facts import Evidence
-from eaglectl.engines.releases import Order, is_since, release_order
+from eaglectl.engines.releases import is_since, release_order
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets
 from tools.scan.plan import DRAFTERS
@@ -32,7 +32,7 @@ def main() -> None:
     """Add the releases of the arguments to an engine's data file, or replace them there, and what was run."""
     engine, *folders = sys.argv[1:]
     found = {**known(engine), **dict(tables(engine, [Path(folder) for folder in folders]))}
-    write(engine, {release: found[release] for release in sorted(found, key=_order)})
+    write(engine, {release: found[release] for release in sorted(found, key=release_order)})
 
 
 def known(engine: str) -> Tables:
@@ -57,12 +57,6 @@ def target_evidence(engine: str, release: str, architecture: str) -> Evidence:
     stated = read(f"{engine}_targets.json")
     run = (*stated["run_in"].get(release, ()), *stated["refused_in"].get(release, ()))
     return "run" if architecture in run else "read"
-
-
-def _order(release: str) -> Order:
-    order = release_order(release)
-    assert order is not None, release
-    return order
 
 
 def tables(engine: str, folders: list[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:

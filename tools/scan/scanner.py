@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines.behaviour import stated
-from eaglectl.engines.catalogue import parse_engine
 from eaglectl.engines.data import read
+from eaglectl.engines.registry import parse_engine
 from eaglectl.engines.releases import is_within
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from eaglectl.engines.data import load
-from eaglectl.engines.view import SPECULATORS_KEYS
+from eaglectl.engines.vllm import SPECULATORS_KEYS
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.producers.speculators import flatten
 from eaglectl.formats.reader import model_class_of
@@ -14,7 +14,7 @@ from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.weights import DTYPE
 from eaglectl.validation.subject import Subject, key_place
 
-# served by TensorRT-LLM alone (formats.md, 6)
+# served by TensorRT-LLM alone
 DEEP = "LlamaForCausalLMEagle3Deep"
 # the name that most engines know, by the kind of attention; only vLLM has q/k norms
 BEST: Mapping[ModelClass, str] = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}

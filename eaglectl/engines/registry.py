@@ -4,8 +4,9 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversione
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import View, flat_as_read, merged_as_read
+from eaglectl.engines.view import View
 from eaglectl.errors import UsageError
 from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
@@ -25,8 +26,8 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from packaging.version import Version
 
-# engines that convert can write ids for, and whose releases are not followed
-UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
+# why a release is judged that nobody named
+NEWEST, INSTALLED = "newest known", "installed here"
 
 
 class EngineRequest(Struct, frozen=True):
@@ -65,7 +66,7 @@ def parse_engine(text: str) -> EngineRequest:
     except InvalidRequirement:
         raise UsageError(f"--engine {text}: {_spelling(text)}") from None
     name = requirement.name.lower()
-    if name in UNVERSIONED:
+    if name in judged_unversioned():
         if requirement.specifier:
             raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
         return EngineRequest(name, ())
@@ -88,6 +89,33 @@ def every_release(engine: str) -> EngineRequest:
     return EngineRequest(engine, ENGINES[engine].releases)
 
 
+def default_requests() -> tuple[EngineRequest, ...]:
+    """The release of each engine that is installed here, and the newest known of the default engines."""
+    requests = []
+    for engine in ENGINES.values():
+        newest = engine.releases[-1] if engine.is_default else None
+        installed = installed_release(engine)
+        if installed is not None and installed != newest:
+            known = (installed,) if installed in engine.releases else ()
+            requests.append(EngineRequest(engine.name, known, INSTALLED, "" if known else installed))
+        if newest is not None:
+            why = f"{NEWEST}, {INSTALLED}" if newest == installed else NEWEST
+            requests.append(EngineRequest(engine.name, (newest,), why))
+    return tuple(requests)
+
+
+def installed_release(engine: Engine) -> str | None:
+    """The release of an engine in this environment; None where there is none. The engine is not imported."""
+    if find_spec(engine.package) is None:
+        return None
+    from importlib.metadata import PackageNotFoundError, version  # late: it takes long to load
+
+    for name in engine.distributions:
+        with suppress(PackageNotFoundError):
+            return version(name).partition("+")[0]
+    return None
+
+
 def _nearest(name: str, versions: Sequence["Version"]) -> str:
     """The known releases around `versions`."""
     from packaging.version import Version
@@ -104,7 +132,7 @@ def _spelling(text: str) -> str:
     """How engines are written, with the names nearest to `text`."""
     parts = re.fullmatch(r"\s*([A-Za-z._-]*)[^0-9]*(.*)", text, re.DOTALL)
     name, number = parts.groups() if parts else (text, "")
-    names = (*ENGINES, *UNVERSIONED)
+    names = (*ENGINES, *sorted(judged_unversioned()))
     near = get_close_matches(name.strip("-_").lower(), names, 3, 0.5)
     examples = f'vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
     if not near:
@@ -142,9 +170,7 @@ def view_for(
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
-    readers = {"vllm": partial(flat_as_read, config, flat), "llama.cpp": partial(merged_as_read, config)}
-    read = readers[engine]() if engine in readers else config
-    return View(drafter, config, read, names, target or {})
+    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {})
 
 
 def verdicts(
