@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from eaglectl.api.publishing import VerifyOptions as VerifyOptions
     from eaglectl.api.publishing import upload as upload
     from eaglectl.api.publishing import verify as verify
+    from eaglectl.api.readying import ReadyOptions as ReadyOptions
+    from eaglectl.api.readying import ready as ready
     from eaglectl.api.smoking import SmokeOptions as SmokeOptions
     from eaglectl.api.smoking import load_only as load_only
     from eaglectl.api.smoking import smoke as smoke
@@ -57,9 +59,11 @@ if TYPE_CHECKING:
     from eaglectl.publishing.verification import Verification as Verification
     from eaglectl.reports.pages.render import render_page as render_page
     from eaglectl.results import Conversion as Conversion
+    from eaglectl.results import EngineReadiness as EngineReadiness
     from eaglectl.results import FailedSource as FailedSource
     from eaglectl.results import FixResult as FixResult
     from eaglectl.results import Inspection as Inspection
+    from eaglectl.results import Readiness as Readiness
     from eaglectl.results import RemainingFinding as RemainingFinding
     from eaglectl.results import Start as Start
     from eaglectl.validation.finding import Finding as Finding
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from eaglectl.verdicts import FactState as FactState
     from eaglectl.verdicts import FileChange as FileChange
     from eaglectl.verdicts import FileState as FileState
+    from eaglectl.verdicts import GateEnding as GateEnding
     from eaglectl.verdicts import ReadingOutcome as ReadingOutcome
     from eaglectl.verdicts import ServedAs as ServedAs
     from eaglectl.verdicts import SignatureState as SignatureState
@@ -97,19 +102,23 @@ MODULES: Mapping[str, str] = {
     "DiffOptions": "api.comparing",
     "DiffVerdict": "verdicts",
     "EaglectlError": "errors",
+    "EngineReadiness": "results",
     "FactState": "verdicts",
     "FailedSource": "results",
     "FileChange": "verdicts",
     "FileState": "verdicts",
     "Finding": "validation.finding",
     "FixResult": "results",
+    "GateEnding": "verdicts",
     "InitOptions": "api.starting",
     "Inspection": "results",
     "LoadResult": "acceptance.job",
     "MeasureOptions": "api.inputs",
     "MeasuredAnswer": "acceptance.answering",
     "Policy": "validation.policy",
+    "Readiness": "results",
     "ReadingOutcome": "verdicts",
+    "ReadyOptions": "api.readying",
     "RefusedError": "errors",
     "RemainingFinding": "results",
     "Report": "validation.judge",
@@ -147,6 +156,7 @@ MODULES: Mapping[str, str] = {
     "open_target": "api.inputs",
     "parse_answers": "api.inputs",
     "read_policy": "validation.policy_file",
+    "ready": "api.readying",
     "render_page": "reports.pages.render",
     "smoke": "api.smoking",
     "upgrade": "api.upgrading",

@@ -102,6 +102,18 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "--trust-remote-code",
         ),
     },
+    "ready": {
+        ADVANCED: (
+            "--num-speculative-tokens",
+            "--max-tokens",
+            "--temperature",
+            "--sample",
+            "--seed",
+            "--device",
+            "--timeout",
+            "--trust-remote-code",
+        ),
+    },
     "upload": {
         "The commit": ("--pr", "--revision", "--message", "--tag", "--private", "--yes"),
         "The card": ("--license", "--base-model", "--training", "--smoke", "--eval-results"),
@@ -150,11 +162,13 @@ VALUES: Mapping[str, str] = {
     "--revision": "BRANCH",
     "--tag": "TAG",
     "--gguf": "FILE",
+    "--like": "PRESET",
 }
 # how typer writes the types of parameters without a name for their value
 KINDS = {" <str>": "", " <list[str]>": "", " <path>": "", "<int>": "N", "<float>": "X", "<int range>": "N"}
 # `my-drafter`, `my-target` and `old-drafter` stand for folders
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "ready": ("my-drafter --target my-target", "my-drafter --target my-target --engine vllm -o served"),
     "inspect": ("my-drafter", "my-drafter --target my-target --json"),
     "convert": (
         "my-drafter --target my-target -o served",

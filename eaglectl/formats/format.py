@@ -195,9 +195,10 @@ class Format(Struct, frozen=True):
         depth is known.
     Spelling
         `keys`: its own place of a canonical fact ({"draft_vocab_size": "draft.vocab"}), read first and
-        written. `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever they
-        occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file and
-        mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
+        written. `inverted`: those of them whose own key states the opposite ("acme_postnorm" of
+        norm_before_fc). `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
+        they occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file
+        and mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
         with the drafter's keys added, so that num_hidden_layers is the target's depth.
     Layer ids
         `ids`: where they stand and what they mean there. `aux_convention`: what they mean in eagle_config
@@ -223,6 +224,7 @@ class Format(Struct, frozen=True):
     is_layout: bool = False
     is_signed: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
+    inverted: frozenset[str] = frozenset()
     tensor_names: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     retires: tuple[str, ...] = ()

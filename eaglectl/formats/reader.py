@@ -83,7 +83,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     format, evidence = detect(summary)
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     _check_objects(checkpoint.config)
-    keys = Keys(format.flat(checkpoint.config), format.keys)
+    keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted)
     _check_objects(keys.config)
     Keys.check_repeated(checkpoint.config)
     names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
