@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-ENGINE_TESTS ?= tests/engine
+ENGINE_TESTS ?= tests/engine tests/real/test_vllm.py
 ENGINE_VENV ?= .venv-engine
 ENGINE_BIN := $(ENGINE_VENV)/bin
 ENGINE_PIP := $(ENGINE_BIN)/python -m pip --disable-pip-version-check
