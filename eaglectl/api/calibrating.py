@@ -54,6 +54,7 @@ OF_A_RUN = {
     "--engine-arg": "engine_arguments",
     "--timeout": "timeout",
 }
+MOST_POSITIONS = 100  # of massive tokens that are kept
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
@@ -235,13 +236,25 @@ class _Pair(Struct, frozen=True):
     ) -> "Statistics":
         """What was collected from `source` over `prompts`, with the digests of the pair."""
         from eaglectl.acceptance.prompts import prompt_digest
-        from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
+        from eaglectl.conversion.calibration import (
+            MassiveTokens,
+            Matrices,
+            Statistics,
+            drafter_digest,
+            target_digest,
+        )
 
         digests = {
             "drafter": drafter_digest(self.checkpoint, self.drafter),
             "target": target_digest(FolderSource(self.target)),
             "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
         }
+        massive = moments.massive
+        matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
+        if massive.tokens and massive.normed is not None and massive.output is not None:
+            matrices = replace(
+                matrices, massive_states=massive.normed.numpy(), massive_outputs=massive.output.numpy()
+            )
         return Statistics(
             digests=digests,
             prompts=tuple(prompt_digest(prompt) for prompt in prompts),
@@ -253,7 +266,8 @@ class _Pair(Struct, frozen=True):
             sigma=sizes.sigma,
             sigmas=sizes.sigmas,
             is_direction=self.drafter.norms.norm_before_residual,
-            matrices=Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
+            matrices=matrices,
+            massive=MassiveTokens(massive.tokens, massive.positions[:MOST_POSITIONS], massive.channels),
             engine=source.engine,
         )
 
