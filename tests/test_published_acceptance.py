@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from eaglectl.acceptance import published
-from eaglectl.acceptance.published import figures, published_for, published_lengths, sources
+from eaglectl.acceptance.prompt_sets import prompt_sets
+from eaglectl.acceptance.published import figures, presets, published_for, published_lengths, sources
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -60,42 +61,54 @@ def test_specbundles_drafters_have_five_settings_each() -> None:
     assert len(bundle) == 5 * len(drafters)
 
 
-def test_alike_are_the_same_set_chain_and_temperature_highest_first() -> None:
-    found = published_for(LLAMA, "mt-bench", 3, 0.0)
+def test_alike_are_the_same_preset_chain_and_temperature_highest_first() -> None:
+    found = published_for(LLAMA, "specbundle-humaneval", 3, 0.0)
     assert [(length.drafter, round(length.length, 2), length.chain) for length in found.alike] == [
-        ("lmsys/sglang-EAGLE3-LLaMA3.1-Instruct-8B", 2.93, "k=3"),
-        ("lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge", 2.90, "k=3"),
-        ("RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 2.60, "k=3"),
+        ("lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge", 3.34, "k=3"),
+        ("lmsys/sglang-EAGLE3-LLaMA3.1-Instruct-8B", 3.05, "k=3"),
     ]
 
 
+def test_one_set_put_otherwise_by_two_sources_is_two_presets() -> None:
+    (alike,) = published_for(LLAMA, "vllm-mt-bench", 3, 0.0).alike
+    assert (alike.drafter, alike.length) == ("RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 2.60)
+
+
 @pytest.mark.parametrize(
-    ("prompt_set", "k", "temperature"),
-    [(None, 3, 0.0), ("mt-bench", 4, 0.0), ("mt-bench", 3, 0.7), ("", 3, 0.0)],
+    ("preset", "k", "temperature"),
+    [(None, 3, 0.0), ("vllm-mt-bench", 4, 0.0), ("vllm-mt-bench", 3, 0.7), ("mt-bench", 3, 0.0)],
 )
-def test_another_set_chain_or_temperature_is_no_comparison(
-    prompt_set: str | None, k: int, temperature: float
+def test_another_preset_chain_or_temperature_is_no_comparison(
+    preset: str | None, k: int, temperature: float
 ) -> None:
-    found = published_for(LLAMA, prompt_set, k, temperature)
+    found = published_for(LLAMA, preset, k, temperature)
     assert found.alike == ()
     assert len(found.otherwise) == len([one for one in published_lengths() if one.target == LLAMA])
 
 
 def test_a_tree_of_drafts_is_never_alike_to_a_chain() -> None:
-    found = published_for(LLAMA, "mt-bench", 5, 0.0)
+    found = published_for(LLAMA, "specbundle-humaneval", 5, 0.0)
     assert {length.chain for length in found.alike} == {"k=5"}
     assert "tree of 5 steps, top 3, 6 tokens" in {length.chain for length in found.otherwise}
 
 
 @pytest.mark.parametrize("target", ["/models/Llama-3.1-8B-Instruct", "unsloth/llama-3.1-8b-instruct", LLAMA])
 def test_a_target_is_known_by_the_last_part_of_its_name(target: str) -> None:
-    assert len(published_for(target, "mt-bench", 3, 0.0).alike) == 3
+    assert len(published_for(target, "specbundle-math500", 3, 0.0).alike) == 2
 
 
 @pytest.mark.parametrize("target", ["Llama-3.1-8B", "", "meta-llama", "Llama-3.1-8B-Instruct-FP8"])
 def test_another_target_has_no_published_lengths(target: str) -> None:
-    found = published_for(target, "mt-bench", 3, 0.0)
+    found = published_for(target, "vllm-mt-bench", 3, 0.0)
     assert (found.alike, found.otherwise) == ((), ())
+
+
+def test_every_preset_has_figures_and_a_named_set_of_prompts() -> None:
+    for name, preset in presets().items():
+        assert preset.prompts in prompt_sets()
+        alike = [length for length in published_lengths() if (length.preset, length.k) == (name, preset.k)]
+        assert alike
+        assert {length.temperature for length in alike} == {preset.temperature}
 
 
 def test_what_a_source_does_not_state_is_not_compared() -> None:

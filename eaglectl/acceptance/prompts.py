@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.acceptance.prompt_sets import lines_of, prompt_sets
 from eaglectl.checkpoint.files import MIB, decoded, read_small_file
 from eaglectl.errors import UsageError
 from eaglectl.text import listed
@@ -83,18 +84,22 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 
 def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
-    """The prompts of a file, or the built-in ones where there is none; `sample` of them, drawn by `seed`.
+    """The prompts of a file or of a named set, or the built-in ones; `sample` of them, drawn by `seed`.
 
     The same file, number and seed give the same prompts everywhere, in the order of the file. Raises as
     `read_prompts` does, and UsageError for a sample that is larger than the file.
     """
     if path is None:
         choice = PromptChoice(builtin_prompts())
+    elif str(path) in prompt_sets() and not Path(path).exists():
+        named = prompt_sets()[str(path)]
+        lines = lines_of(str(path))
+        prompts = tuple(_prompt(str(path), number, line) for number, line in enumerate(lines, 1))
+        choice = PromptChoice(prompts, str(path), named.sha256)
     else:
         raw = read_small_file(Path(path), MAX_PROMPTS, "--prompts")
-        lines = decoded(Path(path), raw, "--prompts").split(
-            "\n"
-        )  # not splitlines: JSON strings may hold U+2028 and the like
+        # not splitlines: JSON strings may hold U+2028 and the like
+        lines = tuple(decoded(Path(path), raw, "--prompts").split("\n"))
         prompts = tuple(
             _prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip()
         )

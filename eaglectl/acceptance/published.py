@@ -30,6 +30,21 @@ class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
     seed: int | None = None
 
 
+class Preset(Struct, frozen=True, forbid_unknown_fields=True):
+    """A run as a source made it: the named set of prompts, tokens drafted at a step, temperature, tokens.
+
+    `source` and `set` are those of the figures to which such a run is alike. `k` is the least that the source
+    has; a run with another of its numbers is alike to those figures.
+    """
+
+    source: str
+    set: str
+    prompts: str
+    k: int
+    temperature: float
+    max_new_tokens: int
+
+
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     """What one source measured of a drafter on its target with one chain or tree of draft tokens.
 
@@ -68,6 +83,7 @@ class PublishedLength(Struct, frozen=True):
     drafter: str
     target: str
     prompt_set: str
+    preset: str | None
     k: int | None
     temperature: float | None
     engine: str | None
@@ -78,7 +94,7 @@ class PublishedLength(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """Lengths for a target: those measured alike (same set, chain and temperature), and the others."""
+    """Lengths for a target: those measured alike (preset, chain, temperature), and the others."""
 
     alike: tuple[PublishedLength, ...]
     otherwise: tuple[PublishedLength, ...]
@@ -86,6 +102,7 @@ class Published(Struct, frozen=True):
 
 class _Data(Struct, frozen=True, forbid_unknown_fields=True):
     sources: Mapping[str, PublishedSource]
+    presets: Mapping[str, Preset]
     figures: tuple[Figure, ...]
 
 
@@ -97,6 +114,11 @@ def _data() -> _Data:
 def sources() -> Mapping[str, PublishedSource]:
     """The sources by the name that figures have for them."""
     return _data().sources
+
+
+def presets() -> Mapping[str, Preset]:
+    """What `--like` takes: runs that can be made here as their source made them."""
+    return _data().presets
 
 
 def figures() -> tuple[Figure, ...]:
@@ -113,19 +135,19 @@ def published_lengths() -> tuple[PublishedLength, ...]:
     )
 
 
-def published_for(target: str, prompt_set: str | None, k: int, temperature: float) -> Published:
+def published_for(target: str, preset: str | None, k: int, temperature: float) -> Published:
     """What others reached with drafters of a target, highest first.
 
-    `target` is a Hub repository or a folder: its last part decides, without case. `prompt_set` is a named
-    set (mt-bench, gsm8k, ...), None for prompts of one's own, which nothing is alike to. A length of another
-    set, chain or temperature, or whose source does not state one of them, is no comparison.
+    `target` is a Hub repository or a folder: its last part decides, without case. `preset` is the name of the
+    run's preset, None for a run of one's own, which nothing is alike to: sources put prompts otherwise and
+    stop elsewhere, also on one set. A length of another chain or temperature is no comparison either.
     """
     lengths = [length for length in published_lengths() if _name(length.target) == _name(target)]
     lengths.sort(key=lambda length: (-length.length, length.drafter))
     alike = tuple(
         length
         for length in lengths
-        if (length.prompt_set, length.k, length.temperature) == (prompt_set, k, temperature)
+        if preset is not None and (length.preset, length.k, length.temperature) == (preset, k, temperature)
     )
     return Published(alike, tuple(length for length in lengths if length not in alike))
 
@@ -138,6 +160,7 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
         figure.drafter,
         figure.target,
         prompt_set,
+        _preset(figure.source, prompt_set),
         figure.k,
         temperature,
         figure.engine or source.engine,
@@ -146,6 +169,11 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
         figure.url or source.url,
         source.date,
     )
+
+
+def _preset(source: str, prompt_set: str) -> str | None:
+    made = [name for name, preset in presets().items() if (preset.source, preset.set) == (source, prompt_set)]
+    return made[0] if made else None
 
 
 def _chain(figure: Figure) -> str:

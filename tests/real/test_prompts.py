@@ -1,0 +1,63 @@
+"""The prompts of the real pair: sets apart, of four kinds, as prompts.py deals them."""
+
+import importlib.util
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from eaglectl.acceptance.prompts import read_prompts
+from tests.real.conftest import REAL, ROOT
+
+SIZES = {"calibration": 100, "gate": 60, "test": 40}
+KINDS = {"code", "maths", "chat", "writing"}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("real_prompts", ROOT / "tools/real/prompts.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (REAL / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_set_has_every_kind_and_chats_of_two_turns(name: str) -> None:
+    found = read_prompts(REAL / f"{name}.jsonl")
+    assert len(found) == SIZES[name]
+    assert {prompt.set for prompt in found} == KINDS
+    turns = [message["role"] for prompt in found for message in prompt.messages]
+    assert turns.count("assistant") > 8 and turns.count("system") >= 3
+
+
+def test_no_prompt_is_in_two_sets_nor_trained_on(prompts: ModuleType) -> None:
+    dealt = prompts.deal()
+    trained = {json.dumps(line["messages"][-1]) for line in dealt["train"]}
+    first = {name: {json.dumps(line["messages"][-1]) for line in dealt[name]} for name in SIZES}
+    assert all(not found & trained for found in first.values())
+    assert sum(map(len, first.values())) == len(set().union(*first.values()))
+
+
+def test_the_files_are_what_is_dealt(prompts: ModuleType) -> None:
+    for name, dealt in prompts.deal().items():
+        if name == "train":
+            continue
+        for line, made in zip(lines(name), dealt, strict=True):
+            assert line["set"] == made["set"]
+            assert line["messages"][: len(made["messages"])] == made["messages"]
+            if "then" in made:
+                assert line["messages"][-1]["content"] == made["then"]
+
+
+def test_no_topic_is_in_two_sets(prompts: ModuleType) -> None:
+    texts = {name: " ".join(line["messages"][-1]["content"] for line in lines(name)) for name in SIZES}
+    for kind in ("code", "chat", "writing"):
+        for topic in prompts.topics(kind):
+            owners = [name for name, text in texts.items() if f" {topic}" in f" {text}"]
+            assert len(owners) <= 1 or len(topic) < 12, (topic, owners)

@@ -1,0 +1,270 @@
+"""Make the real pair's data and drafters, stage by stage; what is there is not made again.
+
+    make real-drafters            # hours of one core; by hand
+    python tools/real/drafters.py STAGE... [--batches 10]
+
+| stage | environment | makes, in the cache (`EAGLECTL_REAL`) |
+|---|---|---|
+| prompts | .venv | dealt/: prompts by set |
+| answers | .venv-engine | answers/, heldout/: the target's own chats; 200 a file |
+| heldout | .venv | fixtures/real/calibration.jsonl, gate.jsonl, test.jsonl |
+| capture | .venv | features/: states as both trainers store them |
+| specforge | .venv-trainers-specforge | specforge/trained |
+| speculators | .venv-trainers-speculators | speculators/trained |
+| upgrade | .venv, .venv-trainers-speculators | upgrade/: SpecForge's trained on, as it is and as 3.1 |
+| commit | .venv | fixtures/real/: drafters in bfloat16 without the embedding, and logs |
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from target import make_target, cache_folder  # isort: skip
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = Path(__file__).parent
+FIXTURES = ROOT / "fixtures/real"
+HELD_OUT = ("calibration", "gate", "test")
+BATCH = 100  # prompts of a file of answers
+DEV, ENGINE = ROOT / ".venv", ROOT / ".venv-engine"
+TRAINERS = {name: ROOT / f".venv-trainers-{name}" for name in ("specforge", "speculators")}
+TARGET_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SETTINGS: dict[str, dict[str, Any]] = {
+    # 2 chats a step
+    "specforge": {
+        "num_epochs": 3,
+        "save_interval": 300,
+        "accumulation_steps": 2,
+        "learning_rate": 8e-4,
+        "warmup_ratio": 0.03,
+        "ttt_length": 4,
+        "log_interval": 20,
+        "compact_teacher": True,
+    },
+    # 768 tokens a step; else the trainer's defaults (Muon, 1e-3, 3 steps of test-time training)
+    "speculators": {
+        "epochs": 2,
+        "checkpoint-freq": 0.25,
+        "scheduler-type": "cosine",
+        "scheduler-warmup-ratio": 0.03,
+    },
+    "upgrade": {
+        "epochs": 100,
+        "max-steps": 300,
+        "lr": 1e-4,
+        "scheduler-type": "cosine",
+        "scheduler-warmup-ratio": 0.03,
+    },
+}
+
+
+def run(venv: Path, *arguments: object, log: Path | None = None) -> None:
+    """Run a tool in an environment, with one thread, behind other work; `log` takes its output."""
+    if not (venv / "bin/python").exists():
+        raise SystemExit(f"{venv} is missing: run `make real-drafters`, which builds it")
+    command = [str(word) for word in ("nice", "-n", "10", venv / "bin/python", *arguments)]
+    # speculators prints its figures as a table as wide as the terminal
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    with (log or Path(os.devnull)).open("ab") as output:
+        place = output if log else None
+        subprocess.run(command, env=environment, check=True, cwd=ROOT, stdout=place, stderr=place)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def deal_prompts(cache: Path) -> None:
+    run(DEV, TOOLS / "prompts.py", "--out", cache / "dealt")
+
+
+def answer_prompts(cache: Path, batches: int) -> None:
+    tool, target = TOOLS / "answers.py", ("--target", cache / "target")
+    size = ("--batch", BATCH, "--batches", batches)
+    run(ENGINE, tool, cache / "dealt/train.jsonl", cache / "answers", *target, *size)
+    turns = [line for name in HELD_OUT for line in read_lines(cache / f"dealt/{name}.jsonl")]
+    write_lines(cache / "heldout/turns.jsonl", (line for line in turns if "then" in line))
+    run(ENGINE, tool, cache / "heldout/turns.jsonl", cache / "heldout/answers", *target, "--greedy-only")
+
+
+def write_held_out(cache: Path) -> None:
+    """The sets as eaglectl reads them: a chat of two turns has the target's own first answer."""
+    chats = [
+        chat for path in sorted((cache / "heldout/answers").glob("*.jsonl")) for chat in read_lines(path)
+    ]
+    for name in HELD_OUT:
+        lines = read_lines(cache / f"dealt/{name}.jsonl")
+        for line in lines:
+            if line.pop("then", None):
+                line["messages"] = chats.pop(0)["messages"]
+        write_lines(FIXTURES / f"{name}.jsonl", lines)
+
+
+def capture(cache: Path) -> None:
+    run(DEV, TOOLS / "capture.py", cache / "answers", cache / "features", "--target", cache / "target")
+
+
+def prepare(folder: Path, cache: Path, settings: str) -> None:
+    """A trainer's folder: the target, the features and the settings."""
+    folder.mkdir(exist_ok=True)
+    links = {
+        "target": cache / "target",
+        "specforge": cache / "features/specforge",
+        "speculators": cache / "features/speculators",
+        "rows.jsonl": cache / "features/rows.jsonl",
+    }
+    for name, place in links.items():
+        if not (folder / name).exists():
+            (folder / name).symlink_to(place)
+    (folder / "settings.json").write_text(json.dumps(SETTINGS[settings]))
+
+
+def train(cache: Path, name: str) -> None:
+    folder = cache / name
+    if (folder / "trained").exists():
+        return
+    prepare(folder, cache, name)
+    run(TRAINERS[name], TOOLS / f"{name}_train.py", folder, log=folder / "log")
+
+
+def train_on(cache: Path) -> None:
+    """SpecForge's drafter, trained on by speculators from two starts: as it is, and converted to 3.1."""
+    from safetensors.torch import load_file, save_file
+
+    from eaglectl import api
+    from eaglectl.api.converting import ConvertOptions
+    from eaglectl.api.upgrading import UpgradeOptions
+
+    folder, source, target = cache / "upgrade", str(cache / "specforge/trained"), str(cache / "target")
+    folder.mkdir(exist_ok=True)
+    write_states(cache, folder / "speculators/hidden_states")
+    layout = ConvertOptions(layout="speculators", target=target, target_name=TARGET_NAME)
+    statistics = folder / "statistics"
+    if not statistics.exists():
+        options = api.CalibrateOptions(prompts=FIXTURES / "calibration.jsonl", device="cpu")
+        api.calibrate(source, target, statistics, options)
+    embedding = load_file(cache / "target/model.safetensors")["model.embed_tokens.weight"]
+    for name in ("control", "3.1"):
+        place = folder / name
+        place.mkdir(exist_ok=True)
+        if (place / "trained").exists():
+            continue
+        if not (place / "start").exists():
+            if name == "control":
+                api.convert(source, place / "start", layout)
+            else:
+                upgrade = UpgradeOptions(statistics=statistics, has_gate=False, device="cpu")
+                api.upgrade(source, place / "start", upgrade, conversion=layout)
+            path = place / "start/model.safetensors"
+            save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})
+        if not (place / "speculators").exists():
+            (place / "speculators").symlink_to(folder / "speculators")
+        prepare(place, cache, "upgrade")
+        run(TRAINERS["speculators"], TOOLS / "speculators_train.py", place, log=place / "log")
+
+
+def write_states(cache: Path, folder: Path) -> None:
+    """SpecForge's boundaries in speculators' format."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted((cache / "features/specforge").glob("data_*.ckpt")):
+        place = folder / f"hs_{path.stem.removeprefix('data_')}.safetensors"
+        if place.exists():
+            continue
+        record = torch.load(path, weights_only=True)
+        last = load_file(cache / "features/speculators/hidden_states" / place.name)["hidden_states"][:, -1:]
+        aux = record["aux_hidden_state"][0].unflatten(-1, (3, -1))
+        save_file({"hidden_states": torch.cat((aux, last), 1), "token_ids": record["input_ids"]}, place)
+
+
+def commit(cache: Path) -> None:
+    """Copy what the trainers wrote to fixtures/real: bfloat16, without the embedding; and their logs."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    for name in TRAINERS:
+        trained, place = cache / name / "trained", FIXTURES / name
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(trained / "config.json", place / "config.json")
+        tensors = load_file(trained / "model.safetensors")
+        kept = {
+            key: value.to(torch.bfloat16) if value.is_floating_point() else value
+            for key, value in tensors.items()
+            if "embed_tokens" not in key
+        }
+        save_file(kept, place / "model.safetensors", {"format": "pt"})
+    for name, lines in logs(cache).items():
+        write_lines(FIXTURES / f"logs/{name}.jsonl", lines)
+
+
+def logs(cache: Path) -> dict[str, list[dict[str, Any]]]:
+    """By run: loss and accuracy at each logged step, by draft position, as the trainers print them."""
+    places = {
+        "specforge": cache / "specforge",
+        "speculators": cache / "speculators",
+        "control": cache / "upgrade/control",
+        "3.1": cache / "upgrade/3.1",
+    }
+    return {name: read_log(place / "log") for name, place in places.items() if (place / "log").exists()}
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Steps of a trainer's output: SpecForge's lines, or speculators' tables of NAME=VALUE."""
+    text = path.read_text(errors="replace")
+    if lines := re.findall(r"^step (\d+): (\{.*\})$", text, re.M):
+        return [{"step": int(step), **specforge_values(values)} for step, values in lines]
+    found = []
+    for block in re.split(r"(?=train/loss_0|val/loss_0)", text)[1:]:
+        values = re.findall(r"((?:train|val)/[a-z_]+\d?(?:_epoch)?)=([-\d.e+]+)", block)
+        step = re.search(r"global_step=(\d+)", block)
+        row = {key: float(value) for key, value in values if "error" not in key}
+        found.append({"step": int(step[1]) if step else None, **row})
+    return found
+
+
+def specforge_values(text: str) -> dict[str, float]:
+    values = re.findall(r"'((?:acc|ploss|acceptance_rate)_?\d?|loss|lr)': ([-\d.e]+)", text)
+    return {key: round(float(value), 5) for key, value in values}
+
+
+def main() -> None:
+    stages = {
+        "prompts": deal_prompts,
+        "answers": lambda cache: answer_prompts(cache, options.batches),
+        "heldout": write_held_out,
+        "capture": capture,
+        "specforge": lambda cache: train(cache, "specforge"),
+        "speculators": lambda cache: train(cache, "speculators"),
+        "upgrade": train_on,
+        "commit": commit,
+    }
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(stages)}; else all")
+    parser.add_argument("--batches", type=int, default=10, help="files of answers, 41,000 tokens each")
+    options = parser.parse_args()
+    if unknown := set(options.stages) - set(stages):
+        parser.error(f"no such stage: {', '.join(sorted(unknown))}")
+    cache = cache_folder().absolute()
+    make_target(cache)
+    for name, stage in stages.items():
+        if not options.stages or name in options.stages:
+            stage(cache)
+
+
+if __name__ == "__main__":
+    main()
