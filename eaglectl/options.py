@@ -3,8 +3,8 @@
     class DiffOptions(Options, frozen=True):
         headers_only: Annotated[bool, Option("Read no tensor data.")] = False
 
-That field is `eaglectl diff --headers-only` with its help, and `headers_only=True` of `eaglectl.diff`. A field
-that is a record itself stands for the options of that record, unless its Option says otherwise.
+That field is `eaglectl diff --headers-only` with its help, and `headers_only=True` of `eaglectl.diff`. A
+field that is a record itself stands for the options of that record.
 """
 
 import math
@@ -12,12 +12,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, force_setattr
 from msgspec.structs import fields as struct_fields
 
@@ -50,6 +51,26 @@ class Option(Struct, frozen=True):
 
 # of fields that are none
 HIDDEN = Option("")
+# options of several commands
+TARGET = Option(
+    "The target model: its folder, config.json or Hub repository. Only the config is read. Left out, the one"
+    " that the checkpoint names, if it is here.",
+    value="MODEL",
+    complete="checkpoints",
+)
+ENGINE = Option(
+    "An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times.",
+    "--engine",
+    value="ENGINE",
+    complete="engines",
+)
+NO_ENGINES = Option(
+    "Judge by the rules alone. Left out, and without --engine, the engines of eaglectl.toml are judged for,"
+    " else the newest known vLLM and SGLang, and every engine installed here.",
+    "--no-engines",
+)
+# a group of --help
+ANSWERS = "Answers to questions"
 
 
 class Field(Struct, frozen=True):
@@ -71,7 +92,7 @@ class Field(Struct, frozen=True):
     @property
     def flag(self) -> str:
         """The long one of its flags, which sets it."""
-        return self.flags[-1].partition("/")[0]
+        return max(self.flags, key=len).partition("/")[0]
 
     @property
     def is_list(self) -> bool:
@@ -89,6 +110,11 @@ class Field(Struct, frozen=True):
         return self.kind is bool and self.default is True and "/" not in self.flags[-1]
 
     @property
+    def shown_default(self) -> Any:
+        """The default in a signature; None for a record or a mapping, which is made anew."""
+        return None if self.default is NODEFAULT else self.default
+
+    @property
     def expected(self) -> str:
         """What a value is, in words."""
         if choices := self.option.choices:
@@ -104,7 +130,7 @@ class Field(Struct, frozen=True):
             return not text if self.is_inverted else text
         value = text
         try:
-            if self.kind is int and NUMBER.fullmatch(text):
+            if self.kind is int and not self.option.read and NUMBER.fullmatch(text):
                 value = int(text)
             elif self.kind is float and "_" not in text:
                 value = float(text)
@@ -120,7 +146,7 @@ class Field(Struct, frozen=True):
         value = _converted(self._read(value), self.kind)
         if self.option.choices and value not in self.option.choices:
             raise ValueError
-        if isinstance(value, int | float) and not self.option.least <= value <= self.option.most:
+        if isinstance(value, int | float) and (value < self.option.least or value > self.option.most):
             raise ValueError
         return value
 
@@ -151,18 +177,29 @@ def _converted(value: Any, kind: Any) -> Any:
     origin = get_origin(kind) or kind
     if origin in (Union, UnionType):
         return _first_converted(value, get_args(kind))
-    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        inner = get_args(kind)
-        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
-        return tuple(_converted(item, one) for item, one in zip(value, kinds, strict=True))
+    if origin is tuple:
+        return _as_tuple(value, get_args(kind))
     if origin is Path and isinstance(value, str):
         return Path(value)
     if origin is float and type(value) is int:
         return float(value)
-    is_one = value in get_args(kind) if origin is Literal else origin is Any or isinstance(value, origin)
-    if not is_one or (isinstance(value, bool) and origin in (int, float)):
+    if isinstance(value, bool) and origin in (int, float):
+        raise ValueError
+    return _checked_kind(value, origin, get_args(kind))
+
+
+def _checked_kind(value: Any, origin: Any, choices: Sequence[Any]) -> Any:
+    is_one = value in choices if origin is Literal else origin is Any or isinstance(value, origin)
+    if not is_one:
         raise ValueError
     return value
+
+
+def _as_tuple(value: Any, kinds: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError
+    each = [kinds[0]] * len(value) if kinds[-1] is ... else kinds
+    return tuple(_converted(item, kind) for item, kind in zip(value, each, strict=True))
 
 
 def _first_converted(value: Any, kinds: Sequence[Any]) -> Any:
@@ -201,7 +238,8 @@ def _field(one: FieldInfo, hint: Any) -> Field:
         hint, option = get_args(hint)[:2]
     kind, is_optional = hint, False
     if get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint):
-        kind, is_optional = Union[tuple(kind for kind in get_args(hint) if kind is not type(None))], True
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        kind, is_optional = reduce(or_, kinds), True
     record = kind if isinstance(kind, type) and issubclass(kind, Options) else None
     return Field(one.name, kind, is_optional, one.required, one.default, option, record)
 
