@@ -11,13 +11,13 @@ from typing import Any
 from eaglectl.engines.behaviour import releases
 from eaglectl.engines.data import data_from, folder
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.scanner import held_to_data
-from eaglectl.reports.terminal.scan import lines
+from tools.scan.report import lines
+from tools.scan.scanner import held_to_data
 
 PAGE = Path(__file__).with_name("engines.md")
-SCANS = PAGE.parent.parent / "tests/scans"
+SCANS = PAGE.parent.parent / "tests/tools/scans"
 BEFORE, RELEASE = "0.5.16", "0.5.17"
-BLOCK = re.compile(r"(```\n\$ eaglectl engines scan (sglang-[^\n]*)\n).*?```", re.DOTALL)
+BLOCK = re.compile(r"(```\n\$ python -m tools.scan (sglang-[^\n]*)\n).*?```", re.DOTALL)
 
 
 def page() -> str:

@@ -4,16 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from eaglectl.engines.behaviour import releases
-from eaglectl.engines.catalogue import ENGINES
-from eaglectl.engines.data import folder, read
+from eaglectl.engines.data import read
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import (
     TargetClass,
-    releases_read,
     target_class,
     target_classes,
-    target_evidence,
 )
+from tools.scan.record import releases_read, target_evidence
 
 PAGE = Path(__file__).with_name("targets.md")
 HEAD = """# Which targets an engine captures
@@ -128,7 +127,7 @@ def _counts(engines: Sequence[str]) -> str:
         newest, known = releases(engine)[-1], releases_read(engine)
         rows_now = [target_class(engine, newest, name) for name in target_classes(engine)]
         states = [row.captures for row in rows_now if row]
-        stated = read(folder(), f"{engine}_targets.json")
+        stated = read(f"{engine}_targets.json")
         ran = ", ".join(f"{len(names)} in {release}" for release, names in stated["run_in"].items()) or "none"
         refused = sum(len(names) for names in stated["refused_in"].values())
         ran += f", and {refused} that it does not have" if refused else ""
@@ -194,7 +193,7 @@ def _facts(first: TargetClass | None, last: TargetClass | None) -> Iterator[str]
 
 def _outcomes(engines: Sequence[str]) -> Iterator[str]:
     for engine in engines:
-        stated = read(folder(), f"{engine}_targets.json")
+        stated = read(f"{engine}_targets.json")
         yield f"* {ENGINES[engine].title}: {stated['lacking']['text']} ({stated['lacking']['source']})."
         for row in stated["unregistered"]:
             span = f"from {row['from']}, class not there"
@@ -204,7 +203,7 @@ def _outcomes(engines: Sequence[str]) -> Iterator[str]:
 
 def _notes(engines: Sequence[str]) -> Iterator[str]:
     for engine in engines:
-        for note in read(folder(), f"{engine}_targets.json")["notes"]:
+        for note in read(f"{engine}_targets.json")["notes"]:
             span = f" {note['releases']}" if note["releases"] else ""
             yield f"* {ENGINES[engine].title}{span}: {note['text']} ({note['source']})."
     yield ""

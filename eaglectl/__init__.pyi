@@ -24,7 +24,6 @@ from eaglectl.api.options import UpgradeOptions as UpgradeOptions
 from eaglectl.api.options import ValidateOptions as ValidateOptions
 from eaglectl.api.publishing import upload as upload
 from eaglectl.api.publishing import verify as verify
-from eaglectl.api.scanning import scan_engine as scan_engine
 from eaglectl.api.smoking import load_only as load_only
 from eaglectl.api.smoking import smoke as smoke
 from eaglectl.api.starting import init as init
@@ -35,7 +34,6 @@ from eaglectl.comparison.comparison import Comparison as Comparison
 from eaglectl.conversion.calibration import Statistics as Statistics
 from eaglectl.drafter.drafter import Target as Target
 from eaglectl.engines.engine import Verdict as Verdict
-from eaglectl.engines.scanner import Scan as Scan
 from eaglectl.errors import EaglectlError as EaglectlError
 from eaglectl.errors import RefusedError as RefusedError
 from eaglectl.errors import UnreadableError as UnreadableError

@@ -31,6 +31,10 @@ class RefusedError(EaglectlError):
     kind: ClassVar[str] = "refused"
 
 
+class OptionNeededError(RefusedError):
+    """The request cannot be done without an option that the text names."""
+
+
 class UsageError(EaglectlError):
     """The call lacks something that only the user knows, or its options make no sense together."""
 

@@ -23,6 +23,11 @@ class ServedAs(StrEnum):
     FAILS = "fails"
     UNKNOWN = "unknown"
 
+    @property
+    def is_known_wrong(self) -> bool:
+        """Whether the release is known not to run it as trained."""
+        return self in (ServedAs.DIFFERS, ServedAs.FAILS)
+
 
 class DiffVerdict(StrEnum):
     """How `diff` ends: by meaning and tensors, not spelling; SAME_HEADERS: no tensor data was compared."""

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -275,4 +276,13 @@ def write_package(folder: Path, files: Mapping[str, str], changed: Mapping[str, 
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text.replace(old, new) if old else text)
+    return folder
+
+
+def older_angelslim(folder: Path, fixture: str = "gqa") -> Path:
+    """A fixture of AngelSlim as transformers 4 saves it, before which it published other drafters too."""
+    source = Path(__file__).parent.parent / "fixtures/producers/angelslim" / fixture
+    shutil.copytree(source, folder)
+    config = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "transformers_version": "4.51.0"}))
     return folder

@@ -288,13 +288,21 @@ def test_validate_loads_no_other_command() -> None:
 
 
 def test_eaglectl_shows_the_whole_api() -> None:
-    names = {alias.name for node in ast.walk(ast.parse((ROOT / "__init__.pyi").read_text()))
-             if isinstance(node, ast.ImportFrom) for alias in node.names}  # fmt: skip
+    imports = [
+        node
+        for node in ast.parse((ROOT / "__init__.pyi").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+    ]
+    names = {alias.name for node in imports for alias in node.names}
     assert eaglectl.__all__ == sorted(names) and set(dir(eaglectl)) == {*names, "__version__"}
     assert all(getattr(eaglectl, name) is getattr(api, name) for name in names)
 
 
-@pytest.mark.parametrize("name", eaglectl.__all__)
+# their types are of modules that their commands load, and others must not
+LAZY = {"Conversion", "FixResult", "Inspection", "RemainingFinding", "render_page"}
+
+
+@pytest.mark.parametrize("name", sorted({*eaglectl.__all__} - LAZY))
 def test_a_public_name_can_be_looked_up_in_a_notebook(name: str) -> None:
     item = getattr(eaglectl, name)
     inspect.signature(item)

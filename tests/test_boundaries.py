@@ -22,8 +22,8 @@ from eaglectl.drafter.boundaries import (
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.behaviour import behaviour
-from eaglectl.engines.catalogue import aux_readings
 from eaglectl.engines.layers import capture
+from eaglectl.engines.registry import aux_readings
 from eaglectl.engines.sglang import sglang_ids
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import TARGET_DEPTH

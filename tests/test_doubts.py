@@ -10,7 +10,16 @@ import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
-from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, drafter_tensors, floats, mask
+from tests.builders import (
+    ABSENT,
+    HIDDEN,
+    VOCAB,
+    drafter_folder,
+    drafter_tensors,
+    floats,
+    mask,
+    older_angelslim,
+)
 from tests.conftest import FIXTURES
 from tests.drafters import Made
 
@@ -134,11 +143,12 @@ def test_a_record_that_is_not_as_written_says_nothing(doubts: Any, tmp_path: Pat
 
 
 def test_angelslims_base_is_asked(tmp_path: Path) -> None:
-    (note,) = eaglectl.inspect(str(ANGELSLIM)).drafter.notes_at("question")
+    source = older_angelslim(tmp_path / "source")
+    (note,) = eaglectl.inspect(str(source)).drafter.notes_at("question")
     assert "500000" in note.text and note.topic == "rope-base-doubt"
     with pytest.raises(UsageError, match="rope=10000"):
-        converted(ANGELSLIM, tmp_path / "out")
-    report = eaglectl.validate(str(ANGELSLIM), eaglectl.ValidateOptions(select=["EGL607"]))
+        converted(source, tmp_path / "out")
+    report = eaglectl.validate(str(source), eaglectl.ValidateOptions(select=["EGL607"]))
     assert [finding.match.message for finding in report.findings] == [note.text]
 
 
@@ -212,3 +222,10 @@ def test_for_angelslim_a_base_that_its_code_does_not_use_is_said(
     options = ConvertOptions(layout="angelslim", target=target)
     notes = eaglectl.convert(str(folder), tmp_path / "out", options).plan.notes
     assert is_said == any("rotates with base 10000 whatever is stated" in note.text for note in notes)
+
+
+def test_a_doubt_is_said_once_after_a_conversion(tmp_path: Path) -> None:
+    options = ConvertOptions(target=TARGET, measure=None, answers=Answers(assume=True))
+    plan = eaglectl.convert(str(PRODUCERS / "automodel/gqa"), tmp_path / "out", options).plan
+    doubt = "NeMo Automodel may train on other layers than the default"
+    assert sum(doubt in note.text for note in plan.notes) == 1

@@ -15,8 +15,8 @@ from packaging.specifiers import SpecifierSet
 import eaglectl
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import unversioned_behaviour
-from eaglectl.engines.catalogue import ENGINES, parse_engine, view_for
 from eaglectl.engines.data import data_from, folder
+from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
@@ -44,9 +44,9 @@ def test_every_fact_has_a_condition_and_every_condition_a_fact() -> None:
 
 
 def test_every_fact_concerns_some_known_release() -> None:
-    for fact in vllm.data()["facts"]:
+    for fact in vllm.ENGINE.data["facts"]:
         assert not fact["releases"] or any(
-            release in SpecifierSet(fact["releases"]) for release in vllm.releases()
+            release in SpecifierSet(fact["releases"]) for release in vllm.ENGINE.releases
         ), fact["id"]
 
 
@@ -63,8 +63,10 @@ def test_every_fact_concerns_some_known_release() -> None:
     ],
 )
 def test_the_first_release_that_runs_it_as_trained(path: str, first: str) -> None:
-    good = [release for release in vllm.releases() if outcomes(path)[f"vllm {release}"][0] == "as trained"]
-    assert good[0] == first and good == list(vllm.releases())[vllm.releases().index(first) :]
+    good = [
+        release for release in vllm.ENGINE.releases if outcomes(path)[f"vllm {release}"][0] == "as trained"
+    ]
+    assert good[0] == first and good == list(vllm.ENGINE.releases)[vllm.ENGINE.releases.index(first) :]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_what_cannot_be_known_is_never_called_as_trained() -> None:
 @pytest.mark.parametrize(
     ("text", "releases"),
     [
-        ("vllm", (vllm.releases()[-1],)),
+        ("vllm", (vllm.ENGINE.releases[-1],)),
         ("vllm==0.32.0", ("0.32.0",)),
         ("vllm>=0.31,<=0.33", ("0.31.0", "0.32.0", "0.33.0")),
         ("sglang", ("0.5.23",)),
@@ -197,7 +199,7 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
         ("llamacpp", "near it: llama.cpp"),
         ("triton", "engines are vllm, sglang, llama.cpp, atom, tensorrt-llm, tokenspeed"),
         ("vllm==0.22.5", "near it: vllm==0.22.1, vllm==0.23.0"),
-        ("vllm>=99", f"near it: vllm=={vllm.releases()[-1]}"),
+        ("vllm>=99", f"near it: vllm=={vllm.ENGINE.releases[-1]}"),
         ("vllm<0.3", "near it: vllm==0.10.0"),
         ("sglang==0.6.0", "near it: sglang==0.5.23"),
         ("sglang==0.5.13", "sglang is known from 0.5.14 to 0.5.23; near it: sglang==0.5.14"),
@@ -231,11 +233,11 @@ def test_an_engine_that_is_not_known_names_the_nearest(text: str, near: str) -> 
 def test_the_runner_of_a_release_depends_on_the_target_for_a_while(
     release: str, target: str | None, taken: tuple[str, ...]
 ) -> None:
-    assert vllm.runners(release, target) == taken
+    assert vllm.ENGINE.behaviour(release).runners_for(target) == taken
 
 
 def test_every_release_has_a_runner() -> None:
-    assert all(vllm.runners(release, None) for release in vllm.releases())
+    assert all(vllm.ENGINE.behaviour(release).runners_for(None) for release in vllm.ENGINE.releases)
 
 
 SERVED = {(one.engine, one.layout, one.version, one.attention): one.releases for one in services()}
@@ -260,7 +262,7 @@ def test_the_first_release_that_serves_an_ideal_drafter(
     layout: str, version: str, attention: str, first: str
 ) -> None:
     served = SERVED["vllm", layout, version, attention]
-    assert served == vllm.releases()[vllm.releases().index(first) :]
+    assert served == vllm.ENGINE.releases[vllm.ENGINE.releases.index(first) :]
 
 
 def test_what_no_release_serves_is_empty_and_not_left_out() -> None:
@@ -277,7 +279,7 @@ def test_the_table_of_engines_is_printed_and_fits_its_schema() -> None:
     done = call("engines")
     assert (
         done.code == 0
-        and f"0.22.0 - {vllm.releases()[-1]}" in done.out
+        and f"0.22.0 - {vllm.ENGINE.releases[-1]}" in done.out
         and "eagle3_layers_to_capture" in done.out
     )
     assert "V1 or V2, by the target's architecture in 0.22.0 - 0.28.0" in done.out
@@ -307,7 +309,7 @@ def test_a_switch_in_eagle_config_goes_before_the_one_at_the_top(
 
 
 RANGES = sorted(
-    {row["range"] for row in vllm.data()["behaviour"]} | {fact.releases for fact in vllm.ENGINE.facts}
+    {row["range"] for row in vllm.ENGINE.data["behaviour"]} | {fact.releases for fact in vllm.ENGINE.facts}
 )
 
 
@@ -317,25 +319,35 @@ RANGES = sorted(
         *RANGES,
         "<0.22",
         "==0.10",
-        ">0.10.1",
         "<=0.33.0",
-        "~=0.22.0",
         "==0.22.0.post1",
-        ">0.22.0.post1",
         "<0.22.0.post2",
-        "!=0.11.0",
-        "==0.22.*",
     ],
 )
 def test_ranges_are_those_of_pep_508(text: str) -> None:
     posts = ("0.22.0.post1", "0.22.0.post12", "0.10.1.post1")
-    for release in (*vllm.releases(), *posts, "0.22", "0.100.0", "1", "0.34.0rc1", "0.22.0.dev3", "0.0"):
+    for release in (*vllm.ENGINE.releases, *posts, "0.22", "0.100.0", "1", "0.0"):
         assert is_within(text, release) == (not text or release in SpecifierSet(text)), release
 
 
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("~=0.22.0", "0.22.0"),
+        ("!=0.11.0", "0.22.0"),
+        (">0.10.1", "0.22.0"),
+        ("==0.22.*", "0.22.0"),
+        (">=0.22.0", "0.34.0rc1"),
+    ],
+)
+def test_no_data_has_other_comparisons_or_releases_than_of_numbers(text: str, release: str) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        is_within(text, release)
+
+
 def test_ranges_of_releases_are_told_in_few_words() -> None:
-    assert ranges(("0.33.0", "0.31.0", "0.32.0", "0.10.0"), vllm.releases()) == "0.10.0, 0.31.0 - 0.33.0"
-    assert ranges((), vllm.releases()) == ""
+    assert ranges(("0.33.0", "0.31.0", "0.32.0", "0.10.0"), vllm.ENGINE.releases) == "0.10.0, 0.31.0 - 0.33.0"
+    assert ranges((), vllm.ENGINE.releases) == ""
 
 
 def with_data(parent: Path, name: str, key: str, place: int, **changes: Any) -> Path:

@@ -35,7 +35,7 @@ def test_the_data_of_the_page_is_that_before_the_release(release: ModuleType, tm
     assert release.releases("sglang")[-1] == "0.5.23"
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:eaglectl|tests|docs)/[\w./-]+)`", TEXT))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:eaglectl|tests|docs|tools)/[\w./-]+)`", TEXT))))
 def test_a_file_that_the_page_names_is_there(path: str) -> None:
     assert (ROOT / path).exists()
 
@@ -46,11 +46,12 @@ def test_make_targets_and_modules_that_the_page_names_are_there() -> None:
     assert {"docs", "schemas", "lint", "test", "test-sglang", "test-engine"} <= targets
     for target in {"docs", "schemas", "lint", "test", "test-sglang", "test-engine"}:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    modules = set(re.findall(r"(?:-m |`)(tests\.[\w.]+)", TEXT))
+    modules = set(re.findall(r"(?:-m |`)((?:tests|tools)\.[\w.]+)", TEXT))
     runners = {recorded.runner for recorded in RECORDED.values()}
-    assert modules == {"tests.engine.again", "tests.targets.record", "tests.targets.model_types", *runners}
+    assert modules == {"tests.engine.again", "tools.scan", "tools.scan.record", "tools.model_types", *runners}
     for module in modules:
-        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
+        place = ROOT / module.replace(".", "/")
+        assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), module
 
 
 def test_the_environment_has_the_release_of_the_records() -> None:

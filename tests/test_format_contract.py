@@ -20,8 +20,8 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.catalogue import parse_engine, verdicts
 from eaglectl.engines.engine import Case
+from eaglectl.engines.registry import parse_engine, verdicts
 from eaglectl.errors import EaglectlError
 from eaglectl.formats import aux_ids, catalogue, names, reader, writer
 from eaglectl.formats.catalogue import FORMATS, by_name

@@ -14,7 +14,7 @@ import typer.main
 
 from eaglectl.cli.app import make_app
 from eaglectl.cli.help import EXAMPLES, GroupedCommand
-from tests.builders import call
+from tests.builders import call, refusal
 from tests.conftest import FIXTURES
 from tests.hostile.test_own_code import on_a_terminal
 
@@ -35,7 +35,7 @@ def test_the_version_is_printed(option: str) -> None:
     assert (done.code, done.out) == (0, "eaglectl 0.1.0\n")
 
 
-@pytest.mark.parametrize("command", [(), ("inspect",), ("engines", "scan")])
+@pytest.mark.parametrize("command", [(), ("inspect",), ("engines",)])
 def test_h_is_help(command: tuple[str, ...]) -> None:
     assert call(*command, "-h").out == call(*command, "--help").out
 
@@ -100,7 +100,7 @@ def test_every_command_has_examples_that_fit_a_terminal() -> None:
     }
     assert set(commands) - set(EXAMPLES) == set()
     for name in commands:
-        done = call(*(("engines", name) if name == "scan" else (name,)), "--help")
+        done = call(name, "--help")
         shown = done.out.partition("Examples:\n")[2].splitlines()
         assert shown and all(len(line) <= 80 for line in shown), name
 
@@ -125,11 +125,16 @@ def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPat
         assert done.code in (0, 3) and not re.search(r"Usage|Traceback", done.err), done.err
 
 
+def test_the_scanner_s_old_name_is_answered_with_its_place() -> None:
+    message = "engines scan is a tool of a checkout now: python -m tools.scan WHEEL"
+    assert refusal(2, "engines", "scan", "vllm-0.33.0.whl", "--against", "0.32.0") == message
+
+
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in EXAMPLES_THAT_RUN])
 def test_the_other_examples_are_parsed(name: str) -> None:
     command = all_commands()[name]
     for example in EXAMPLES[name]:
-        if name == "scan" or name == "demo":
+        if name == "demo":
             continue
         context = command.make_context(name, shlex.split(example))
         assert context.params

@@ -10,13 +10,11 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.api import DiffOptions
-from eaglectl.engines.scanner import Rerun, Scan
 from eaglectl.reports.terminal.console import LONGEST_UNBROKEN, Console
 from eaglectl.reports.terminal.diff import print_comparison
 from eaglectl.reports.terminal.engines import print_engines
 from eaglectl.reports.terminal.inspect import print_inspection
 from eaglectl.reports.terminal.layout import filled_table
-from eaglectl.reports.terminal.scan import lines, print_scan
 from eaglectl.reports.terminal.smoke import print_smoke
 from tests.conftest import FIXTURES
 from tests.test_page import smoke_report
@@ -60,23 +58,6 @@ def test_no_word_is_broken(make: Callable[[], Paint], width: int) -> None:
     words = set(printed(paint, 5000).split())
     # where each row is a block, the head of its first column is not needed
     assert words - set(printed(paint, width).split()) <= {"tensor", "condition", "prompts", "reading"}
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_a_scan_folds_between_words_and_keeps_what_is_copied_whole(width: int) -> None:
-    concerns = tuple(f"a-concern-{number}" for number in range(12))
-    function = "vllm.model_executor.models.llama_eagle3.Eagle3LlamaForCausalLM.load_weights"
-    rerun = Rerun("0.32.0", (function,), concerns)
-    found = {"release": "0.34.0"}
-    scan = Scan("vllm", found, "0.33.0", (), {"a": list(concerns)}, ("a text " * 20,), concerns, rerun)
-    stream = io.StringIO()
-    print_scan(
-        Console(RichConsole(file=stream, width=width, force_terminal=True, no_color=True)), scan, "a.whl"
-    )
-    shown = stream.getvalue().splitlines()
-    assert {word for line in lines(scan, "a.whl") for word in line.split()} <= set(" ".join(shown).split())
-    whole = [line for line in shown if len(line.rstrip()) > width]
-    assert whole and all(line.strip().startswith(("eaglectl ", "python ", "vllm.")) for line in whole)
 
 
 words = st.text(st.sampled_from("abc"), min_size=1, max_size=LONGEST_UNBROKEN // 2)

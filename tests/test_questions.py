@@ -12,7 +12,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Choice, question
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers, Origin
-from tests.builders import call, drafter_folder
+from tests.builders import call, drafter_folder, older_angelslim
 from tests.conftest import FIXTURES
 from tests.published import ALL, Published
 
@@ -164,7 +164,7 @@ def test_a_conversion_with_the_answer_settles_what_was_assumed(tmp_path: Path) -
 
 
 def test_an_assumed_base_is_settled_by_a_base_and_not_by_what_is_stored(tmp_path: Path) -> None:
-    assumed = converted(ANGELSLIM, tmp_path / "assumed", assume=True)
+    assumed = converted(older_angelslim(tmp_path / "source"), tmp_path / "assumed", assume=True)
     assert json.loads((assumed / "config.json").read_text())["rope_theta"] == 10000
     assert outcomes(assumed) == UNKNOWN
     with pytest.raises(
@@ -368,7 +368,7 @@ def test_an_edited_switch_is_asked_about(keys: dict[str, Any], tmp_path: Path) -
 
 def test_half_an_answer_to_an_assumed_rope_leaves_the_other_half_open(tmp_path: Path) -> None:
     options = eaglectl.ConvertOptions(target=TARGET, answers=eaglectl.Answers(assume=True))
-    eaglectl.convert(str(FIXTURES / "producers/angelslim/gqa"), tmp_path / "assumed", options)
+    eaglectl.convert(str(older_angelslim(tmp_path / "source")), tmp_path / "assumed", options)
     plain = eaglectl.Answers(semantics={"rope": "plain"})
     again = eaglectl.ConvertOptions(target=TARGET, answers=plain)
     eaglectl.convert(str(tmp_path / "assumed"), tmp_path / "again", again)
@@ -386,7 +386,7 @@ def test_what_the_source_stored_is_refused_of_an_output_with_a_base_beside_it_to
 
 def test_a_large_base_is_offered_as_it_can_be_typed(tmp_path: Path) -> None:
     options = eaglectl.ConvertOptions(target=TARGET, answers=eaglectl.Answers(assume=True))
-    source = FIXTURES / "producers/angelslim/qwen3"
+    source = older_angelslim(tmp_path / "source", "qwen3")
     plan = eaglectl.convert(str(source), tmp_path / "out", options).plan
     for choice in plan.drafter.unsettled[0].choices:
         again = eaglectl.Answers().choosing(choice)

@@ -6,6 +6,7 @@ import pytest
 
 from eaglectl.engines import targets
 from tests.engine.targets import models, records
+from tools.scan.record import target_evidence
 
 KNOWN = {
     ("vllm", "0.32.0"): records.read(records.VLLM),
@@ -61,9 +62,9 @@ def test_the_data_says_which_targets_were_run_and_whether_they_capture(engine: s
             row = targets.target_class(engine, release, name)
             expected = ("captures",) if record["outcome"] == "captured" else ("lacks", "absent")
             assert row.captures in expected, name
-            assert targets.target_evidence(engine, release, name) == "run", name
+            assert target_evidence(engine, release, name) == "run", name
         else:
-            assert targets.target_evidence(engine, release, name) == "read", name
+            assert target_evidence(engine, release, name) == "read", name
 
 
 @each_engine

@@ -19,18 +19,17 @@ from eaglectl.engines.layers import adds_one
 from eaglectl.engines.targets import (
     architectures,
     read_captures,
-    releases_read,
     target_class,
     target_classes,
-    target_evidence,
 )
 from eaglectl.verdicts import ServedAs
 from tests.builders import HIDDEN, VOCAB, call, drafter_folder
 from tests.conftest import FIXTURES
-from tests.targets import record
+from tools.scan import record
+from tools.scan.record import releases_read, target_evidence
 
 FOLLOWED = ("vllm", "sglang", "llama.cpp")
-SCANS = sorted(Path(__file__).parent.glob("scans/*.json"))
+SCANS = sorted(Path(__file__).parent.glob("tools/scans/*.json"))
 RECORDS = [
     (engine, release, name, row)
     for engine in FOLLOWED
@@ -38,7 +37,7 @@ RECORDS = [
     for name, row in sorted(rows.items())
     if row["outcome"] in record.RUN
 ]
-MODEL_TYPES = sorted({*read(folder(), "model_types.json")["architectures"], "kimi_k2", "minimax_m3"})
+MODEL_TYPES = sorted({*read("model_types.json")["architectures"], "kimi_k2", "minimax_m3"})
 
 
 def newest(engine: str) -> str:
@@ -142,10 +141,20 @@ def test_llama_cpp_stops_at_a_class_that_its_converter_does_not_register(
     assert ("unless a text_config names another" in reading.text) == (expected == "unknown")
 
 
-def test_a_class_that_llama_cpp_registers_and_whose_graph_was_not_read_is_unknown() -> None:
-    reading = read_captures("llama.cpp", newest("llama.cpp"), Target(architectures=("Olmo3ForCausalLM",)))
-    assert reading is not None
-    assert (reading.captures, reading.text) == ("unknown", "was never looked at with such a target")
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        ("Olmo3ForCausalLM", "lacks"),
+        ("ChameleonForCausalLM", "lacks"),
+        ("MiniMaxM1ForCausalLM", "captures"),
+        ("GraniteSpeechForConditionalGeneration", "absent"),
+    ],
+)
+def test_llama_cpp_s_table_has_each_class_that_its_converter_registers_below_another(
+    architecture: str, expected: str
+) -> None:
+    reading = read_captures("llama.cpp", newest("llama.cpp"), Target(architectures=(architecture,)))
+    assert reading is not None and reading.captures == expected
 
 
 @pytest.mark.parametrize("engine", FOLLOWED)
@@ -229,7 +238,7 @@ def test_what_ids_mean_by_model_type_is_what_its_class_does(release: str) -> Non
         rule = next(rule for rule in runner.adds_one if rule.fits(kind))
         default = next(rule for rule in runner.default_layers if rule.fits(kind))
         assert (kind, rule.value) == (kind, row.adds_one)
-        assert default.value.at(40) == DefaultLayers(row.default).at(40)
+        assert DefaultLayers(default.value).at(40) == DefaultLayers(row.default).at(40)
 
 
 def with_row(parent: Path, engine: str, name: str, rows: Any, **head: Any) -> Path:
@@ -248,10 +257,10 @@ ROW = {"from": "0.5.14", "captures": True, "source": "llama.py:1"}
 @pytest.mark.parametrize(
     ("name", "row", "says"),
     [
-        ("*Deepseek*", ROW, "no pattern is taken"),
-        ("Deepseek?", ROW, "no pattern is taken"),
-        ("FooForCausalLM", {**ROW, "source": ""}, "the file and line"),
-        ("FooForCausalLM", {"from": "0.5.14", "captures": True}, "the file and line"),
+        ("*Deepseek*", ROW, "regex"),
+        ("Deepseek?", ROW, "regex"),
+        ("FooForCausalLM", {**ROW, "source": ""}, "source"),
+        ("FooForCausalLM", {"from": "0.5.14", "captures": True}, "source"),
         ("FooForCausalLM", {**ROW, "from": "0.4.0"}, "a release that was read"),
     ],
 )
@@ -274,7 +283,7 @@ def test_what_was_run_is_stated_of_rows_and_releases_that_are_there(run_in: Any,
 def test_a_pattern_in_an_engines_entries_is_refused(tmp_path: Path) -> None:
     for path in folder().glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text().replace('"kimi_k25"', '"*kimi*"'))
-    with data_from(tmp_path), pytest.raises(ValueError, match="no pattern is taken"):
+    with data_from(tmp_path), pytest.raises(ValueError, match="regex"):
         behaviour("sglang", "0.5.23")
 
 
@@ -327,10 +336,22 @@ def test_the_page_is_what_make_docs_writes_and_has_every_family(monkeypatch: pyt
 
 def target(parent: Path, model_type: str) -> Path:
     path = parent / "target"
-    path.mkdir()
+    path.mkdir(parents=True)
     sizes = {"num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
     (path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
     return path
+
+
+def test_a_target_that_no_layer_is_captured_of_is_one_finding(tmp_path: Path) -> None:
+    """Which layers would be captured of it is not said too."""
+    config = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    folder = drafter_folder(tmp_path, config=config)
+    answers = ("--aux-layers", "2,4,5", "--engine", "llama.cpp", "--json")
+    known = call("validate", folder, "--target", target(tmp_path / "a", "llama"), *answers).document
+    lacking = call("validate", folder, "--target", target(tmp_path / "b", "granite"), *answers).document
+    rules = [[finding["rule"] for finding in document["findings"]] for document in (known, lacking)]
+    assert "EGL1223" in rules[0] and "EGL1221" not in rules[0]
+    assert "EGL1221" in rules[1] and "EGL1223" not in rules[1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
 from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal
 from tests.conftest import FIXTURES

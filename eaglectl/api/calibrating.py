@@ -22,6 +22,7 @@ from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
+from eaglectl.conversion.calibration import Statistics
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
@@ -32,7 +33,6 @@ from eaglectl.text import listed
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.conversion.calibration import Statistics
     from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.target_engine import StateSource, TargetEngine
@@ -66,7 +66,7 @@ def calibrate(
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> "Statistics":
+) -> Statistics:
     """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
 
     With `options.states`, nothing is run but the drafter. Without `target`, it is the one that the checkpoint
@@ -108,7 +108,7 @@ def collect_statistics(
     prompts: Sequence["Prompt"],
     options: CalibrateOptions,
     on_progress: OnProgress | None = None,
-) -> "Statistics":
+) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     from eaglectl.acceptance.job import EngineJob
@@ -139,7 +139,7 @@ def collect_statistics(
 
 def collect_stored(
     source: str, target: str, options: CalibrateOptions, on_progress: OnProgress | None = None
-) -> "Statistics":
+) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
     _require_torch()
     from eaglectl.acceptance.prompts import Prompt
@@ -186,10 +186,10 @@ class _Pair(Struct, frozen=True):
 
     def statistics(
         self, prompts: Sequence["Prompt"], source: "StateSource", sizes: "Sizes", moments: "Moments"
-    ) -> "Statistics":
+    ) -> Statistics:
         """What was collected from `source` over `prompts`, with the digests of the pair."""
         from eaglectl.acceptance.prompts import prompt_digest
-        from eaglectl.conversion.calibration import Matrices, Statistics, drafter_digest, target_digest
+        from eaglectl.conversion.calibration import Matrices, drafter_digest, target_digest
 
         digests = {
             "drafter": drafter_digest(self.checkpoint, self.drafter),

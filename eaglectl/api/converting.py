@@ -21,9 +21,9 @@ from eaglectl.checkpoint.opening import open_folder
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
-from eaglectl.conversion.serving import NOT_SERVED, output_verdicts, serving_layout, unserved
-from eaglectl.drafter.drafter import Drafter, Note, Target
-from eaglectl.engines.catalogue import ENGINES, every_release, output_commands, parse_engine
+from eaglectl.conversion.serving import output_verdicts, serving_layout, unserved
+from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
+from eaglectl.engines.registry import ENGINES, every_release, output_commands, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import FORMATS, by_name
@@ -100,7 +100,7 @@ def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: 
     check_gguf(gguf, out, force=options.force)
     check_drafter(plan.drafter, {step.name: step.dtype for step in plan.steps})
     for span, outcome, reasons in _differences(plan, ConversionRequest(plan.layout)):
-        if outcome in NOT_SERVED:
+        if outcome.is_known_wrong:
             raise RefusedError(
                 f"--gguf: {span}, with this output: {outcome}: {'; '.join(reasons)}; leave --gguf out: the"
                 " folder alone is written with --force-unserved"
@@ -229,7 +229,7 @@ def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertO
     assert rotated is not None
     assert options.target_rotation is not None
     layout = by_name(options.format_name).layout
-    is_shared = layout is not None and "sglang" in layout.engines
+    is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
     return find_rotation(options.target_rotation, checkpoint, drafter, Targets(rotated, trained, is_shared))
 
 
@@ -264,13 +264,7 @@ def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptio
         return replace(plan, record={**plan.record, "unserved": [engine.record for engine in missing]})
 
     def plan_for(layout: str) -> ConversionPlan:
-        from eaglectl.conversion.planning import make_plan
-
-        drafter = read_drafter(files.checkpoint, options.answers, plan.drafter.target)
-        selected = selected_tokens_of(files.original, drafter)
-        return make_plan(
-            files.checkpoint, drafter, replace(options, layout=layout), options.answers, selected
-        )
+        return plan_conversion(files, plan.drafter.target, replace(options, layout=layout))
 
     names = dict.fromkeys([*(engine.engine for engine in missing), *ENGINES])
     advice = "no known release of any engine does, from a layout of its own"
@@ -302,17 +296,22 @@ def output_serving(plan: ConversionPlan, out: Path, options: ConvertOptions) -> 
 
 
 def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
-    """A warning per requested engine (by default the layout's) that would not run the output as trained."""
+    """A warning per requested engine (by default the layout's) that would not run the output as trained.
+
+    A doubt that a note of the plan states already is not repeated.
+    """
     for span, outcome, reasons in _differences(plan, request):
+        if outcome == ServedAs.UNKNOWN and are_stated(reasons, plan.notes):
+            continue
         yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 
 def _differences(
     plan: ConversionPlan, request: ConversionRequest
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+) -> Iterator[tuple[str, ServedAs, tuple[str, ...]]]:
     """The releases that would not run the output as trained, what they would do, and why."""
     layout = by_name(plan.layout).layout
-    releases: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
         for verdict in output_verdicts(plan, parse_engine(text)):
             if verdict.outcome != ServedAs.AS_TRAINED:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.acceptance.diagnosis import Diagnosis
 from eaglectl.api.converting import convert
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
@@ -27,18 +28,17 @@ from eaglectl.api.validating import validate
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import read_target_config, text_part
-from eaglectl.engines.catalogue import parse_engine
+from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.progress import OnProgress
 from eaglectl.validation.policy import Policy
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.diagnosis import Diagnosis, Evidence, Stage
+    from eaglectl.acceptance.diagnosis import Evidence, Stage
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
-
-LAYOUTS = (*INSTALLED, "llama.cpp")
 
 
 @with_keywords
@@ -49,7 +49,7 @@ def diagnose(
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> "Diagnosis":
+) -> Diagnosis:
     """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
 
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
@@ -152,7 +152,7 @@ class _Looks(Struct, frozen=True):
         if engine is None:
             return {}
         source, target, answers = self.source, self.target, self.options.answers
-        layout = engine if engine in LAYOUTS else "vllm"
+        layout = layout_for(engine)
         asked = ConvertOptions(layout, target=target, answers=answers, dry_run=True, measure=None)
         with suppress(EaglectlError):
             plan = convert(source, None, asked).plan
@@ -262,7 +262,7 @@ class _Looks(Struct, frozen=True):
 
     def _requirement(self, name: str) -> str:
         """The release to read for: the one that was asked for, or that is installed and known."""
-        asked, installed = str(self.options.engine), _installed(name)
+        asked, installed = str(self.options.engine), installed_release(ENGINES[name])
         if asked != name or installed is None:
             return asked
         try:
@@ -273,7 +273,7 @@ class _Looks(Struct, frozen=True):
 
     def _runnable(self, engine: str, name: str) -> str:
         """The engine to run. Raises UnreadableError where another release is installed than was asked for."""
-        installed = _installed(name)
+        installed = installed_release(ENGINES[name])
         releases = parse_engine(engine).releases
         if engine != name and installed is not None and installed not in releases:
             raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
@@ -307,13 +307,3 @@ class _Looks(Struct, frozen=True):
         if not is_plain or not has_chat_template(Path(on_disk(self.target, has_weights=False))):
             return ()
         return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]
-
-
-def _installed(name: str) -> str | None:
-    """The installed release of an engine, without local parts; None where there is none."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    for package in (name, f"{name}-cpu"):
-        with suppress(PackageNotFoundError):
-            return version(package).partition("+")[0]
-    return None

@@ -22,7 +22,7 @@ from eaglectl.checkpoint.source import Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.drafter.drafter import Note
 from eaglectl.errors import EaglectlError
-from eaglectl.formats.catalogue import default_format, detect
+from eaglectl.formats.catalogue import default_format, detect, layout_for
 from eaglectl.formats.commands import COMMAND, WITH_TARGET
 from eaglectl.formats.format import Answers, CheckpointSummary
 from eaglectl.progress import OnProgress
@@ -79,8 +79,9 @@ def fix(
         if not before.findings and not before.problem:
             return FixResult(before, None, None, (), (), NOTHING_FOUND)
         rewriter = _Rewriter(source, folder.work, options, on_plan, on_progress)
-        judged = {request.engine for request in options.requests(options.read_policy())}
-        conversion = rewriter.convert(_layouts(original, judged))
+        # an engine that is judged by default changes no layout
+        named = {request.engine for request in options.requests(options.read_policy()) if not request.why}
+        conversion = rewriter.convert(_layouts(original, named))
         if conversion is None:
             refusal = rewriter.refusal
             return FixResult(before, None, None, (), _remaining_unconverted(before, refusal), refusal)
@@ -102,12 +103,12 @@ def _check_apart(out: Path, *inputs: str | None) -> None:
 
 
 def _layouts(original: Source, engines: Collection[str]) -> tuple[str, ...]:
-    """The layouts to try: SGLang's for SGLang alone, the checkpoint's own where the default's engines
-    read it and others are not judged for, and the default.
+    """The layouts to try for the engines that the user named: one engine's alone, the checkpoint's own where
+    the default's engines read it and no others are named, and the default.
     """
-    if engines == {"sglang"}:
-        return ("sglang",)
     default = default_format()
+    if len(engines) == 1 and (alone := layout_for(*engines)) != default.name:
+        return (alone,)
     try:
         own, _ = detect(CheckpointSummary(read_config(original), (), {}))
     except EaglectlError:

@@ -14,18 +14,18 @@ from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Note
-from eaglectl.engines.catalogue import (
+from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
     as_served,
     aux_readings,
+    default_requests,
     every_release,
     launch_commands,
     parse_engine,
     verdicts,
 )
-from eaglectl.engines.defaults import default_requests
-from eaglectl.engines.engine import Verdict
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
@@ -88,7 +88,7 @@ def _shown_releases() -> Iterator[EngineRequest]:
     for name, engine in ENGINES.items():
         installed = [release for request in default if request.engine == name for release in request.releases]
         releases = tuple(dict.fromkeys([*installed, engine.releases[-1]]))
-        yield every_release(name) if name == "vllm" else EngineRequest(name, releases)
+        yield every_release(name) if engine.is_shown_whole else EngineRequest(name, releases)
 
 
 def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from eaglectl.validation.rule import Severity
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.engines.catalogue import EngineRequest
+    from eaglectl.engines.registry import EngineRequest
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 UNITS = " KMGT"
@@ -150,8 +150,10 @@ class ValidateOptions(Options, frozen=True):
 
     def requests(self, policy: Policy) -> "tuple[EngineRequest, ...]":
         """The engine releases to judge for."""
-        from eaglectl.engines.catalogue import parse_engine  # late, as the data of all releases is
-        from eaglectl.engines.defaults import default_requests
+        from eaglectl.engines.registry import (
+            default_requests,
+            parse_engine,  # late, as the data of all releases is
+        )
 
         if not self.has_engines:
             return ()

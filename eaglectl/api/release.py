@@ -17,7 +17,7 @@ from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import BOM, CARD, PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command

@@ -14,7 +14,7 @@ from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.opening import check_cached, open_source
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.engines.catalogue import parse_engine
+from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.marks import why_other
 from eaglectl.progress import OnProgress

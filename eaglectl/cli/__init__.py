@@ -39,6 +39,7 @@ def run(arguments: list[str]) -> int:
     from eaglectl.cli.app import make_app  # loads typer
 
     try:
+        _check_moved(arguments)
         _check_completion(arguments)
         app = make_app(_command(arguments))
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
@@ -73,6 +74,12 @@ def _command(arguments: list[str]) -> str | None:
     if "_EAGLECTL_COMPLETE" in os.environ:
         return None
     return next((text for text in arguments if not text.startswith("-")), "")
+
+
+def _check_moved(arguments: list[str]) -> None:
+    """Raise UsageError for the command that the package has no more, with its place."""
+    if [text for text in arguments if not text.startswith("-")][:2] == ["engines", "scan"]:
+        raise UsageError("engines scan is a tool of a checkout now: python -m tools.scan WHEEL")
 
 
 def _print_end(what: str) -> None:

@@ -53,11 +53,8 @@ def make_app(name: str | None) -> typer.Typer:
     app.callback()(common)
     for command, summary in COMMANDS.items():
         module = import_module(f"eaglectl.cli.{command}") if name in (command, None) else None
-        if module and hasattr(module, f"{command}_app"):
-            app.add_typer(getattr(module, f"{command}_app"), name=command, short_help=summary, epilog=COMMON)
-        else:
-            function = getattr(module, f"{command}_command", _not_loaded)
-            app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(command_of(function))
+        function = command_of(getattr(module, f"{command}_command", _not_loaded))
+        app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(function)
     return app
 
 
@@ -67,7 +64,8 @@ def _not_loaded() -> None:
 
 def _print_help(context: typer.Context, is_asked: bool) -> None:
     if is_asked:
-        typer.echo(context.get_help())
+        for line in context.get_help().splitlines():
+            say(line)
         raise typer.Exit
 
 

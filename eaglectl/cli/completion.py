@@ -22,7 +22,7 @@ def rules(typed: str) -> Iterator[str]:
 
 def engines(typed: str) -> Iterator[str]:
     """The engines, and each with every release that is known."""
-    from eaglectl.engines.catalogue import ENGINES
+    from eaglectl.engines.registry import ENGINES
 
     for name, engine in ENGINES.items():
         yield name

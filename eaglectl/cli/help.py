@@ -42,7 +42,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "rules": ("", "--json"),
     "demo": ("",),
     "engines": ("", "--json"),
-    "scan": ("vllm-0.33.0.whl", "vllm-0.33.0.whl --against 0.32.0"),
 }
 
 

@@ -8,7 +8,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.plan import LeftBehind, Step
 from eaglectl.conversion.plan_checks import missing_features
 from eaglectl.drafter.drafter import Drafter, bias_feature
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import OptionNeededError, UsageError
 from eaglectl.formats.format import Layout
 from eaglectl.formats.names import canonical_name
 from eaglectl.text import listed
@@ -81,7 +81,7 @@ def tensors_left_behind(
         elif canonical_name(name) in ("d2t", "t2d"):
             yield LeftBehind(name, "the identity map of a full vocabulary, which says nothing")
         else:
-            raise RefusedError(f"{name} would be lost; pass --drop {name} if it may be left behind")
+            raise OptionNeededError(f"{name} would be lost; pass --drop {name} if it may be left behind")
 
 
 def side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:

@@ -13,7 +13,7 @@ from eaglectl.conversion.request import DEFAULT_LAYOUT
 from eaglectl.drafter.boundaries import may_be_default
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import is_quantised_part
-from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UsageError
+from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name, writable
 from eaglectl.formats.format import Answers, Format, Layout
 from eaglectl.formats.reader import model_class_of, read_drafter
@@ -37,7 +37,9 @@ def format_to_write(name: str) -> tuple[Format, Layout]:
 def check_settled(drafter: Drafter) -> None:
     """Raise RefusedError with all of a drafter's problems, OpenFactError with all of its questions."""
     if problems := drafter.notes_at("problem"):
-        raise RefusedError(listed((note.text for note in problems), "; "))
+        has_option = any(note.names_option for note in problems)
+        error = OptionNeededError if has_option else RefusedError
+        raise error(listed((note.text for note in problems), "; "))
     if questions := drafter.notes_at("question"):
         raise OpenFactError(listed((note.text for note in questions), "; "))
 

@@ -14,7 +14,7 @@ from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.conversion.request import Pruning
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.vocabulary import DraftVocabulary
-from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.errors import OptionNeededError, UnreadableError, UsageError
 
 MAX_COUNTS = 256 * MIB
 SMALL_SHARE = 0.9  # of the counts; a drafter stops at every token that it has no row for
@@ -56,7 +56,7 @@ def pruned(drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning) -> P
             f" number below {have}"
         )
     if head is None:
-        raise RefusedError(
+        raise OptionNeededError(
             "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave"
             " out; pass --materialize-lm-head with --target"
         )

@@ -9,14 +9,12 @@ from msgspec.structs import replace
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.drafter.tensors import Tensor
-from eaglectl.engines.catalogue import ENGINES, EngineRequest, every_release, parse_engine, verdicts
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine, verdicts
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.verdicts import ServedAs
-
-NOT_SERVED = (ServedAs.DIFFERS, ServedAs.FAILS)
 
 
 class Unserved(Struct, frozen=True):
@@ -82,7 +80,7 @@ def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved
 def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:
     judged = output_verdicts(plan, wanted)
     outcomes = [verdict.outcome for verdict in judged]
-    if ServedAs.AS_TRAINED in outcomes or not judged or outcomes[-1] not in NOT_SERVED:
+    if ServedAs.AS_TRAINED in outcomes or not judged or not outcomes[-1].is_known_wrong:
         return None
     return Unserved(wanted.engine, wanted.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
 

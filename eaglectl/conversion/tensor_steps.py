@@ -23,7 +23,7 @@ from eaglectl.drafter.vocabulary import (
     row_copies,
     table_repairs,
 )
-from eaglectl.errors import EaglectlError, OpenFactError, RefusedError
+from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Layout
 from eaglectl.formats.writer import written_name
@@ -96,7 +96,7 @@ def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
 def _with_repairs(refusal: RefusedError, readings: Sequence[str]) -> EaglectlError:
     if len(readings) == 1:
         words = f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole"
-        return RefusedError(words, refusal.topic, refusal.where)
+        return OptionNeededError(words, refusal.topic, refusal.where)
     if readings:
         return OpenFactError(BOTH_WHOLE, refusal.topic, refusal.where)
     return refusal

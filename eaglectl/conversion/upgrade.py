@@ -25,7 +25,7 @@ from eaglectl.conversion.upgrade_checks import (
 )
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import RefusedError
+from eaglectl.errors import OptionNeededError, RefusedError
 
 STRENGTH = (
     1e-2  # of the ridge; 1e-3 in the study, and on the tiny pair the two differ by less than their intervals
@@ -235,7 +235,7 @@ def _rescaled(drafter: Drafter, weight: Array, statistics: Statistics | None) ->
     rms = _rms(weight)
     if drafter.norms.norm_before_residual:
         if float(np.ptp(weight)) > UNIFORM * rms:
-            raise RefusedError(
+            raise OptionNeededError(
                 "norm_output cannot be kept exact: norm.weight is not uniform and there is no own lm_head to"
                 " take it; pass --materialize-lm-head with --target, or --no-norm-output"
             )

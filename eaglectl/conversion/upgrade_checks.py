@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.request import UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Feature, Note
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import OptionNeededError, RefusedError, UsageError
 
 TOKENS_PER_INPUT = 4  # the fewest calibration tokens per input of fc for a refit
 LARGE_SPREAD = 0.25
@@ -18,12 +18,12 @@ def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
     check_changeable(drafter)
     features = drafter.features()
     if recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in features:
-        raise RefusedError(
+        raise OptionNeededError(
             "this drafter norms the concatenated states already (norm_before_fc); two norms in a row are"
             " another network: pass --fc-norm off"
         )
     if Feature.QUANTISED in features and (recipe.fc_norm == "refit" or recipe.is_norm_output):
-        raise RefusedError(
+        raise OptionNeededError(
             "fc or lm_head would be rewritten and this drafter is quantised; convert the unquantised one, or"
             " pass --fc-norm calibrated --no-norm-output with a --calibration of any unquantised drafter of"
             " this target and these layers"

@@ -1,6 +1,6 @@
 """The canonical drafter: what a checkpoint is, independent of who wrote it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, isfinite, log
 from typing import Any, Literal
@@ -80,6 +80,7 @@ class Note(Struct, frozen=True):
     names the rule of `eaglectl validate` that it is a case of; a note needs none. `producer`: whose files
     have this doubt, which stays with the drafter through conversions. `is_open`: no engine is known to
     serve the drafter as trained while it stands. `choices` are the answers to a question (see `question`).
+    `names_option`: a problem, and the text names the option that takes it out.
     """
 
     level: Level
@@ -89,6 +90,7 @@ class Note(Struct, frozen=True):
     producer: str = ""
     is_open: bool = False
     choices: tuple[Choice, ...] = ()
+    names_option: bool = False
 
     @property
     def why(self) -> str:
@@ -113,6 +115,12 @@ class Note(Struct, frozen=True):
     def reason(self) -> str:
         """The text without what settles it, for a verdict beside which the note stands."""
         return self.text.partition(". `eaglectl ")[0].partition("; settle it by ")[0]
+
+
+def are_stated(reasons: Iterable[str], notes: Iterable[Note]) -> bool:
+    """Whether the notes state all of these reasons."""
+    texts = [note.text for note in notes]
+    return all(any(reason in text for text in texts) for reason in reasons)
 
 
 def question(about: str, why: str, topic: str, choices: Sequence[Choice]) -> Note:

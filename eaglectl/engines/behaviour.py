@@ -4,36 +4,33 @@ An entry states the releases that came with it, the range in which it holds, and
 entries override earlier ones key by key, and null removes a key (RFC 7396).
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, convert, field
 
 from eaglectl.drafter.default_layers import DefaultLayers
-from eaglectl.engines.data import check_evidence, folder, read
+from eaglectl.engines.data import cached, check_evidence, load, read
 from eaglectl.engines.releases import is_within, release_order
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
 Value = TypeVar("Value", covariant=True)
-NAME = re.compile(r"[A-Za-z0-9_.]+")
-ADDS_ONE = ("never", "always", "first id is 1", "no id is n")
+# model types and classes are listed; no pattern is taken
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]+$")]
 
 
 class ByTarget(Struct, Generic[Value], frozen=True):
     """A value for targets of these model types or classes; none are all others."""
 
-    targets: tuple[str, ...]
     value: Value
+    targets: tuple[Name, ...] = ()
 
     def fits(self, *kinds: str) -> bool:
         """Whether the value is for a target of one of these model types or classes."""
         return not self.targets or any(kind in self.targets for kind in kinds)
 
 
-class Runner(Struct, frozen=True):
+class Runner(Struct, frozen=True, rename={"id_places": "ids"}):
     """How one runner of a release finds the layers to capture.
 
     `id_places` are paths in config.json, in the order in which they are looked up; `adds_one` is whether ids
@@ -42,12 +39,11 @@ class Runner(Struct, frozen=True):
     depends on a target that is not known.
     """
 
-    name: str
     label: str
     id_places: tuple[str, ...]
     adds_one: tuple[ByTarget[AddsOne], ...]
     sorts_ids: bool
-    default_layers: tuple[ByTarget[DefaultLayers], ...]
+    default_layers: tuple[ByTarget[str], ...]
     drafts_in_parallel: bool
     output_places: tuple[str, ...] = ()
     without_ids: str = "none: default"
@@ -57,11 +53,11 @@ class Runner(Struct, frozen=True):
 class Flag(Struct, frozen=True):
     """Where a switch is read.
 
-    The first path that states it decides, or with `any_of` one that states true.
+    The `first` path that states it decides, else `any` that states true.
     """
 
-    paths: tuple[str, ...]
-    any_of: bool = False
+    first: tuple[str, ...] = ()
+    any: tuple[str, ...] = ()
 
 
 class AuxCount(Struct, frozen=True):
@@ -85,9 +81,9 @@ class Behaviour(Struct, frozen=True):
     default_runner: tuple[ByTarget[tuple[str, ...]], ...]
     aux_count: Mapping[str, AuxCount]
     prefixes: Mapping[str, tuple[str, ...]]
-    unprefixed: tuple[str, ...]
     flags: Mapping[str, Flag]
-    speculators_defaults: Mapping[str, Mapping[str, bool]]
+    unprefixed: tuple[str, ...] = ()
+    speculators_defaults: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
 
     @property
     def parallel_runners(self) -> tuple[str, ...]:
@@ -111,12 +107,12 @@ def releases(engine: str) -> tuple[str, ...]:
 
 def behaviour(engine: str, release: str) -> Behaviour:
     """What a release does. Raises ValueError where the data file contradicts itself."""
-    return _behaviour(folder(), engine, _fitting(folder(), engine, release))
+    return _behaviour(engine, _fitting(engine, release))
 
 
 def unversioned() -> Mapping[str, Any]:
     """What is known of engines whose releases are not followed."""
-    return read(folder(), "unversioned.json")
+    return read("unversioned.json")
 
 
 def judged_unversioned() -> Mapping[str, str]:
@@ -130,59 +126,53 @@ def unversioned_behaviour(engine: str) -> Behaviour:
 
     Raises ValueError where it does not state its evidence.
     """
-    stated = unversioned()["engines"][engine]
-    check_evidence(stated, engine, lambda release: True)
-    return parse(stated["behaviour"], engine)
-
-
-@cache
-def _behaviour(where: Path, engine: str, fitting: tuple[int, ...]) -> Behaviour:
-    """What releases do that have the same entries; the newest of the entries names them in errors."""
-    named = ", ".join(_entries(where, engine)[fitting[-1]]["releases"]) if fitting else "(no entry)"
-    return parse(_merged(where, engine, fitting), f"{engine} {named}")
+    row = unversioned()["engines"][engine]
+    check_evidence(row, engine, lambda release: True)
+    return parse(row["behaviour"], engine)
 
 
 def stated(engine: str, release: str) -> Mapping[str, Any]:
     """All that the entries of a release state, merged."""
-    return _merged(folder(), engine, _fitting(folder(), engine, release))
+    return _merged(engine, _fitting(engine, release))
 
 
-@cache
-def _merged(where: Path, engine: str, fitting: tuple[int, ...]) -> Mapping[str, Any]:
-    every = _entries(where, engine)
+@cached
+def _behaviour(engine: str, fitting: tuple[int, ...]) -> Behaviour:
+    """What releases do that have the same entries; the newest of the entries names them in errors."""
+    named = ", ".join(entries(engine)[fitting[-1]]["releases"]) if fitting else "(no entry)"
+    return parse(_merged(engine, fitting), f"{engine} {named}")
+
+
+@cached
+def _merged(engine: str, fitting: tuple[int, ...]) -> Mapping[str, Any]:
     merged: Mapping[str, Any] = {}
     for index in fitting:
-        merged = merge(merged, every[index])
+        merged = merge(merged, entries(engine)[index])
     return merged
 
 
-@cache
-def _fitting(where: Path, engine: str, release: str) -> tuple[int, ...]:
+@cached
+def _fitting(engine: str, release: str) -> tuple[int, ...]:
     """The places of the entries in whose ranges a release is."""
-    rows = _entries(where, engine)
+    rows = entries(engine)
     return tuple(index for index, entry in enumerate(rows) if is_within(entry["range"], release))
 
 
+@cached
 def entries(engine: str) -> Sequence[Mapping[str, Any]]:
     """The entries of an engine's data file.
 
     Raises ValueError where releases do not ascend or are outside their range, or the evidence is not stated.
     """
-    return _entries(folder(), engine)
-
-
-@cache
-def _entries(where: Path, engine: str) -> Sequence[Mapping[str, Any]]:
-    rows: Sequence[Mapping[str, Any]] = read(where, f"{engine}_releases.json")["behaviour"]
+    rows: Sequence[Mapping[str, Any]] = load(engine)["behaviour"]
     known = [release_order(release) for row in rows for release in row["releases"]]
-    orders = [order for order in known if order]
     for row in rows:
         check_evidence(row, f"{engine}, the entry of {row['releases']}", row["releases"].__contains__)
         for release in row["releases"]:
             if not is_within(row["range"], release):
                 raise ValueError(f"{engine} {release}: it is not in the range {row['range']!r} of its entry")
-    if known != sorted(set(orders)):
-        raise ValueError(f"{engine}: the releases of its entries do not ascend, or are not numbers")
+    if known != sorted(set(known)):
+        raise ValueError(f"{engine}: the releases of its entries do not ascend")
     return rows
 
 
@@ -203,62 +193,15 @@ def merge(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, 
 def parse(data: Mapping[str, Any], what: str) -> Behaviour:
     """The behaviour that a merged entry states; `what` names it in errors. Raises ValueError."""
     try:
-        behaviour = Behaviour(
-            {name: _runner(name, value) for name, value in data["runners"].items()},
-            tuple(ByTarget(rule.targets, tuple(rule.value)) for rule in _by_target(data["default_runner"])),
-            {kind: AuxCount(tuple(c["paths"]), c["otherwise"]) for kind, c in data["aux_count"].items()},
-            {kind: tuple(prefixes) for kind, prefixes in data["prefixes"].items()},
-            tuple(data.get("unprefixed", ())),
-            {name: _flag(value) for name, value in data["flags"].items()},
-            data.get("speculators_defaults", {}),
-        )
-    except KeyError as error:
-        raise ValueError(f"{what}: the entries of its data file do not state {error}") from None
+        behaviour = convert(data, Behaviour)
+        for runner in behaviour.runners.values():
+            for rule in runner.default_layers:
+                DefaultLayers(rule.value)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
-    _check(behaviour, what)
-    return behaviour
-
-
-def _check(behaviour: Behaviour, what: str) -> None:
     missing = {name for rule in behaviour.default_runner for name in rule.value} - set(behaviour.runners)
     if missing:
         raise ValueError(f"{what}: default_runner names {', '.join(sorted(missing))}, which it does not have")
     if not behaviour.default_runner or behaviour.default_runner[-1].targets:
         raise ValueError(f"{what}: default_runner states nothing for targets that it does not name")
-
-
-def _runner(name: str, data: Mapping[str, Any]) -> Runner:
-    adds_one = _by_target(data["adds_one"])
-    for rule in adds_one:
-        if rule.value not in ADDS_ONE:
-            raise ValueError(f"{name}: adds_one is {rule.value!r}, not one of {', '.join(ADDS_ONE)}")
-    return Runner(
-        name,
-        data["label"],
-        tuple(data["ids"]),
-        adds_one,
-        data["sorts_ids"],
-        tuple(
-            ByTarget(rule.targets, DefaultLayers(rule.value)) for rule in _by_target(data["default_layers"])
-        ),
-        data["drafts_in_parallel"],
-        tuple(data.get("output_places", ())),
-        **{key: data[key] for key in ("without_ids", "adds_one_by_target") if key in data},
-    )
-
-
-def _by_target(value: Any) -> tuple[ByTarget[Any], ...]:
-    """Values by target; a plain value is for all of them."""
-    is_listed = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
-    rows: Sequence[Any] = value if is_listed else [{"value": value}]
-    for name in (name for row in rows for name in row.get("targets", ())):
-        if not NAME.fullmatch(name):
-            raise ValueError(
-                f"targets names {name!r}: model types and classes are listed, no pattern is taken"
-            )
-    return tuple(ByTarget(tuple(row.get("targets", ())), row["value"]) for row in rows)
-
-
-def _flag(data: Mapping[str, Sequence[str]]) -> Flag:
-    return Flag(tuple(data["any"]), any_of=True) if "any" in data else Flag(tuple(data["first"]))
+    return behaviour

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
+Function = TypeVar("Function", bound=Callable[..., object])
 _folder = Path(__file__).parent
+_caches: list[Callable[[], None]] = []
 
 
 def folder() -> Path:
@@ -18,29 +20,37 @@ def folder() -> Path:
 @contextmanager
 def data_from(path: Path) -> Iterator[None]:
     """Use the data files in `path`, for the whole process, until the block ends."""
-    global _folder
-    before, _folder = _folder, path
+    before = _folder
+    _use(path)
     try:
         yield
     finally:
-        _folder = before
+        _use(before)
+
+
+def _use(path: Path) -> None:
+    global _folder
+    _folder = path
+    for clear in _caches:
+        clear()
+
+
+def cached(function: Function) -> Function:
+    """The function, which works each result out once for as long as the same data files are in use."""
+    kept = cache(function)
+    _caches.append(kept.cache_clear)
+    return cast(Function, kept)
 
 
 def load(engine: str) -> Mapping[str, Any]:
     """The releases and facts of an engine."""
-    return read(folder(), f"{engine}_releases.json")
+    return read(f"{engine}_releases.json")
 
 
-def recorded(engine: str) -> Mapping[str, Any]:
-    """The release that the recorded cases were run with, and digests of its functions by file and name."""
-    value: Mapping[str, Any] = read(folder(), "recorded.json")[engine]
-    return value
-
-
-@cache
-def read(where: Path, name: str) -> Mapping[str, Any]:
+@cached
+def read(name: str) -> Mapping[str, Any]:
     """A data file."""
-    value: Mapping[str, Any] = json.loads((where / name).read_text(encoding="utf-8"))
+    value: Mapping[str, Any] = json.loads((_folder / name).read_text(encoding="utf-8"))
     return value
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.engines.behaviour import Behaviour, behaviour, releases, stated
+from eaglectl.engines.behaviour import Behaviour, Flag, Runner, behaviour, releases, stated
 from eaglectl.engines.data import load
 from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.targets import Captures, as_seen, read_captures
+from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View
 from eaglectl.verdicts import ServedAs
 
@@ -20,16 +20,17 @@ class Case(Struct, frozen=True, dict=True):
     """One checkpoint in one release; `captured` has the layers for each runner that the release may take."""
 
     view: View
+    engine: str
     release: str
     behaviour: Behaviour
     captured: Mapping[str, CapturedLayers]
 
     def flag(self, name: str) -> bool:
         """A switch as the release reads it; false where it knows no such switch."""
-        flag = self.behaviour.flags.get(name)
-        values = [value_at(self.view.flat, path) for path in flag.paths] if flag else []
-        if flag and flag.any_of:
-            return any(values)
+        flag = self.behaviour.flags.get(name, Flag())
+        if flag.any:
+            return any(value_at(self.view.flat, path) for path in flag.any)
+        values = (value_at(self.view.flat, path) for path in flag.first)
         first = next((value for value in values if value is not None), None)
         return bool(self._speculators_default(name) if first is None else first)
 
@@ -65,33 +66,25 @@ class Case(Struct, frozen=True, dict=True):
             (prefix + part for part in self.behaviour.unprefixed if prefix and rest.startswith(part)), ""
         )
 
-    @property
+    @cached_property
+    def target_reading(self) -> TargetReading | None:
+        """What the release does with the target; None where nothing names its kind."""
+        return read_captures(self.engine, self.release, self.view.drafter.target)
+
+    @cached_property
     def sameness(self) -> set[bool | None]:
-        """Whether the captured layers are those trained on, for the runners that the release may take."""
-        return {captured.same_as(self.view.drafter.aux) for captured in self.captured.values()}
+        """Whether the captured layers are those trained on, for the runners that the release may take.
+
+        Empty for a target of which it captures none; without None for one that was never looked at.
+        """
+        captures = self.target_reading.captures if self.target_reading else "captures"
+        if captures in ("lacks", "absent"):
+            return set()
+        same = {captured.same_as(self.view.drafter.aux) for captured in self.captured.values()}
+        return same - {None} if captures == "unknown" else same
 
 
 Condition = Callable[[Case], bool]
-
-
-def target_is(engine: str, *captures: Captures) -> Condition:
-    """Holds where the kind of the target is known, and the release does this with it."""
-
-    def holds(case: Case) -> bool:
-        reading = read_captures(engine, case.release, case.view.drafter.target)
-        return reading is not None and reading.captures in captures
-
-    return holds
-
-
-def target_words(engine: str, case: Case) -> Mapping[str, str]:
-    """The words for what a release does with the target."""
-    reading = read_captures(engine, case.release, case.view.drafter.target)
-    if reading is None:
-        return {}
-    source = f" ({reading.source})" if reading.source else ""
-    text = f"{reading.text}{source}"
-    return {"target_class": reading.target, "target_text": text, "target_source": reading.source}
 
 
 class Verdict(Struct, frozen=True):
@@ -110,7 +103,8 @@ class Engine(Struct, frozen=True):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
 
     `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
-    for its newest release where no engine is named.
+    for its newest release where no engine is named. `is_shown_whole`: `inspect` shows each of its releases.
+    `shares_embedding`: it puts the target's embedding in the place of the drafter's own.
     """
 
     name: str
@@ -120,6 +114,8 @@ class Engine(Struct, frozen=True):
     package: str
     distributions: tuple[str, ...]
     is_default: bool = False
+    is_shown_whole: bool = False
+    shares_embedding: bool = False
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -169,7 +165,7 @@ class Engine(Struct, frozen=True):
 
     def case(self, view: View, release: str) -> Case:
         """A checkpoint in `release`."""
-        return Case(view, release, self.behaviour(release), self.readings(view, release))
+        return Case(view, self.name, release, self.behaviour(release), self.readings(view, release))
 
     def applied(self, view: View, release: str) -> tuple[AppliedFact, ...]:
         """The facts that hold for a checkpoint in `release`."""
@@ -198,16 +194,21 @@ class Engine(Struct, frozen=True):
         return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
-        """For which runner a verdict holds, where another one of the release captures other layers."""
+        """For which runners a verdict of serving as trained holds, where the release has several."""
         runners, taken = self.behaviour(release).runners, self.readings(view, release)
+        if len(runners) == 1:
+            return ()
+        remark = f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}"
         cpu_runner = stated(self.name, release).get("cpu_runner")
-        remarks = []
-        for name in runners.keys() - taken.keys():
+        for name in sorted(runners.keys() - taken.keys()):
             captured = capture(runners[name], view.flat, view.drafter.target)
-            if captured.same_as(view.drafter.aux) is False:
+            is_same = captured.same_as(view.drafter.aux)
+            if is_same is False:
                 when = ", which it takes on CPUs," if name == cpu_runner else ""
-                remarks.append(
-                    f"with the {' and '.join(taken)} runner; {name}{when} captures other layers than were"
-                    f" trained on ({captured.words})"
-                )
-        return tuple(sorted(remarks))
+                remark += f"; {name}{when} captures other layers than were trained on ({captured.words})"
+            elif is_same and name == cpu_runner and self._drafts_as_trained(view, runners[name]):
+                remark += f", on CPUs with {name}"
+        return (remark,)
+
+    def _drafts_as_trained(self, view: View, runner: Runner) -> bool:
+        return view.drafter.kind != "peagle" or runner.drafts_in_parallel

@@ -1,13 +1,12 @@
 """Facts of an engine's data file: for which releases and drafters they hold, and what then happens."""
 
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
-from eaglectl.engines.data import check_evidence, folder, read
+from eaglectl.engines.data import cached, check_evidence, load
 from eaglectl.engines.releases import is_within
 from eaglectl.verdicts import ServedAs
 
@@ -55,20 +54,13 @@ class AppliedFact(Struct, frozen=True):
     text: str
 
 
+@cached
 def facts(engine: str) -> tuple[Fact, ...]:
     """The facts of an engine, in the order of its data file.
 
     Raises ValueError where one does not state its evidence.
     """
-    return _facts(folder(), engine)
-
-
-@cache
-def _facts(where: Path, engine: str) -> tuple[Fact, ...]:
-    return tuple(_fact(row) for row in read(where, f"{engine}_releases.json")["facts"])
-
-
-def _fact(row: Mapping[str, Any]) -> Fact:
-    check_evidence(row, f"the fact {row['id']}", lambda release: is_within(row["releases"], release))
-    lists: dict[str, Any] = {key: tuple(row.get(key, ())) for key in ("classes", "reported_by")}
-    return Fact(**{**row, **lists, "outcome": ServedAs(row["outcome"])})
+    rows = load(engine)["facts"]
+    for row in rows:
+        check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
+    return convert(rows, tuple[Fact, ...])

@@ -89,7 +89,7 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
 def default_layers(runner: Runner, target: Target) -> DefaultLayers:
     """What `runner` takes without ids; of a target of unknown model_type, what it takes for most."""
     fitting = (rule for rule in runner.default_layers if rule.fits(*target.kinds))
-    return next(fitting).value
+    return DefaultLayers(next(fitting).value)
 
 
 def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:

@@ -7,19 +7,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
+from eaglectl.engines.conditions import (
+    captured_by_one,
+    captures_last_boundary,
+    captures_other_layers,
+    captures_unknown_layers,
+    has,
+    has_refused_prefix,
+    misread,
+    missing_map,
+    other_activation,
+    target_is,
+    target_words,
+    tied_head,
+    unread,
+    when,
+)
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine, target_is, target_words
-from eaglectl.engines.layers import CapturedLayers
+from eaglectl.engines.engine import Case, Condition, Engine
 from eaglectl.engines.view import View, assumed_head_dim, dimensions
-from eaglectl.engines.vllm_conditions import has, missing_map, other_activation, tied_head, when
 from eaglectl.text import brief
 
 RUNNER = "default"
 BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS, Feature.FC_BIAS})
-
-
-def _captured(case: Case) -> CapturedLayers:
-    return case.captured[RUNNER]
 
 
 def _other_architecture(view: View) -> bool:
@@ -27,20 +37,12 @@ def _other_architecture(view: View) -> bool:
 
 
 def _other_count(case: Case) -> bool:
-    ids = _captured(case).ids
+    ids = captured_by_one(case).ids
     return case.view.drafter.dims.aux != 3 or (ids is not None and len(ids) != 3)
 
 
 def _misstated_layers(view: View) -> bool:
     return view.drafter.dims.layers == 1 and view.value("num_hidden_layers") != 1
-
-
-def _skips_input_norm(case: Case) -> bool:
-    return case.view.drafter.norms.norm_before_fc and not case.flag("norm_before_fc")
-
-
-def _other_residual(case: Case) -> bool:
-    return case.flag("norm_before_residual") != case.view.drafter.norms.norm_before_residual
 
 
 def _other_rope(view: View) -> bool:
@@ -69,19 +71,8 @@ def _unmapped(view: View) -> tuple[str, ...]:
 
 
 def _last_boundary(case: Case) -> bool:
-    target, boundaries = case.view.drafter.target, _captured(case).boundaries
-    is_last = target.depth is not None and boundaries is not None and target.depth in boundaries
-    kind = (target.model_type or "").removesuffix("_text")
-    return is_last and kind not in load("llama.cpp")["last_state_targets"]
-
-
-def _wrong_layers(case: Case) -> bool:
-    return _captured(case).same_as(case.view.drafter.aux) is False
-
-
-def _unknown_layers(case: Case) -> bool:
-    trained = case.view.drafter.aux
-    return _captured(case).same_as(trained) is None and trained.boundaries is not None
+    kind = (case.view.drafter.target.model_type or "").removesuffix("_text")
+    return captures_last_boundary(case) and kind not in load("llama.cpp")["last_state_targets"]
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -94,35 +85,35 @@ CONDITIONS: Mapping[str, Condition] = {
     "aux-count": _other_count,
     "fc-norm": has(Feature.FC_NORM),
     "norm-output": has(Feature.NORM_OUTPUT),
-    "norm-before-fc": _skips_input_norm,
-    "residual": _other_residual,
+    "norm-before-fc": unread("norm_before_fc"),
+    "residual": misread("norm_before_residual"),
     "biases": when(lambda view: BIASES & view.features),
     "parallel": has(Feature.PARALLEL),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "hidden-act": when(other_activation),
     "rope-type": when(_other_rope),
     "unknown-tensor": when(_unmapped),
-    "prefix": lambda case: bool(case.refused_prefixes),
+    "prefix": has_refused_prefix,
     "d2t-missing": when(missing_map),
     "shapes": when(_other_shapes),
-    "target-unlisted": target_is("llama.cpp", "lacks", "absent"),
-    "target-unknown": target_is("llama.cpp", "unknown"),
+    "target-unlisted": target_is("lacks", "absent"),
+    "target-unknown": target_is("unknown"),
     "last-boundary": _last_boundary,
     "quantised": has(Feature.QUANTISED),
     "tied-head": when(lambda view: tied_head(view) and "embed_tokens.weight" in view.drafter.tensors),
-    "aux-layers": _wrong_layers,
-    "aux-unknown": _unknown_layers,
+    "aux-layers": captures_other_layers,
+    "aux-unknown": captures_unknown_layers,
 }
 
 
 def _words(case: Case) -> Mapping[str, Any]:
     view, drafter = case.view, case.view.drafter
     return {
-        **target_words("llama.cpp", case),
+        **target_words(case),
         "architecture": view.architecture,
         "layers": drafter.dims.layers,
         "stated_layers": view.flat.get("num_hidden_layers", "absent"),
-        "aux": drafter.dims.aux if drafter.dims.aux != 3 else len(_captured(case).ids or ()),
+        "aux": drafter.dims.aux if drafter.dims.aux != 3 else len(captured_by_one(case).ids or ()),
         "residual": str(drafter.norms.norm_before_residual).lower(),
         "residual_read": str(case.flag("norm_before_residual")).lower(),
         "biases": ", ".join(sorted(BIASES & view.features)),
@@ -132,7 +123,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "prefixes": " or ".join(case.refused_prefixes),
         "shapes": "; ".join(_shapes(view)),
         "depth": drafter.target.depth,
-        "read": _captured(case).words,
+        "read": captured_by_one(case).words,
     }
 
 

@@ -6,55 +6,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 RELEASE = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:\.post([0-9]+))?")
-BOUND = re.compile(r"\s*(>=|<=|==|>|<)\s*([0-9.]+(?:\.post[0-9]+)?)\s*")
 # the numbers of a release, and of its post-release; -1 for none
 Order = tuple[tuple[int, ...], int]
 COMPARISONS: Mapping[str, Callable[[Order, Order], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
-    ">": operator.gt,
     "<": operator.lt,
 }
 
 
 @cache
 def is_within(specifier: str, release: str) -> bool:
-    """Whether a release is in a PEP 508 range; an empty range holds all."""
-    if not specifier:
-        return True
-    order, bounds = release_order(release), _bounds(specifier)
-    # packaging takes as long to load as everything else that validate needs
-    if order and bounds and all(_is_plain(comparison, order) for comparison, _ in bounds):
-        return all(COMPARISONS[comparison](order, bound) for comparison, bound in bounds)
-    from packaging.specifiers import SpecifierSet
+    """Whether a release is in a range such as ">=0.22.0,<0.25.0"; an empty range holds all.
 
-    return release in SpecifierSet(specifier)
+    Raises KeyError for another comparison, ValueError for another kind of release: the data files have none.
+    packaging takes as long to load as all that validate needs.
+    """
+    bounds = re.findall(r"([<>=!~]+)([^,]+)", specifier)
+    order = release_order(release)
+    return all(COMPARISONS[comparison](order, release_order(bound)) for comparison, bound in bounds)
 
 
-@cache
-def _bounds(specifier: str) -> tuple[tuple[str, Order], ...]:
-    """The comparisons of a range and what they compare with; empty where one is of another kind."""
-    bounds = []
-    for text in specifier.split(","):
-        match = BOUND.fullmatch(text)
-        if not match:
-            return ()
-        bounds.append((match[1], release_order(match[2]) or ((), -1)))
-    return tuple(bounds)
-
-
-def _is_plain(comparison: str, order: Order) -> bool:
-    """Whether the comparison is of numbers alone: 1.0.post1 is not > 1.0."""
-    return comparison != ">" or order[1] < 0
+def is_since(first: str, release: str) -> bool:
+    """Whether a release is `first` or a later one."""
+    return is_within(f">={first}", release)
 
 
 @cache
-def release_order(release: str) -> Order | None:
-    """What releases are compared by, zeros at the end left out; None for one with letters but .post1."""
+def release_order(release: str) -> Order:
+    """What releases are compared by, zeros at the end left out.
+
+    Raises ValueError for one with letters but .post1.
+    """
     match = RELEASE.fullmatch(release)
     if not match:
-        return None
+        raise ValueError(f"{release}: releases are numbers")
     numbers = tuple(map(int, re.sub(r"(\.0+)+$", "", match[1]).split(".")))
     return numbers, int(match[2]) if match[2] else -1
 

@@ -7,21 +7,32 @@ from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import Runner, behaviour
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine, target_is, target_words
-from eaglectl.engines.layers import IDS, CapturedLayers, adds_one
-from eaglectl.engines.targets import as_seen, read_captures
-from eaglectl.engines.view import View
-from eaglectl.engines.vllm_conditions import (
+from eaglectl.engines.conditions import (
     absorbed_names,
+    captured_by_one,
+    captures_last_boundary,
+    captures_other_layers,
+    captures_unknown_layers,
     has,
+    has_other_count,
+    has_refused_prefix,
+    misread,
     missing_map,
     null_target_hidden,
     other_activation,
     other_vocabulary,
+    overstated_layers,
     short_positions,
+    target_is,
+    target_words,
+    unread,
     when,
 )
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Case, Condition, Engine
+from eaglectl.engines.layers import IDS, adds_one
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import View
 from eaglectl.formats.format import IdsPlace
 from eaglectl.text import brief
 
@@ -38,26 +49,9 @@ def _other_architecture(view: View) -> bool:
     return not isinstance(names, list) or _wanted(view) not in names
 
 
-def _overstated_layers(view: View) -> bool:
-    stated = view.config.get("num_hidden_layers")
-    return isinstance(stated, int) and stated > view.drafter.dims.layers
-
-
 def _later_input_layernorm(view: View) -> bool:
     norms = [LAYER.search(name) for name in view.names if "input_layernorm" in name]
     return any(layer and int(layer[1]) > 0 for layer in norms)
-
-
-def _misread(flag: str) -> Condition:
-    def holds(case: Case) -> bool:
-        trained = getattr(case.view.drafter.norms, flag)
-        return trained is not None and case.flag(flag) != trained
-
-    return holds
-
-
-def _skips_input_norm(case: Case) -> bool:
-    return case.view.drafter.norms.norm_before_fc and not case.flag("norm_before_fc")
 
 
 def _unused_head(view: View) -> bool:
@@ -79,11 +73,6 @@ def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
     is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
     return is_quantised and bool(view.config.get("quantization_config"))
-
-
-def _last_boundary(case: Case) -> bool:
-    depth, boundaries = case.view.drafter.target.depth, _captured(case).boundaries
-    return depth is not None and boundaries is not None and depth in boundaries
 
 
 def _repeated_ids(view: View) -> bool:
@@ -115,27 +104,8 @@ def _unused_fc(view: View) -> bool:
     return dims.aux == 1 and dims.target_hidden == dims.hidden
 
 
-def _captured(case: Case) -> CapturedLayers:
-    return case.captured[RUNNER]
-
-
-def _wrong_layers(case: Case) -> bool:
-    return _captured(case).same_as(case.view.drafter.aux) is False
-
-
-def _unknown_layers(case: Case) -> bool:
-    trained = case.view.drafter.aux
-    is_open = _captured(case).same_as(trained) is None and trained.boundaries is not None
-    return is_open and not target_is("sglang", "unknown")(case)
-
-
 def _other_state(case: Case) -> bool:
-    reading = read_captures("sglang", case.release, case.view.drafter.target)
-    return reading is not None and bool(reading.state)
-
-
-def _other_count(case: Case) -> bool:
-    return case.aux_count != case.view.drafter.dims.aux
+    return case.target_reading is not None and bool(case.target_reading.state)
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -148,28 +118,28 @@ CONDITIONS: Mapping[str, Condition] = {
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.config),
     "tied-head": when(_unused_head),
     "d2t-missing": when(missing_map),
-    "layers-overstated": when(_overstated_layers),
-    "mla-prefix": lambda case: bool(case.refused_prefixes),
-    "wrapped-names": lambda case: bool(case.refused_prefixes),
+    "layers-overstated": when(overstated_layers),
+    "mla-prefix": has_refused_prefix,
+    "wrapped-names": has_refused_prefix,
     "later-input-layernorm": when(_later_input_layernorm),
-    "norm-output": _misread("norm_output"),
-    "fc-norm": _misread("fc_norm"),
-    "norm-before-fc": _skips_input_norm,
+    "norm-output": misread("norm_output"),
+    "fc-norm": misread("fc_norm"),
+    "norm-before-fc": unread("norm_before_fc"),
     "norm-before-fc-absent": has(Feature.NORM_BEFORE_FC),
     "sliding-window": has(Feature.SLIDING_WINDOW),
-    "aux-layers": _wrong_layers,
-    "aux-unknown": _unknown_layers,
+    "aux-layers": captures_other_layers,
+    "aux-unknown": captures_unknown_layers,
     "mla-layers": has(Feature.MULTI_LAYER),
     "mla-norm-before-fc": has(Feature.NORM_BEFORE_FC),
     "mla-quantised": when(_quantised_latent),
-    "aux-count": _other_count,
-    "mla-aux-count": _other_count,
-    "target-unlisted": target_is("sglang", "lacks", "absent"),
-    "target-unknown": target_is("sglang", "unknown"),
+    "aux-count": has_other_count,
+    "mla-aux-count": has_other_count,
+    "target-unlisted": target_is("lacks", "absent"),
+    "target-unknown": target_is("unknown"),
     "target-state": _other_state,
     "unknown-tensor": when(lambda view: view.drafter.unknown),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
-    "last-boundary": _last_boundary,
+    "last-boundary": captures_last_boundary,
     "ids-empty": when(lambda view: view.nested(IDS) == []),
     "ids-twice": when(_repeated_ids),
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
@@ -191,7 +161,7 @@ CONDITIONS: Mapping[str, Condition] = {
 def _words(case: Case) -> Mapping[str, Any]:
     view, dims, norms = case.view, case.view.drafter.dims, case.view.drafter.norms
     return {
-        **target_words("sglang", case),
+        **target_words(case),
         "wanted": _wanted(view),
         "architecture": view.architecture,
         "stated_layers": view.config.get("num_hidden_layers"),
@@ -205,7 +175,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "stated_aux": case.aux_count,
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
         "prefixes": " or ".join(case.refused_prefixes),
-        "read": _captured(case).words,
+        "read": captured_by_one(case).words,
         "depth": view.drafter.target.depth,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
         "draft_vocab": dims.draft_vocab,
@@ -216,7 +186,16 @@ def _words(case: Case) -> Mapping[str, Any]:
     }
 
 
-ENGINE = Engine("sglang", "SGLang", CONDITIONS, _words, "sglang", ("sglang",), is_default=True)
+ENGINE = Engine(
+    "sglang",
+    "SGLang",
+    CONDITIONS,
+    _words,
+    "sglang",
+    ("sglang",),
+    is_default=True,
+    shares_embedding=True,
+)
 RELEASE = ENGINE.releases[-1]
 
 

@@ -1,27 +1,25 @@
 """Which targets each engine release captures hidden states of: closed lists of classes, with evidence."""
 
-import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Target
-from eaglectl.engines.data import check_evidence, folder, read
-from eaglectl.engines.facts import Evidence
-from eaglectl.engines.releases import release_order
+from eaglectl.engines.behaviour import Name
+from eaglectl.engines.data import cached, check_evidence, read
+from eaglectl.engines.releases import is_since
 
 # absent: other releases register the class, this one does not
 Captures = Literal["captures", "lacks", "absent", "unknown"]
-NAME = re.compile(r"[A-Za-z0-9_.]+")
+# as a row states them
+CAPTURES: Mapping[bool | None, Captures] = {True: "captures", False: "lacks", None: "absent"}
 OF_CONFIG = "of text_config"
 NEVER_SEEN = "was never looked at with such a target"
 
 
-class TargetClass(Struct, frozen=True):
+class TargetClass(Struct, frozen=True, rename={"since": "from"}):
     """What one release does with the targets of one architecture.
 
     `adds_one` and `default` are the class's own rule, where an engine leaves it to classes; `language_model`
@@ -30,10 +28,10 @@ class TargetClass(Struct, frozen=True):
     `source` is the place in `since`, the release with which this came.
     """
 
-    architecture: str
+    architecture: Name
     captures: Captures
     since: str
-    source: str
+    source: Annotated[str, Meta(min_length=1)]
     adds_one: str = ""
     default: str = ""
     language_model: str = ""
@@ -54,37 +52,41 @@ class TargetReading(Struct, frozen=True):
     state: str = ""
 
 
+@cached
 def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
     """The rows of each architecture, oldest first.
 
     Raises ValueError where a row has no evidence, or a name is a pattern.
     """
-    return _classes(folder(), engine)
-
-
-def releases_read(engine: str) -> tuple[str, ...]:
-    """The releases whose sources were read, oldest first."""
-    return tuple(_data(folder(), engine)["read"])
-
-
-def target_evidence(engine: str, release: str, architecture: str) -> Evidence:
-    """How it is known what a release does with an architecture: it was run with such a target, or read."""
-    stated = _data(folder(), engine)
-    run = (*stated["run_in"].get(release, ()), *stated["refused_in"].get(release, ()))
-    return "run" if architecture in run else "read"
+    what, stated = f"{engine}_targets.json", _data(engine)
+    check_evidence(stated, what, stated["read"].__contains__)
+    for release, names in stated["run_in"].items():
+        if unknown := sorted(set(names) - set(stated["architectures"])):
+            raise ValueError(f"{what}: run_in of {release} names {', '.join(unknown)}, of no row")
+    rows = {}
+    for name, listed in stated["architectures"].items():
+        try:
+            rows[name] = tuple(
+                convert({**row, "architecture": name, "captures": CAPTURES[row["captures"]]}, TargetClass)
+                for row in listed
+            )
+        except ValidationError as error:
+            raise ValueError(f"{what}, {name}: {error}") from None
+        if not {row.since for row in rows[name]} <= stated["read"].keys():
+            raise ValueError(f"{what}, {name}: from is a release that was read")
+    return rows
 
 
 def target_class(engine: str, release: str, architecture: str) -> TargetClass | None:
     """What a release does with an architecture; None where no release has it, or this one was not read."""
-    if release not in _data(folder(), engine)["read"]:
+    if release not in _data(engine)["read"]:
         return None
-    order = release_order(release) or ((), 0)
     rows = target_classes(engine).get(architecture, ())
-    fitting = [row for row in rows if (release_order(row.since) or order) <= order]
+    fitting = [row for row in rows if is_since(row.since, release)]
     if fitting:
         return fitting[-1]
     if not rows:
-        is_refused = architecture in _data(folder(), engine)["refused_in"].get(release, ())
+        is_refused = architecture in _data(engine)["refused_in"].get(release, ())
         return TargetClass(architecture, "lacks", release, "not registered; run") if is_refused else None
     return TargetClass(architecture, "absent", release, "not in the registry")
 
@@ -99,7 +101,7 @@ def architectures_of(target: Target) -> tuple[str, ...]:
 
 def architectures(model_type: str) -> tuple[str, ...]:
     """The generating classes of a model type, as transformers or the model's own config.json names them."""
-    stated = read(folder(), "model_types.json")
+    stated = read("model_types.json")
     remote = stated["remote"].get(model_type, {}).get("architectures", ())
     return tuple(dict.fromkeys((*remote, *stated["architectures"].get(model_type, ()))))
 
@@ -138,7 +140,7 @@ def as_seen(engine: str, release: str, target: Target) -> Target:
 
 def _reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
     source = f"{row.source} ({row.since})"
-    stated = _data(folder(), engine)
+    stated = _data(engine)
     if row.captures == "lacks":
         return TargetReading("lacks", row.architecture, stated["lacking"]["text"], source)
     if row.captures == "absent":
@@ -151,13 +153,9 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
 
 
 def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
-    """What a release does with classes that it does not register.
-
-    Where it states `registered_unread`, the rows and those classes are all that it registers.
-    """
-    order = release_order(release) or ((), 0)
-    rows: Sequence[Mapping[str, Any]] = _data(folder(), engine)["unregistered"]
-    return [row for row in rows if (release_order(row["from"]) or order) <= order][-1]
+    """What a release does with classes that it does not register; where `is_closed`, no row is missing."""
+    rows: Sequence[Mapping[str, Any]] = _data(engine)["unregistered"]
+    return [row for row in rows if is_since(row["from"], release)][-1]
 
 
 def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -> TargetReading | None:
@@ -166,8 +164,7 @@ def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -
     llama.cpp's converter takes the class of a text_config first (conversion/base.py:2900, 0.3.36).
     """
     row = _unregistered(engine, release)
-    unread = row.get("registered_unread")
-    if unread is None or not names or set(unread) & set(names):
+    if not names or "is_closed" not in row:
         return None
     named = " or ".join(names)
     if target.architectures and target.outer_type is None:
@@ -187,36 +184,9 @@ def _inner_reading(engine: str, release: str, row: TargetClass, target: Target) 
     inner_type = target.model_type if target.outer_type else "that is not stated"
     named = f"{row.architecture} with a language model of type {inner_type}"
     if found == {"lacks"}:
-        return TargetReading("lacks", named, _data(folder(), engine)["lacking"]["text"], inner[0].source)
+        return TargetReading("lacks", named, _data(engine)["lacking"]["text"], inner[0].source)
     return TargetReading("unknown", named, NEVER_SEEN)
 
 
-@cache
-def _data(where: Path, engine: str) -> Mapping[str, Any]:
-    return read(where, f"{engine}_targets.json")
-
-
-@cache
-def _classes(where: Path, engine: str) -> Mapping[str, Sequence[TargetClass]]:
-    stated = _data(where, engine)
-    rows = stated["architectures"]
-    check_evidence(stated, f"{engine}_targets.json", stated["read"].__contains__)
-    for release, names in stated["run_in"].items():
-        if unknown := sorted(set(names) - set(rows)):
-            raise ValueError(
-                f"{engine}_targets.json: run_in of {release} names {', '.join(unknown)}, of no row"
-            )
-    return {name: tuple(_class(name, row, stated, engine) for row in listed) for name, listed in rows.items()}
-
-
-def _class(name: str, row: Mapping[str, Any], stated: Mapping[str, Any], engine: str) -> TargetClass:
-    what = f"{engine}_targets.json, {name}"
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{what}: a class is named as config.json names it; no pattern is taken")
-    if row.get("from") not in stated["read"] or not row.get("source"):
-        raise ValueError(f"{what}: a row states from, a release that was read, and source, the file and line")
-    captures: Captures = "absent" if row["captures"] is None else "captures" if row["captures"] else "lacks"
-    rest = {
-        key: row[key] for key in ("adds_one", "default", "language_model", "backend", "state") if key in row
-    }
-    return TargetClass(name, captures, row["from"], row["source"], **rest)
+def _data(engine: str) -> Mapping[str, Any]:
+    return read(f"{engine}_targets.json")

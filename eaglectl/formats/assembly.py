@@ -120,7 +120,13 @@ def check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *,
             f" {list(shape)}; one of them is wrong"
         )
         if name == "d2t" and "t2d" in tensors:  # which may give it
-            keys.add_note("problem", "d2t", f"{text}; or pass --fix-reading d2t=from-t2d", "tensor-shape")
+            keys.add_note(
+                "problem",
+                "d2t",
+                f"{text}; or pass --fix-reading d2t=from-t2d",
+                "tensor-shape",
+                names_option=True,
+            )
             continue
         raise RefusedError(text, "tensor-shape", f"tensor:{tensor.stored[0]}")
 
@@ -206,6 +212,7 @@ def note_names(
             name,
             f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",
             "unknown-tensor",
+            names_option=True,
         )
 
 

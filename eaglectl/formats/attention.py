@@ -150,6 +150,7 @@ def _without_query_lora(keys: Keys) -> int:
         f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
         " can load; pass --mla-query-lora to write q_proj as the two",
         "missing-tensor",
+        names_option=True,
     )
     return 0
 

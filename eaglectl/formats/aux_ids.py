@@ -102,6 +102,7 @@ def _boundaries(keys: Keys, format: Format, count: int, target: Target, reading:
             "aux layers",
             f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers",
             "aux-count",
+            names_option=True,
         )
     if target.depth is not None and max(boundaries) > target.depth:
         keys.add_note(
@@ -110,6 +111,7 @@ def _boundaries(keys: Keys, format: Format, count: int, target: Target, reading:
             f"boundary {max(boundaries)} is past the target's {target.depth} layers (ids {list(ids)} read as"
             f" {convention}); pass --aux-convention or --aux-layers",
             "aux-range",
+            names_option=True,
         )
     if order:
         topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"

@@ -50,6 +50,13 @@ def default_format() -> Format:
     return next(format for format in FORMATS if format.layout and format.layout.is_default)
 
 
+def layout_for(engine: str) -> str:
+    """The layout to write for one engine: the default one unless the engine reads another alone."""
+    default = default_format()
+    own = [format.name for format in FORMATS if format.layout and engine in format.layout.engines]
+    return default.name if default.name in own or not own else own[0]
+
+
 def known_answers() -> Mapping[str, tuple[str, ...]]:
     """The --source-semantics that one producer alone has, with their values."""
     return {key: values for format in FORMATS for key, values in format.answers.items()}

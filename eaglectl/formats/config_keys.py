@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from eaglectl.drafter.drafter import Choice, Note, question
+from eaglectl.drafter.drafter import Choice, Level, Note, question
 from eaglectl.errors import RefusedError
 
 MISSING = object()
@@ -200,6 +200,8 @@ class Keys(Struct):
         """Add a question with the options that answer it."""
         self.notes.append(question(about, why, topic, choices))
 
-    def add_note(self, level: str, about: str, text: str, topic: str = "") -> None:
-        """Add a note."""
-        self.notes.append(Note(level, about, text, topic))  # type: ignore[arg-type]
+    def add_note(
+        self, level: Level, about: str, text: str, topic: str = "", *, names_option: bool = False
+    ) -> None:
+        """Add a note; `names_option` where the text names the option that takes a problem out."""
+        self.notes.append(Note(level, about, text, topic, names_option=names_option))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
-from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, SettledBy, question
+from eaglectl.drafter.drafter import Choice, Drafter, Feature, Level, Note, SettledBy, question
 from eaglectl.errors import UsageError
 from eaglectl.options import ANSWERS, Option, Options
 
@@ -267,7 +267,8 @@ class Format(Struct, frozen=True):
         attention multiplies by what yarn's mscale gives, as engines do. `is_parallel`: its files are
         P-EAGLE drafters. `has_unordered_rows`: lm_head's rows are not in the order of t2d. `norm_output`
         reads that switch where it is not what it seems. `answers`: its own --source-semantics, with their
-        values. `doubts` yields what is known to be wrong with its files; its warnings stay with the drafter
+        values. `settles`: the --source-semantics that its code gives of a file, which the user's replace.
+        `doubts` yields what is known to be wrong with its files; its warnings stay with the drafter
         through conversions (eaglectl.json names them).
     """
 
@@ -293,6 +294,7 @@ class Format(Struct, frozen=True):
     has_unordered_rows: bool = False
     norm_output: Callable[[CheckpointSummary, bool | None, Answers], bool | None] | None = None
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    settles: Callable[[CheckpointSummary], Mapping[str, str]] = lambda summary: {}
     doubts: Callable[[CheckpointSummary, Answers], Iterable[Note]] = lambda summary, answers: ()
     schema: ConfigSchema = field(default_factory=ConfigSchema)
     layout: Layout | None = None
@@ -363,11 +365,12 @@ def _rope_question(
 
 
 def rope_doubt(
-    summary: CheckpointSummary, answers: Answers, who: str, *, is_exempt: bool = False
+    summary: CheckpointSummary, answers: Answers, who: str, *, is_exempt: bool = False, is_known: bool = False
 ) -> Iterable[Note]:
     """The question about a trainer that rotates with base 10000 whatever its config states.
 
-    Nothing where `is_exempt`, and a note where it is answered.
+    Nothing where `is_exempt`, and a note where it is answered; a warning where the file `is_known` to be that
+    trainer's, as what it states is wrong then.
     """
     theta = summary.config.get("rope_theta", summary.nested("rope_parameters").get("rope_theta"))
     if is_exempt or theta in (None, 10000):
@@ -380,7 +383,8 @@ def rope_doubt(
     else:
         outcome = {"stored": "the stored base is kept", "target": "the target's is written"}
         text = outcome.get(answer.base, f"{answer.base} is written")
-        yield Note("note", "rope_theta", f"{about}; {text}", "rope-base-doubt")
+        level: Level = "warning" if is_known and answer.base == "10000" else "note"
+        yield Note(level, "rope_theta", f"{about}; {text}", "rope-base-doubt")
 
 
 def untrained_scaling(answers: Answers, about: str) -> Note:

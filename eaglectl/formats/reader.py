@@ -81,6 +81,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
         raise RefusedError(text, "not-a-drafter")
     summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
     format, evidence = detect(summary)
+    answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), format.keys)
     _check_objects(keys.config)
@@ -261,13 +262,13 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
             "target-mismatch",
         )
     if target.vocab is not None and target.vocab != dims.vocab:
-        level = "problem" if target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab else "warning"
+        is_problem = target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab
         keys.add_note(
-            level,
+            "problem" if is_problem else "warning",
             "target",
             f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it"
             " belongs to this target",
-            "target-vocabulary" if level == "problem" else "target-vocabulary-size",
+            "target-vocabulary" if is_problem else "target-vocabulary-size",
         )
 
 

@@ -104,6 +104,7 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
             else ""
         ),
         "rope-pairing",
+        names_option=True,
     )
     return False
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from eaglectl.drafter.drafter import Target
 from eaglectl.drafter.tensors import LAYER, NORM, Dimensions
-from eaglectl.errors import RefusedError
+from eaglectl.errors import OptionNeededError, RefusedError
 from eaglectl.formats.attention import read_heads, read_mla
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.measured import Shapes, agree, plain_shapes
@@ -111,7 +111,7 @@ def _check_width(hidden: int, total: int, width: int, norms: int) -> None:
     needed = f"its second axis must be a multiple of the target's width {width}"
     if norms:
         needed = f"{norms} aux layers of width {width} (by fc_norm) need [{hidden}, {norms * width}]"
-    raise RefusedError(
+    raise OptionNeededError(
         f"fc.weight is [{hidden}, {total}]; {needed}; state target_hidden_size, or pass --target",
         "tensor-shape",
         "tensor:fc.weight",

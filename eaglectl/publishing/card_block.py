@@ -21,7 +21,7 @@ from eaglectl.conversion.card import (
     upgrade_lines,
 )
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.catalogue import launch_commands, llama_server
+from eaglectl.engines.registry import launch_commands, llama_server
 from eaglectl.formats.catalogue import known_formats
 from eaglectl.publishing.model_index import measured_with, sampling
 from eaglectl.publishing.training import training_rows

@@ -22,4 +22,4 @@ def model_runners(engine: Engine, release: str) -> tuple[str, ...]:
     """Return the model runners of a release; only vLLM has several."""
     if engine.name != "vllm":
         return ()
-    return vllm.runners(release, None)
+    return vllm.ENGINE.behaviour(release).runners_for(None)

@@ -93,6 +93,21 @@ def unchecked_groups(report: Report) -> list[UncheckedGroup]:
     return [(f"{reason}{suffixes[is_optional]}", ids) for (is_optional, reason), ids in groups]
 
 
+def required_groups(report: Report) -> list[tuple[str, list[Rule]]]:
+    """Return the reasons why required rules could not look, with those rules."""
+    rules_by_reason: dict[str, list[Rule]] = {}
+    for unchecked in report.unchecked:
+        if unchecked.is_required:
+            rules_by_reason.setdefault(unchecked.reason, []).append(unchecked.rule)
+    return list(rules_by_reason.items())
+
+
+def group_text(reason: str, rules: Sequence[Rule]) -> str:
+    """Return a group's reason, and how many rules it is of where they are several."""
+    last = rules[-1]
+    return f"{reason} ({len(rules)} rules, the last is {last.id} {last.name})" if len(rules) > 1 else reason
+
+
 def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
     """Return the groups of `unchecked_groups` that all of several readable checkpoints share."""
     readable = [report for report in reports if not report.problem and not report.skipped]

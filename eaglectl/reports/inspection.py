@@ -8,8 +8,8 @@ from msgspec import Struct
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
-from eaglectl.engines.catalogue import ENGINES, view_for
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.wording import layers, plural, release_range, size
 from eaglectl.results import Inspection
@@ -265,7 +265,7 @@ def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
         by_outcome.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
     groups = list(by_outcome.values())
     for group in groups[:SHOWN_GROUPS]:
-        yield _served_row(group[0], release_range(group, vllm.releases()))
+        yield _served_row(group[0], release_range(group, vllm.ENGINE.releases))
     if len(groups) > SHOWN_GROUPS:
         oldest = groups[SHOWN_GROUPS - 1][-1].release
         others = plural(len(groups) - SHOWN_GROUPS, "other outcome")

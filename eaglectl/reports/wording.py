@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
-from eaglectl.drafter.drafter import Note
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.drafter.drafter import Note, are_stated
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
@@ -38,10 +38,8 @@ def not_served(serving: OutputServing, shown: Iterable[Note] = ()) -> str:
     """
     verdict = serving.verdict
     others = f" ({serving.serving} serve it)" if serving.serving else ""
-    texts = [note.text for note in shown]
-    is_shown = all(any(reason in text for text in texts) for reason in verdict.reasons)
-    is_doubt = verdict.outcome == ServedAs.UNKNOWN
-    why = "see the warning above" if is_doubt and is_shown else "; ".join(verdict.reasons)
+    is_shown = verdict.outcome == ServedAs.UNKNOWN and are_stated(verdict.reasons, shown)
+    why = "see the warning above" if is_shown else "; ".join(verdict.reasons)
     return f"{NOT_SERVED[verdict.outcome]} by {verdict.release}: {why}{others}"
 
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.request import ConversionRequest, parse_reading
 from eaglectl.conversion.serving import unserved
-from eaglectl.engines.catalogue import ENGINES, every_release, parse_engine
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
+from eaglectl.engines.registry import ENGINES, every_release, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError, RefusedError, UsageError
+from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UsageError
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
 from eaglectl.text import MOST, listed
@@ -91,8 +91,7 @@ class Conversion(Struct, frozen=True, dict=True):
         if isinstance(plan, CannotLook) and isinstance(self.subject.read_error, RefusedError):
             plan = self.subject.read_error
         if isinstance(plan, Exception):
-            # one that names an option is a question
-            is_refused = isinstance(plan, RefusedError) and "pass --" not in str(plan)
+            is_refused = isinstance(plan, RefusedError) and not isinstance(plan, OptionNeededError)
             return str(plan) if is_refused else ""
         return "; ".join(engine.text for engine in unserved(plan, request))
 
@@ -182,11 +181,7 @@ def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
     from eaglectl.conversion.serving import output_verdicts
 
     verdicts = output_verdicts(plan, every_release(engine.name))
-    return {
-        verdict.release: verdict.reasons[0]
-        for verdict in verdicts
-        if verdict.outcome in (ServedAs.DIFFERS, ServedAs.FAILS)
-    }
+    return {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
 
 
 def _first_of(engine: Engine, served: Sequence[str]) -> str | None:

@@ -2,9 +2,9 @@
 
 import datetime
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError
@@ -52,7 +52,8 @@ class Report(Struct, frozen=True):
     that was not given was found. `is_of_copy`: the weights are pickles, and their values were read from a
     temporary copy. `skipped` states why a folder is no drafter's, where such are to be skipped: no rule ran.
     `doubts` are what is open of how the drafter was trained, `questions` those that somebody has to answer.
-    `off` and `lowered` are the rules that the policy switches off, or whose severity it lowers.
+    `off` are the rules that the policy switches off, `lowered` those whose severity it lowers, with the new
+    one.
     `default_engines` are the releases that nobody named, each with the reason why it was judged.
     """
 
@@ -78,7 +79,7 @@ class Report(Struct, frozen=True):
     doubts: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
-    lowered: tuple[str, ...] = ()
+    lowered: Mapping[str, Severity] = field(default_factory=dict)
     default_engines: tuple[tuple[str, str], ...] = ()
 
 
@@ -140,7 +141,7 @@ def judge(
         doubts=doubts,
         questions=_questions(subject),
         off=tuple(sorted(policy.off)),
-        lowered=tuple(rule.id for rule in result.rules if policy.lowers(rule)),
+        lowered={rule.id: policy.severity(rule) for rule in result.rules if policy.lowers(rule)},
         default_engines=tuple(
             (label, request.why) for request in subject.requests if request.why for label in request.labels
         ),

@@ -13,7 +13,7 @@ from msgspec import Struct
 from eaglectl.checkpoint.files import current_folder, read_small_file
 from eaglectl.checkpoint.hub_cache import is_snapshot
 from eaglectl.checkpoint.layout import is_checkpoint
-from eaglectl.engines.catalogue import parse_engine
+from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import UsageError
 from eaglectl.validation.catalogue import find_rule, find_rules
 from eaglectl.validation.policy import ALLOW_LISTS, Defaults, Policy, Suppression, VerifyPolicy

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from eaglectl.drafter.boundaries import AuxLayers, default_boundaries
 from eaglectl.drafter.drafter import Drafter, Norms, Rope, Target
 from eaglectl.drafter.tensors import LAYER_SHAPES, Dimensions, Tensor, expected_shape
-from eaglectl.engines.catalogue import ENGINES, view_for
 from eaglectl.engines.engine import Engine
+from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.engines.sglang import ids_in
 from eaglectl.engines.view import View
 from eaglectl.formats.catalogue import FORMATS

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.facts import AppliedFact
+from eaglectl.engines.registry import ENGINES
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule
 from eaglectl.validation.subject import Subject

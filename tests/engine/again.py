@@ -1,7 +1,7 @@
 """Which recorded cases to run again with a new release, and what is other then.
 
 `python -m tests.engine.again ENGINE WORD...` prints the command that runs the cases of these kinds of
-drafters (llama, mla, qwen3) and facts (their ids); `eaglectl engines scan` prints the words.
+drafters (llama, mla, qwen3) and facts (their ids); `python -m tools.scan` prints the words.
 `python -m tests.engine.again ENGINE ANSWERS.json` prints the cases whose answer differs from the record.
 """
 
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import eaglectl
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.registry import ENGINES
 from tests.engine.agreement import cases as vllm_cases
 from tests.engine.agreement import judging as vllm_judging
 from tests.engine.agreement import records as vllm_records

@@ -42,7 +42,6 @@ from eaglectl.conversion.calibration import read_statistics
 from eaglectl.conversion.pruning import read_counts
 from eaglectl.drafter.drafter import Target
 from eaglectl.drafter.vocabulary import as_engines_read, faults
-from eaglectl.engines.scanner import scan
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
@@ -61,6 +60,7 @@ from tests.builders import (
     offsets,
     safetensors_bytes,
 )
+from tools.scan.scanner import scan
 
 FIXTURES = Path(eaglectl.__file__).resolve().parent.parent / "fixtures"
 PRODUCERS = FIXTURES / "producers"

@@ -59,8 +59,6 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "--policy": (["validate", DRAFTER, "--policy", "FILE"], 2),
     "--policy of upload": (["upload", DRAFTER, "a/b", "--dry-run", "--policy", "FILE"], 2),
     "--smoke": (["upload", DRAFTER, "a/b", "--dry-run", "--smoke", "FILE"], 3),
-    "--against of engines scan": (["engines", "scan", "WHEEL", "--against", "FILE"], 3),
-    "the wheel of engines scan": (["engines", "scan", "FILE"], 3),
 }
 
 
@@ -92,15 +90,13 @@ def test_what_is_no_file_is_one_sentence(
     # a name that each option takes for one of its own
     file = folder / ("statistics.json" if option == "--calibration" else "file.json")
     KINDS[kind](file)
-    (tmp_path / "wheel/vllm").mkdir(parents=True)
-    (tmp_path / "wheel/vllm/__init__.py").write_text("", encoding="utf-8")
-    places = {"FILE": file, "FOLDER": folder, "OUT": tmp_path / "out", "WHEEL": tmp_path / "wheel"}
+    places = {"FILE": file, "FOLDER": folder, "OUT": tmp_path / "out"}
     with no_more_than(60):
         code = run([str(places.get(argument, argument)) for argument in arguments])
     error = capsys.readouterr().err.splitlines()
     assert code == expected, error
     assert len(error) == 1 and error[0].startswith("eaglectl: ")
-    assert str(file) in error[0] or (option, kind) == ("the wheel of engines scan", "folder")
+    assert str(file) in error[0]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])

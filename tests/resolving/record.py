@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from eaglectl.engines.wheels import Sources, functions
 from tests.resolving.configs import CONFIGS, DEPTH
+from tools.scan.sources import Sources, functions
 
 ANSWERS = Path(__file__).with_name("answers.json")
 # the file and the function that look a drafter's ids up, by runner

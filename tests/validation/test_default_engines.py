@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 import eaglectl
-from eaglectl.engines.catalogue import ENGINES
-from eaglectl.engines.defaults import default_requests
+from eaglectl.engines.registry import ENGINES, default_requests
 from eaglectl.reports.findings import default_engines_line
 from tests.builders import ABSENT, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
@@ -170,9 +169,21 @@ def test_a_pass_names_its_runner_where_the_other_one_captures_other_layers(tmp_p
     assert (verdict.outcome, verdict.reasons) == ("as trained", (remark,))
 
 
-def test_a_pass_in_which_all_runners_agree_says_nothing_of_them(tmp_path: Path) -> None:
-    report = eaglectl.validate(str(drafter_folder(tmp_path)))
-    assert [release.reasons for release in report.releases] == [(), ()]
+@pytest.mark.parametrize(
+    ("release", "remark"),
+    [
+        ("vllm==0.33.0", "with the V2 runner, on CPUs with V1"),
+        ("vllm==0.22.1", "with the V1 runner"),
+        ("sglang", None),
+    ],
+)
+def test_a_pass_names_the_runner_that_it_holds_for(tmp_path: Path, release: str, remark: str | None) -> None:
+    folder, target = drafter_folder(tmp_path), tmp_path / "config.json"
+    target.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8}))
+    options = eaglectl.ValidateOptions(str(target), [release])
+    (verdict,) = eaglectl.validate(str(folder), options).releases
+    assert verdict.outcome == "pass", verdict
+    assert verdict.reasons == (() if remark is None else (remark,))
 
 
 def test_the_line_of_several_checkpoints_has_each_release_once(tmp_path: Path) -> None:

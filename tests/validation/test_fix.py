@@ -68,13 +68,16 @@ def test_what_engines_read_stays_in_its_layout(tmp_path: Path) -> None:
     assert digests(tmp_path / "out") == digests(PRODUCERS / "speculators/four-aux")
 
 
-def test_what_all_engines_are_to_read_is_written_for_them(tmp_path: Path) -> None:
-    done = fixed(
-        PRODUCERS / "speculators/four-aux",
-        tmp_path / "out",
-        has_engines=True,
-        target=str(FIXTURES / "target"),
-    )
+def test_an_engine_that_nobody_named_changes_no_layout(tmp_path: Path) -> None:
+    source = PRODUCERS / "speculators/four-aux"
+    done = fixed(source, tmp_path / "out", has_engines=True, target=TARGET)
+    assert done.conversion and done.conversion.plan.layout == "speculators"
+    assert ids(done.fixed) == ["EGL1014"] and "EGL1101" in left(done)
+
+
+def test_what_two_named_engines_are_to_read_is_written_for_both(tmp_path: Path) -> None:
+    source = PRODUCERS / "speculators/four-aux"
+    done = fixed(source, tmp_path / "out", engines=["vllm", "sglang"], target=TARGET)
     assert done.conversion and done.conversion.plan.layout == "vllm"
     assert "EGL1101" in ids(done.fixed) and done.report.verdict == "pass"
 
@@ -82,6 +85,13 @@ def test_what_all_engines_are_to_read_is_written_for_them(tmp_path: Path) -> Non
 def test_sglang_alone_gets_its_layout(tmp_path: Path) -> None:
     done = fixed(PRODUCERS / "modelopt/hf-four-aux", tmp_path / "out", engines=["sglang"])
     assert done.conversion is None or done.conversion.plan.layout == "sglang"
+
+
+def test_llama_cpp_alone_gets_its_layout(tmp_path: Path) -> None:
+    source = PRODUCERS / "specforge/gqa-ids"
+    answers = Answers(aux_convention="output")
+    done = fixed(source, tmp_path / "out", engines=["llama.cpp"], target=TARGET, answers=answers)
+    assert done.conversion and done.conversion.plan.layout == "llama.cpp"
 
 
 def test_an_assumption_is_no_repair(tmp_path: Path) -> None:

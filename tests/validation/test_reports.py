@@ -112,6 +112,16 @@ def report(path: str = "drafter", **changes: Any) -> Report:
     return replace(base, **changes)
 
 
+WEAKENED = report(off=("EGL404",), lowered={"EGL110": "note"})
+TWO_REQUIRED = report(
+    unchecked=(
+        Unchecked(RULES[301], "d2t cannot be read", True),
+        Unchecked(RULES[701], "no target was given", False),
+        Unchecked(RULES[702], "d2t cannot be read", True),
+    )
+)
+
+
 def hostile() -> Report:
     by = Suppression("EGL203", HOSTILE, None, HOSTILE)
     return report(
@@ -187,6 +197,12 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
     assert [suppression["rule"] for suppression in document["expired_suppressions"]] == ["EGL110"]
 
 
+def test_json_has_the_rules_that_the_policy_switches_off_and_lowers() -> None:
+    document = validate_document([WEAKENED])
+    assert (document["off"], document["lowered"]) == (["EGL404"], {"EGL110": "note"})
+    schema(SCHEMAS / "validate.schema.json").validate(document)
+
+
 def test_json_holds_no_text_that_strict_readers_refuse() -> None:
     assert "\ud800" in validate_document([hostile()])["findings"][0]["message"]
     assert "\\ud800" in json.loads(render("json", [hostile()]))["findings"][0]["message"]
@@ -225,6 +241,14 @@ def test_junit_has_a_case_for_each_rule_and_never_passes_what_was_not_looked_at(
     }
     suite = ElementTree.fromstring(junit([report()]))[0].attrib
     assert (suite["tests"], suite["failures"], suite["errors"], suite["skipped"]) == ("8", "2", "1", "2")
+
+
+def test_junit_has_one_error_for_each_reason_why_required_rules_could_not_look() -> None:
+    outcomes = cases(junit([TWO_REQUIRED]))
+    assert [name for name, tags in outcomes.items() if tags == ["error"]] == ["EGL301 rule-301"]
+    assert outcomes["EGL701 rule-701"] == outcomes["EGL702 rule-702"] == ["skipped"]
+    (error,) = ElementTree.fromstring(junit([TWO_REQUIRED])).iter("error")
+    assert error.attrib["message"] == "d2t cannot be read (2 rules, the last is EGL702 rule-702)"
 
 
 def test_junit_fails_what_fail_on_says() -> None:
@@ -309,6 +333,15 @@ def test_sarif_reports_what_could_not_be_looked_at_as_notifications() -> None:
     assert run["invocations"][0]["executionSuccessful"] is True
     gone = json.loads(sarif([unopened_report("gone", "no such folder")]))["runs"][0]
     assert gone["invocations"][0]["executionSuccessful"] is False and gone["results"] == []
+
+
+def test_sarif_has_the_rules_that_a_policy_switches_off_and_lowers() -> None:
+    (invocation,) = json.loads(sarif([report(), WEAKENED]))["runs"][0]["invocations"]
+    assert invocation["ruleConfigurationOverrides"] == [
+        {"descriptor": {"id": "EGL110"}, "configuration": {"level": "note"}},
+        {"descriptor": {"id": "EGL404"}, "configuration": {"enabled": False}},
+    ]
+    schema(OTHERS / "sarif-schema-2.1.0.json").validate(json.loads(sarif([WEAKENED])))
 
 
 def test_sarif_makes_no_links_of_names() -> None:
@@ -423,6 +456,14 @@ def test_gitlab_gets_its_fields_and_a_fingerprint_for_each_issue() -> None:
     assert len({issue["fingerprint"] for issue in issues}) == len(issues)
     assert all(issue["location"]["lines"]["begin"] >= 1 for issue in issues)
     assert any(issue["description"] == "could not look: no such folder" for issue in issues)
+
+
+def test_gitlab_has_one_issue_for_each_reason_why_required_rules_could_not_look() -> None:
+    texts = [issue["description"] for issue in json.loads(gitlab([TWO_REQUIRED]))]
+    title = "EGL301 rule-301 could not look"
+    assert [text for text in texts if "could not look" in text] == [
+        f"{title}: d2t cannot be read (2 rules, the last is EGL702 rule-702)"
+    ]
 
 
 def test_a_fingerprint_stays_when_the_numbers_of_a_message_change() -> None:

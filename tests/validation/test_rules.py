@@ -15,7 +15,7 @@ import tests.validation
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Target
-from eaglectl.engines.catalogue import parse_engine
+from eaglectl.engines.registry import parse_engine
 from eaglectl.validation import rules as rule_modules
 from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE, rules
 from eaglectl.validation.judge import judge

@@ -13,7 +13,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.engines.catalogue import ENGINES
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers

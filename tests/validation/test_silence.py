@@ -28,7 +28,8 @@ TRUE: Mapping[str, tuple[str, ...]] = {
     "torchspec/mla": V1_READS_OTHERS,
     "torchspec/dcp": ("EGL002", "EGL002", "EGL005"),
     "torchspec/dcp-2ranks": ("EGL002", "EGL002", "EGL002", "EGL005"),
-    "angelslim/ids": ("EGL406",),  # no engine reads the key
+    "angelslim/qwen3": ("EGL607",),  # its code trains with base 10000
+    "angelslim/ids": ("EGL406", "EGL607"),  # no engine reads the key
     "angelslim/gqa": ("EGL107",),
     "angelslim/cosyvoice": ("EGL101", "EGL105", "EGL107"),
     "automodel/gqa": NEMO, "automodel/eagle3.1": NEMO, "automodel/mla": (*NEMO, "EGL117"),

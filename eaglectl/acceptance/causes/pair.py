@@ -2,6 +2,7 @@
 
 from eaglectl.acceptance.causes.looks import as_shown, is_low, serving_errors, unchecked_rules, warned
 from eaglectl.acceptance.diagnosis import Cause, Evidence, NotLooked, Shown
+from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.verdicts import DiagnosisEnding
 
 ROTATED = "rotated-target"
@@ -24,8 +25,9 @@ def _marked(evidence: Evidence) -> Shown | NotLooked | None:
 
 def _commands(evidence: Evidence, fix: str) -> tuple[str, ...]:
     """The conversion that a fix names, in the layout for the engine that was asked for."""
-    layout = " --for sglang" if evidence.engine_name == "sglang" else ""
-    commands = tuple(part + layout for part in fix.split("`")[1::2])
+    layout = layout_for(evidence.engine_name or "")
+    option = "" if layout == default_format().name else f" --for {layout}"
+    commands = tuple(part + option for part in fix.split("`")[1::2])
     return commands or (evidence.commands["validate"],)
 
 

@@ -194,7 +194,7 @@ def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
             if not vllm.extracts_states(release):
                 raise UnreadableError(
                     f"vLLM {release} does not give hidden states as calibration asks for them; install vLLM"
-                    f" {vllm.data()['hidden_states']['releases']}, or use --engine transformers"
+                    f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --engine transformers"
                 )
             engine = {"name": "vllm", "vllm": release, **child.request(_load_request(options))}
             if options.tensor_parallel_size > 1:

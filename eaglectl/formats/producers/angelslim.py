@@ -1,6 +1,6 @@
 """Tencent AngelSlim: midlayer names, d2t and t2d always, no flags, and an ids key of its own."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from eaglectl.drafter.drafter import Feature, Note
 from eaglectl.formats.format import (
@@ -28,6 +28,9 @@ _OF_VLLM = (
 )
 
 
+_COSYVOICE = "CosyVoice3Eagle3LlamaForCausalLM"
+
+
 def _recognise(summary: CheckpointSummary) -> str | None:
     if "modal_type" in summary.config:
         return "config has modal_type"
@@ -40,13 +43,36 @@ def _recognise(summary: CheckpointSummary) -> str | None:
     return None
 
 
+def _scaling(summary: CheckpointSummary) -> Mapping[str, object]:
+    return {**summary.nested("rope_scaling"), **summary.nested("rope_parameters")}
+
+
+def _trained_rope(summary: CheckpointSummary) -> Mapping[str, str]:
+    """The base of drafters of its published trainer, which passes none to its rotary embedding.
+
+    llama_eagle3.py has done so in every commit from 917de3a (October 2025) to 67394ce (August 2026), but for
+    mrope. The trainer has needed transformers 5 since e138f05, and has had CosyVoice3's class from the
+    beginning; drafters that AngelSlim published before are of neither kind.
+    """
+    is_of_trainer = summary.architecture == _COSYVOICE or str(
+        summary.config.get("transformers_version")
+    ).startswith("5.")
+    is_open = {"mrope_section", "alpha"} & set(_scaling(summary))
+    return {"rope": "10000"} if is_of_trainer and not is_open else {}
+
+
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    scaling = {**summary.nested("rope_scaling"), **summary.nested("rope_parameters")}
-    has_mrope = "mrope_section" in scaling
+    scaling = _scaling(summary)
     if scaling.get("alpha") is not None:
         about = "AngelSlim's trainer reads no alpha of a rope scaling, by which vLLM multiplies the base"
         yield untrained_scaling(answers, about)
-    yield from rope_doubt(summary, answers, "AngelSlim's present trainer", is_exempt=has_mrope)
+    yield from rope_doubt(
+        summary,
+        answers,
+        "AngelSlim's trainer",
+        is_exempt="mrope_section" in scaling,
+        is_known=bool(_trained_rope(summary)),
+    )
 
 
 ANGELSLIM = Format(
@@ -57,6 +83,7 @@ ANGELSLIM = Format(
     ids=(
         IdsPlace("aux_hidden_states_layer_ids", "output", is_certain=True),
     ),  # it takes hidden_states[id + 1]
+    settles=_trained_rope,
     doubts=_rope,
     retires=("modal_type",),
     schema=ConfigSchema(

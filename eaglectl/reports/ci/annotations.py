@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eaglectl.reports.ci.places import Place, Places
-from eaglectl.reports.findings import digest, fingerprints, first_findings
+from eaglectl.reports.findings import digest, fingerprints, first_findings, group_text, required_groups
 from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
-from eaglectl.validation.judge import Report, Unchecked, overall_verdict
+from eaglectl.validation.judge import Report, overall_verdict
+from eaglectl.validation.rule import Rule
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 GITLAB_SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
@@ -32,10 +33,8 @@ def _commands(report: Report) -> Iterator[str]:
         yield _command("error", whole, "could not look", f"{report.path}: {report.problem}")
     if report.skipped:
         yield _command("notice", whole, report.verdict, f"{report.path}: {report.skipped}")
-    for reason, names in _unchecked_rules(report):
-        title = f"{names[0]} could not look"
-        others = f" ({len(names)} rules, the last is {names[-1]})" if len(names) > 1 else ""
-        yield _command("error", whole, title, f"{reason}{others}")
+    for reason, rules in required_groups(report):
+        yield _command("error", whole, _unchecked_title(rules[0]), group_text(reason, rules))
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:
@@ -66,8 +65,9 @@ def _issues(report: Report) -> Iterator[dict[str, Any]]:
     whole, error = places.find(""), GITLAB_SEVERITIES["error"]
     if report.problem:
         yield _issue(whole, "could not look", report.problem, "unreadable", error)
-    for unchecked in _required(report):
-        yield _issue(whole, _unchecked_title(unchecked), unchecked.reason, unchecked.rule.id, error)
+    for reason, rules in required_groups(report):
+        title, text = _unchecked_title(rules[0]), group_text(reason, rules)
+        yield _issue(whole, title, text, rules[0].id, error)
 
 
 def _issue(place: Place, title: str, text: str, name: str, severity: str) -> dict[str, Any]:
@@ -89,17 +89,5 @@ def _text(finding: Finding) -> str:
     return f"{finding.match.message}. Fix: {finding.fix}"
 
 
-def _required(report: Report) -> Iterator[Unchecked]:
-    return (unchecked for unchecked in report.unchecked if unchecked.is_required)
-
-
-def _unchecked_rules(report: Report) -> Iterator[tuple[str, list[str]]]:
-    """The required rules that could not look, by the reason."""
-    rules: dict[str, list[str]] = {}
-    for unchecked in _required(report):
-        rules.setdefault(unchecked.reason, []).append(f"{unchecked.rule.id} {unchecked.rule.name}")
-    yield from rules.items()
-
-
-def _unchecked_title(unchecked: Unchecked) -> str:
-    return f"{unchecked.rule.id} {unchecked.rule.name} could not look"
+def _unchecked_title(rule: Rule) -> str:
+    return f"{rule.id} {rule.name} could not look"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import eaglectl
-from eaglectl.reports.findings import fails, rules_of
+from eaglectl.reports.findings import fails, group_text, required_groups, rules_of
 from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report
@@ -15,7 +15,8 @@ from eaglectl.verdicts import CheckVerdict
 def junit(reports: Sequence[Report]) -> str:
     """Return the document.
 
-    A rule that could not look is skipped, or an error if the policy requires it or nothing could be read.
+    A rule that could not look is skipped; of those that the policy requires and that could not for one
+    reason the first is an error. Nothing that could be read is an error too.
     """
     root = Element("testsuites", {"name": "eaglectl validate"})
     for report in reports:
@@ -37,8 +38,15 @@ def _suite(root: Element, report: Report) -> None:
     if report.skipped:
         case = _testcase(suite, report, "the folder is a drafter's")
         _add_outcome(case, "skipped", report.verdict, report.skipped)
+    errors = {rules[0].id: group_text(reason, rules) for reason, rules in required_groups(report)}
     for rule in rules_of(report):
-        _add_rule(_testcase(suite, report, f"{rule.id} {rule.name}"), report, rule)
+        case = _testcase(suite, report, f"{rule.id} {rule.name}")
+        _add_failures(case, report, rule)
+        if rule.id in errors:
+            _add_outcome(case, "error", CheckVerdict.COULD_NOT_LOOK, errors[rule.id])
+        for unchecked in report.unchecked:
+            if unchecked.rule is rule and rule.id not in errors:
+                _add_outcome(case, "skipped", CheckVerdict.COULD_NOT_LOOK, unchecked.reason)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite.findall("testcase"))))
@@ -62,15 +70,11 @@ def _properties(report: Report) -> dict[str, str]:
     return properties
 
 
-def _add_rule(case: Element, report: Report, rule: Rule) -> None:
+def _add_failures(case: Element, report: Report, rule: Rule) -> None:
     failures = [finding for finding in report.findings if finding.rule is rule and fails(finding, report)]
     if failures:
         worst, lines = failures[0], list(map(_line, failures))
         _add_outcome(case, "failure", worst.severity, worst.match.message, lines)
-    for unchecked in report.unchecked:
-        if unchecked.rule is rule:
-            tag = "error" if unchecked.is_required else "skipped"
-            _add_outcome(case, tag, CheckVerdict.COULD_NOT_LOOK, unchecked.reason)
     if remarks := list(_remarks(report, rule)):
         SubElement(case, "system-out").text = "\n".join(map(printable, remarks))
 

@@ -55,7 +55,17 @@ def _rule(rule: Rule) -> dict[str, Any]:
 def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str, Any]:
     notifications = [notification for report in reports for notification in _notifications(report, index)]
     is_readable = not any(report.problem for report in reports)
-    return {"executionSuccessful": is_readable, "toolExecutionNotifications": notifications}
+    overrides: dict[str, dict[str, object]] = {
+        rule: {"enabled": False} for report in reports for rule in report.off
+    }
+    overrides |= {rule: {"level": level} for report in reports for rule, level in report.lowered.items()}
+    return {
+        "executionSuccessful": is_readable,
+        "toolExecutionNotifications": notifications,
+        "ruleConfigurationOverrides": [
+            {"descriptor": {"id": rule}, "configuration": overrides[rule]} for rule in sorted(overrides)
+        ],
+    }
 
 
 def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:

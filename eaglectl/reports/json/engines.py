@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
+from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.engines import model_runners, unversioned_evidence, unversioned_notes
 from eaglectl.reports.json.document import head
 from eaglectl.validation.support import Service, services

@@ -44,6 +44,8 @@ def _report(report: Report) -> dict[str, Any]:
         "skipped": report.skipped,
         "policy": report.policy,
         "fail_on": report.fail_on or "never",
+        "off": list(report.off),
+        "lowered": dict(report.lowered),
         "findings": list(map(_finding, report.findings)),
         "releases": list(map(_release, report.releases)),
         "ways_out": list(report.smallest_changes),

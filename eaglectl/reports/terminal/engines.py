@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.reports.engines import model_runners, unversioned_evidence, unversioned_notes
 from eaglectl.reports.terminal.console import Console, Table, Text, indented

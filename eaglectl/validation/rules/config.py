@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from eaglectl.engines.data import load
 from eaglectl.engines.view import SPECULATORS_KEYS
-from eaglectl.engines.vllm import data
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.producers.speculators import flatten
 from eaglectl.formats.reader import model_class_of
@@ -311,7 +311,7 @@ def allowed_architecture(subject: Subject) -> Iterator[Match]:
 
 
 def _served(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name == DEEP or name in data()["architectures"])
+    return tuple(name for name in names if name == DEEP or name in load("vllm")["architectures"])
 
 
 def _model_class(architecture: str) -> ModelClass:

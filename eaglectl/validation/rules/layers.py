@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.engines.behaviour import judged_unversioned
-from eaglectl.engines.catalogue import ENGINES, aux_readings
 from eaglectl.engines.layers import IDS, CapturedLayers
+from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View, flat_as_read
 from eaglectl.formats.marks import drafter_mark
 from eaglectl.validation.rule import CannotLook, Match, rule

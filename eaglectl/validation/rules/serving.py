@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.layers import IDS
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.engines.view import View
 from eaglectl.validation.rule import CannotLook, Check, Match, Rule

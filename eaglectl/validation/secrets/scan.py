@@ -1,13 +1,14 @@
 """Scanning whole files for secrets, in blocks that overlap: bytes, UTF-16, UTF-32, texts in PNG images."""
 
 import codecs
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.validation.secrets.rules import SecretRule, rules_near
+from eaglectl.validation.secrets.patterns import SecretRule, rules_near
 
 Read = Callable[[int, int], bytes]
 BLOCK = 1 << 20
@@ -17,6 +18,11 @@ OVERLAP, BEFORE = 8192, 256
 AFTER = 2048
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+# the compressed text of a chunk: after a keyword and a method, in iTXt after two more texts
+COMPRESSED = {
+    b"zTXt": re.compile(rb"[^\x00]*\x00.(.*)", re.DOTALL),
+    b"iTXt": re.compile(rb"[^\x00]*\x00\x01.[^\x00]*\x00[^\x00]*\x00(.*)", re.DOTALL),
+}
 MAX_PNG_TEXT = 64 << 20
 # of one file; weights but for their headers are not searched
 MAX_SCANNED = 256 << 20
@@ -72,7 +78,8 @@ def _scan(size: int, read: Read, token: str | None) -> Iterator[Secret]:
                 yield Secret(secret.kind, "the texts of the image")
     encoding = next((encoding for mark, encoding in BOMS if head.startswith(mark)), None)
     if encoding is not None:
-        yield from _scan_blocks(_decoded(_blocks(size, read), encoding), token)
+        texts = codecs.iterdecode(_blocks(size, read), encoding, "replace")
+        yield from _scan_blocks((text.encode("utf-8", "replace") for text in texts), token)
 
 
 def _end_of_header(size: int, read: Read) -> int:
@@ -91,12 +98,6 @@ def overlapping(size: int, read: Read) -> Iterator[bytes]:
     for block in _blocks(size, read):
         yield end + block
         end = (end + block)[-BEFORE:]
-
-
-def _decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    for block in blocks:
-        yield decoder.decode(block).encode("utf-8", "replace")
 
 
 def _scan_blocks(blocks: Iterable[bytes], token: str | None) -> Iterator[Secret]:
@@ -146,9 +147,9 @@ def _spans(text: bytes, lower: bytes, rule: SecretRule) -> Iterator[tuple[int, i
 
 def _windows(lower: bytes, keywords: Iterable[bytes]) -> Iterator[tuple[int, int]]:
     """The parts of a text near a keyword, in order, those that touch joined."""
-    places = sorted({place for keyword in keywords for place in _places(lower, keyword)})
+    matches = (match for keyword in keywords for match in re.finditer(re.escape(keyword), lower))
     start = stop = -1
-    for place in places:
+    for place in sorted({match.start() for match in matches}):
         if place - BEFORE > stop:
             if stop >= 0:
                 yield start, min(stop, len(lower))
@@ -156,13 +157,6 @@ def _windows(lower: bytes, keywords: Iterable[bytes]) -> Iterator[tuple[int, int
         stop = place + AFTER
     if stop >= 0:
         yield start, min(stop, len(lower))
-
-
-def _places(lower: bytes, keyword: bytes) -> Iterator[int]:
-    place = lower.find(keyword)
-    while place >= 0:
-        yield place
-        place = lower.find(keyword, place + len(keyword))
 
 
 def _png_texts(size: int, read: Read) -> Iterator[bytes]:
@@ -183,17 +177,11 @@ def _png_texts(size: int, read: Read) -> Iterator[bytes]:
 
 
 def _png_text(kind: bytes, data: bytes, limit: int) -> bytes:
-    """The text of a chunk, at most `limit` bytes; tEXt as it is."""
-    _, _, rest = data.partition(b"\0")
-    if kind == b"zTXt":
-        return _inflated(rest[1:], limit)
-    if kind == b"iTXt" and rest[:1] == b"\1":
-        return _inflated(rest[2:].split(b"\0", 2)[-1], limit)
-    return data
-
-
-def _inflated(data: bytes, limit: int) -> bytes:
+    """The text of a chunk, at most `limit` bytes; as it is where it is not compressed."""
+    match = COMPRESSED[kind].match(data) if kind in COMPRESSED else None
+    if match is None:
+        return data
     try:
-        return zlib.decompressobj().decompress(data, limit)
+        return zlib.decompressobj().decompress(match[1], limit)
     except zlib.error:
         return b""

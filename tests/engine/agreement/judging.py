@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import eaglectl
-from eaglectl.engines.catalogue import ENGINES
 from eaglectl.engines.facts import Fact
+from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.judge import Report
 from tests.engine.agreement.bases import BASES, TARGETS, target

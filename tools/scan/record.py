@@ -1,4 +1,4 @@
-"""Record which targets a release captures layers of: `python -m tests.targets.record ENGINE SOURCES...`.
+"""Record which targets a release captures layers of: `python -m tools.scan.record ENGINE SOURCES...`.
 
 SOURCES are wheels, or folders with what they hold; of llama.cpp, the folder of its own sources.
 """
@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eaglectl.engines import sglang_sources, vllm_sources
+from eaglectl.engines import data
 from eaglectl.engines.behaviour import releases
-from eaglectl.engines.checks import DRAFTERS
-from eaglectl.engines.llamacpp_sources import targets as llamacpp_targets
-from eaglectl.engines.releases import release_order
-from eaglectl.engines.wheels import Sources
+from eaglectl.engines.data import read
+from eaglectl.engines.facts import Evidence
+from eaglectl.engines.releases import is_since, release_order
+from tools.scan import sglang_sources, vllm_sources
+from tools.scan.llamacpp_sources import targets as llamacpp_targets
+from tools.scan.plan import DRAFTERS
+from tools.scan.sources import Sources
 
-RECORDS = Path(__file__).parent.parent / "engine/targets"
-DATA = Path(sglang_sources.__file__).parent
+DATA = Path(data.__file__).parent
+RECORDS = DATA.parent.parent / "tests/engine/targets"
 RULES = ("captures", "adds_one", "default", "language_model", "backend", "state")
 RUN = {"captured": True, "refused": False}
 PARTS = {"vllm": vllm_sources.PARTS["targets"], "sglang": sglang_sources.PARTS["targets"]}
@@ -38,10 +41,22 @@ def known(engine: str) -> Tables:
     found: dict[str, dict[str, Mapping[str, Any]]] = {release: {} for release in stated.get("read", ())}
     for name, spans in stated.get("architectures", {}).items():
         for release in found:
-            begun = [span for span in spans if release_order(span["from"]) <= release_order(release)]
+            begun = [span for span in spans if is_since(span["from"], release)]
             if begun and begun[-1]["captures"] is not None:
                 found[release][name] = {key: value for key, value in begun[-1].items() if key != "from"}
     return found
+
+
+def releases_read(engine: str) -> tuple[str, ...]:
+    """The releases whose sources were read, oldest first."""
+    return tuple(read(f"{engine}_targets.json")["read"])
+
+
+def target_evidence(engine: str, release: str, architecture: str) -> Evidence:
+    """How it is known what a release does with an architecture: it was run with such a target, or read."""
+    stated = read(f"{engine}_targets.json")
+    run = (*stated["run_in"].get(release, ()), *stated["refused_in"].get(release, ()))
+    return "run" if architecture in run else "read"
 
 
 def tables(engine: str, folders: list[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -111,8 +126,8 @@ def write(engine: str, found: Tables) -> None:
         head[key] = rows or stated.get(key, {})
     head["read"] = {release: digest(table) for release, table in found.items()}
     parts = [f" {json.dumps(key)}: {_written(value)}" for key, value in head.items()]
-    rows = ",\n".join(lines)
-    path.write_text("{\n" + ",\n".join(parts) + f',\n "architectures": {{\n{rows}\n }}\n}}\n')
+    listed = ",\n".join(lines)
+    path.write_text("{\n" + ",\n".join(parts) + f',\n "architectures": {{\n{listed}\n }}\n}}\n')
 
 
 def _written(value: Any) -> str:

@@ -19,18 +19,19 @@ from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import behaviour, merge
 from eaglectl.engines.data import data_from, folder
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.scanner import Difference, compare, entry, scan
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
-from tests.test_scanner import SCANS, tree
+from tests.tools.calls import call_scan
+from tests.tools.test_scanner import SCANS, tree
+from tools.scan.scanner import Difference, compare, entry, scan
 
 ENTRY: Mapping[str, Any] = {
     "range": ">=0.99.0",
     "releases": ["0.99.0"],
     "source": "no release",
     "run_in": {},
-    "runners": {"V1": None, "V2": {"default_layers": "(1, n//2, n-2)"}},
+    "runners": {"V1": None, "V2": {"default_layers": [{"value": "(1, n//2, n-2)"}]}},
 }
 SCAN: Mapping[str, Any] = json.loads(SCANS[0].with_name("vllm-0.33.0.json").read_text()) | {
     "release": "0.99.0",
@@ -92,10 +93,10 @@ def outcomes(drafter: Path, **options: Any) -> list[str]:
 
 def test_the_release_is_known_while_its_data_is_in_use(tmp_path: Path) -> None:
     with data_from(with_entry(tmp_path, ENTRY)):
-        assert vllm.releases()[-2:] == ("0.33.0", "0.99.0")
+        assert vllm.ENGINE.releases[-2:] == ("0.33.0", "0.99.0")
         assert list(behaviour("vllm", "0.99.0").runners) == ["V2"]
         assert list(behaviour("vllm", "0.33.0").runners) == ["V1", "V2"]
-    assert vllm.releases()[-1] != "0.99.0"
+    assert vllm.ENGINE.releases[-1] != "0.99.0"
 
 
 @pytest.mark.usefixtures("new_release")
@@ -183,7 +184,7 @@ def test_the_command_prints_an_entry_that_can_be_pasted(tmp_path: Path) -> None:
     )
     (sources / "vllm/v1/worker/gpu_model_runner.py").unlink()
     (sources / "vllm-0.99.0.dist-info").mkdir()
-    done = call("engines", "scan", sources)
+    done = call_scan(sources)
     text = done.out.split("vllm_releases.json:\n")[1].split("and keep the scan")[0]
     assert done.code == 1 and json.loads(text)["runners"] == ENTRY["runners"]
     assert (
@@ -191,7 +192,7 @@ def test_the_command_prints_an_entry_that_can_be_pasted(tmp_path: Path) -> None:
         and "show only when the engine runs" in done.out
     )
     with data_from(with_entry(tmp_path, json.loads(text))):
-        assert call("engines", "scan", sources).code == 0
+        assert call_scan(sources).code == 0
 
 
 def test_what_no_entry_settles_is_left_to_decide(tmp_path: Path) -> None:
@@ -206,16 +207,16 @@ def test_what_no_entry_settles_is_left_to_decide(tmp_path: Path) -> None:
     [
         ({"default_runner": [{"value": ["V3"]}]}, "names V3"),
         ({"default_runner": [{"targets": ["llama"], "value": ["V2"]}]}, "states nothing for targets"),
-        ({"runners": {"V3": {"ids": []}}}, "do not state"),
-        ({"runners": {"V2": {"default_layers": "(1, n**2)"}}}, "n\\*\\*2|n \\*\\* 2"),
-        ({"runners": {"V2": {"default_layers": "2, n//2, x"}}}, "a default layer is made of n"),
-        ({"runners": {"V2": {"default_layers": "n//2"}}}, "a tuple"),
-        ({"runners": {"V2": {"adds_one": "sometimes"}}}, "sometimes"),
+        ({"runners": {"V3": {"ids": []}}}, "missing required field"),
+        ({"runners": {"V2": {"default_layers": [{"value": "(1, n**2)"}]}}}, "n\\*\\*2|n \\*\\* 2"),
+        ({"runners": {"V2": {"default_layers": [{"value": "2, n//2, x"}]}}}, "a default layer is made of n"),
+        ({"runners": {"V2": {"default_layers": [{"value": "n//2"}]}}}, "a tuple"),
+        ({"runners": {"V2": {"adds_one": [{"value": "sometimes"}]}}}, "sometimes"),
         ({"flags": None}, "flags"),
         ({"releases": ["0.33.1"]}, "0.33.1: it is not in the range"),
         ({"range": "", "releases": ["0.12.1"]}, "do not ascend"),
         ({"range": "", "releases": ["0.33.0"]}, "do not ascend"),
-        ({"range": "", "releases": ["newest"]}, "not numbers"),
+        ({"range": "", "releases": ["newest"]}, "are numbers"),
     ],
 )
 def test_an_entry_that_cannot_be_is_refused_with_its_reason(

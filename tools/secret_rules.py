@@ -1,6 +1,6 @@
 """Make gitleaks.json from a release of gitleaks: its config/gitleaks.toml in the syntax of Python's `re`.
 
-Run `python -m eaglectl.validation.secrets.update gitleaks.toml VERSION`.
+Run `python -m tools.secret_rules gitleaks.toml VERSION`.
 """
 
 import json
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).parent / "gitleaks.json"
+from eaglectl.validation import secrets
+
+OUT = Path(secrets.__file__).parent / "gitleaks.json"
 LEFT_OUT: Mapping[str, str] = {
     "generic-api-key": "any word after `key:`; in vocabularies and prose that is mostly no secret",
     "private-key": "reads on from every BEGIN, so its time grows with the square of the file; ours does not",

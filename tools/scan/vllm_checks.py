@@ -3,8 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.behaviour import Behaviour
-from eaglectl.engines.checks import (
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.releases import is_since, is_within
+from eaglectl.engines.vllm import ENGINE
+from tools.scan.extraction import Found
+from tools.scan.plan import (
     Check,
     Difference,
     Row,
@@ -20,11 +25,7 @@ from eaglectl.engines.checks import (
     spaced,
     target_differences,
 )
-from eaglectl.engines.extraction import Found
-from eaglectl.engines.layers import IDS
-from eaglectl.engines.releases import is_within
-from eaglectl.engines.vllm import ENGINE, data
-from eaglectl.engines.vllm_sources import PARTS, WATCHED
+from tools.scan.vllm_sources import PARTS, WATCHED
 
 
 def _top_only(key: str) -> Check:
@@ -173,7 +174,7 @@ def _residual_default(found: Found) -> bool | None:
 
 
 def _default_of(known: Behaviour, name: str) -> str:
-    return str(known.runners[name].default_layers[-1].value)
+    return str(DefaultLayers(known.runners[name].default_layers[-1].value))
 
 
 def _tables(found: Found, release: str) -> list[Difference]:
@@ -183,7 +184,7 @@ def _tables(found: Found, release: str) -> list[Difference]:
 
 
 def _architectures(found: Found, release: str) -> list[Difference]:
-    known = {name for name, releases in data()["architectures"].items() if is_within(releases, release)}
+    known = {name for name, releases in ENGINE.data["architectures"].items() if is_within(releases, release)}
     registered = set(found["architectures"] or ())
     missing = sorted(name for name in known if not {name, f"Eagle3{name}"} & registered)
     new = sorted(name for name in registered - known if "peagle" not in name.lower())
@@ -195,7 +196,7 @@ def _architectures(found: Found, release: str) -> list[Difference]:
 def _targets(found: Found, release: str) -> list[Difference]:
     if found["listed_targets"] is None:
         return []
-    known = {name for first, name in data()["targets"] if is_within(f">={first}", release)}
+    known = {name for first, name in ENGINE.data["targets"] if is_since(first, release)}
     listed = set(found["listed_targets"])
     return [
         Difference(f"target {name} is listed", name in known, name in listed)
@@ -204,7 +205,7 @@ def _targets(found: Found, release: str) -> list[Difference]:
 
 
 def _model_types(found: Found, release: str) -> list[Difference]:
-    rewritten = data()["rewritten_model_types"].items()
+    rewritten = ENGINE.data["rewritten_model_types"].items()
     known = {name for name, releases in rewritten if is_within(releases, release)}
     missing = known - set(found["rewritten_model_types"])
     return [Difference(f"model_type {name} is rewritten", True, False) for name in sorted(missing)]
@@ -241,7 +242,7 @@ def _runner_states(found: Found, name: str) -> Mapping[str, Any]:
     """The keys of a runner as the sources show them."""
     states: dict[str, Any] = {"ids": list(id_places(found, name))}
     if default := default_layers(found["default_aux_layers"]):
-        states["default_layers"] = default
+        states["default_layers"] = [{"value": default}]
     if name == "V2" and found["runner"]["unsupported"]:
         states["drafts_in_parallel"] = not _refuses_parallel(found)
     return states

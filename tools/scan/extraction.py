@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.engines.wheels import Sources, called, functions, strings, text_of
+from tools.scan.sources import Sources, called, functions, strings, text_of
 
 Found = Mapping[str, Any]
 Part = Callable[[Sources], Any]

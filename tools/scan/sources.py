@@ -87,14 +87,7 @@ class Sources:
         Raises UnreadableError.
         """
         data = self.read(path)
-        if data is None:
-            return None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of escapes that Python will refuse
-                return ast.parse(data)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise UnreadableError(f"{path}: not Python that can be read: {error}") from None
+        return None if data is None else parsed(data, path)
 
     def modules(self, folder: str) -> Iterator[tuple[str, bytes]]:
         """Paths and bytes of every Python file in a folder of the package, those of folders in it too.
@@ -136,6 +129,16 @@ class Sources:
             return None
         except UNREADABLE as error:
             raise UnreadableError(f"{path}: cannot be read: {error}") from None
+
+
+def parsed(data: bytes, what: str) -> ast.Module:
+    """The syntax tree of a Python file; `what` names it in errors. Raises UnreadableError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python will refuse
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableError(f"{what}: not Python that can be read: {error}") from None
 
 
 def functions(tree: ast.AST, name: str) -> Iterator[ast.FunctionDef]:

@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from eaglectl.engines.extraction import (
+from tools.scan.extraction import (
     KEYS,
     Found,
     Part,
@@ -23,8 +23,8 @@ from eaglectl.engines.extraction import (
     returns_value,
     source_of,
 )
-from eaglectl.engines.target_classes import Classes, ClassText
-from eaglectl.engines.wheels import Sources, called, functions, strings, text_of
+from tools.scan.sources import Sources, called, functions, strings, text_of
+from tools.scan.target_classes import Classes, ClassText
 
 MODELS = "model_executor/models"
 CLASSES = {"llama": "llama_eagle3", "mla": "deepseek_eagle3", "qwen3": "qwen3_eagle3"}

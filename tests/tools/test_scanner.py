@@ -14,11 +14,12 @@ import pytest
 
 from eaglectl.engines import vllm
 from eaglectl.engines.layers import IDS
-from eaglectl.engines.scanner import changes, compare, extracted
-from eaglectl.engines.vllm_checks import CHECKS, CLAIMS
-from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
-from tests.builders import call, write_package
+from tests.builders import write_package
+from tests.tools.calls import call_scan
+from tools.scan.scanner import changes, compare, extracted
+from tools.scan.sources import Sources
+from tools.scan.vllm_checks import CHECKS, CLAIMS
 
 SCANS = sorted(Path(__file__).parent.glob("scans/vllm-*.json"))
 LIKE = "0.33.0"  # the release that TREE mirrors
@@ -32,12 +33,12 @@ def scan(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("path", SCANS, ids=lambda path: path.stem)
 def test_what_was_found_in_a_release_is_what_the_data_says_of_it(path: Path) -> None:
     found = scan(path)
-    assert found["release"] in vllm.releases()
+    assert found["release"] in vllm.ENGINE.releases
     assert compare(found, found["release"]) == []
 
 
 def test_the_newest_three_releases_are_among_the_scans() -> None:
-    assert {f"vllm-{release}" for release in vllm.releases()[-3:]} <= {path.stem for path in SCANS}
+    assert {f"vllm-{release}" for release in vllm.ENGINE.releases[-3:]} <= {path.stem for path in SCANS}
 
 
 def test_every_sight_is_of_a_fact() -> None:
@@ -125,7 +126,9 @@ TREE = {
     "__init__.py": "raise SystemExit('the scanner must not import this')",
     "model_executor/models/registry.py": "M = {"
     + ", ".join(
-        f'"{name}": ("{module_of(name)}", "X")' for name in vllm.data()["architectures"] if "Eagle3" in name
+        f'"{name}": ("{module_of(name)}", "X")'
+        for name in vllm.ENGINE.data["architectures"]
+        if "Eagle3" in name
     )
     + "}",
     "model_executor/models/llama_eagle3.py": drafter(),
@@ -152,7 +155,7 @@ TREE = {
         "        a.append('parallel drafting for EAGLE speculative decoding')"
     ),
     "config/speculative.py": "def hf_config_override(hf_config):\n    return hf_config.model_type in "
-    + str((*vllm.data()["rewritten_model_types"],))
+    + str((*vllm.ENGINE.data["rewritten_model_types"],))
     + "\ndef _maybe_override_draft_max_position_embeddings(): pass",
     "v1/worker/gpu_model_runner.py": (
         "def _get_eagle3_aux_layers_from_config(self):\n"
@@ -314,12 +317,12 @@ def test_a_wheel_is_read_without_its_other_members(tmp_path: Path) -> None:
         for path, text in TREE.items():
             file.writestr(f"vllm/{path}", text)
         file.writestr("vllm/_C.abi3.so", b"not python")
-    done = call("engines", "scan", str(wheel))
+    done = call_scan(str(wheel))
     assert done.code == 0 and "nothing changed" in done.out and "add to" not in done.out
-    done = call("engines", "scan", str(wheel), "--against", "0.24.0")
+    done = call_scan(str(wheel), "--against", "0.24.0")
     assert done.code == 1
     assert "identity-d2t: does not hold before, holds in these sources" in done.out
-    done = call("engines", "scan", str(wheel), "--json")
+    done = call_scan(str(wheel), "--json")
     assert done.code == 0 and done.document["release"] == "0.33.0"
 
 
@@ -329,13 +332,13 @@ def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
     broken = tree(tmp_path / "broken")
     (broken / "vllm/config/vllm.py").write_text("def (")
     for path in (tmp_path / "a.whl", tmp_path / "empty", tmp_path / "gone", broken):
-        assert call("engines", "scan", str(path)).code == 3
+        assert call_scan(str(path)).code == 3
     good = str(tree(tmp_path / "good"))
-    assert call("engines", "scan", good, "--against", "9.9.9").code == 2
+    assert call_scan(good, "--against", "9.9.9").code == 2
     for text in (None, "not json", "[]"):
         if text:
             (tmp_path / "gone.json").write_text(text)
-        done = call("engines", "scan", good, "--against", str(tmp_path / "gone.json"))
+        done = call_scan(good, "--against", str(tmp_path / "gone.json"))
         assert done.code == 3 and "Traceback" not in done.err and "gone.json" in done.err
     with pytest.raises(UnreadableError):
         Sources(tmp_path / "empty")
@@ -343,7 +346,7 @@ def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
 
 def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from eaglectl.engines.scanner import scan;"
+        "import sys; from pathlib import Path; from tools.scan.scanner import scan;"
         f"scan(Path({str(tree(tmp_path))!r})); print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -356,7 +359,7 @@ def test_switches_are_stated_where_the_classes_read_them(path: Path) -> None:
     flags = vllm.ENGINE.behaviour(found["release"]).flags
     for name in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
         stated = (
-            {"eagle_config" if "." in key else "top" for key in flags[name].paths} if name in flags else set()
+            {"eagle_config" if "." in key else "top" for key in flags[name].first} if name in flags else set()
         )
         assert stated == set(found["classes"]["llama"]["reads"].get(name, [])), name
 
@@ -388,5 +391,5 @@ def test_an_expression_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path)
     terms = " + ".join(["'a'"] * 500)
     text = f"def combine_hidden_states(self):\n    return {terms}\n"
     (package / "model_executor/models/llama_eagle3.py").write_text(text)
-    done = call("engines", "scan", tmp_path)
+    done = call_scan(tmp_path)
     assert done.code == 3 and "nested too deeply" in done.err, done

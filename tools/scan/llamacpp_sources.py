@@ -1,19 +1,19 @@
 """Which targets llama.cpp captures layers of: its converter's classes, and the graphs that they name."""
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.engines.extraction import Found
+from tools.scan.extraction import Found, source_of
+from tools.scan.sources import parsed, strings
 
 CONVERTER, GRAPHS, STRUCTS, SWITCH = "conversion", "src/models", "src/models/models.h", "src/llama-model.cpp"
 NAMES, ARCHS = "gguf-py/gguf/constants.py", "src/llama-arch.cpp"
-REGISTERS = re.compile(r"@ModelBase\.register\(([^)]*)\)(?:(?!\nclass )[\s\S])*\nclass (\w+)\(")
+MODEL_ARCH = "model_arch = gguf.MODEL_ARCH."
 NAMED = re.compile(r"MODEL_ARCH\.(\w+):\s*\"([\w.-]+)\"")
 ARCH_NAMED = re.compile(r"\{\s*LLM_ARCH_(\w+),\s*\"([\w.-]+)\"")
-CLASS = re.compile(r"^class (\w+)\(([\w.]+)")
-ARCH = re.compile(r"^ {4}model_arch = gguf\.MODEL_ARCH\.(\w+)", re.MULTILINE)
 CASE = re.compile(r"case LLM_ARCH_(\w+):\s*(?:\{\s*)?return new llama_model_(\w+)\(")
 STRUCT = re.compile(r"struct llama_model_(\w+)\s*: public llama_model_(\w+) \{(.*?)\n\};", re.DOTALL)
 GRAPH = re.compile(
@@ -47,22 +47,34 @@ def targets(source: Path) -> Mapping[str, Found]:
 
 def _converted(source: Path) -> Iterator[tuple[str, str]]:
     """Architectures of config.json and the names of their graphs, by the converter's text classes."""
-    texts = [_text(path) for path in sorted((source / CONVERTER).glob("*.py"))]
-    classes: dict[str, tuple[str, str | None]] = {}
-    named: list[tuple[str, str]] = []
-    for text in texts:
-        for part in re.split(r"\n(?=class )", text):
-            if head := CLASS.match(part):
-                arch = ARCH.search(part)
-                classes[head[1]] = (head[2], arch[1] if arch else None)
-        for listed, name in REGISTERS.findall(text):
-            named += [(architecture, name) for architecture in re.findall(r"\"([^\"]+)\"", listed)]
-    for architecture, name in named:
-        while name in classes and classes[name][1] is None:
-            name = classes[name][0]
-        graph = classes.get(name, ("", None))[1]
+    classes = [
+        node
+        for path in sorted((source / CONVERTER).glob("*.py"))
+        for node in parsed(_text(path).encode(), str(path)).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    by_name = {node.name: node for node in classes}
+    for node in classes:
+        graph = _graph_name(node, by_name)
         if graph and graph != "MMPROJ":
-            yield architecture, graph
+            yield from ((architecture, graph) for architecture in _registered(node))
+
+
+def _registered(node: ast.ClassDef) -> Iterator[str]:
+    """The architectures that a class registers, of which each may have a decorator of its own."""
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and source_of(decorator.func) == "ModelBase.register":
+            yield from strings(decorator)
+
+
+def _graph_name(node: ast.ClassDef | None, by_name: Mapping[str, ast.ClassDef]) -> str:
+    """The graph of a converter's class, or of the nearest one that it inherits from; empty without one."""
+    while node is not None:
+        for statement in node.body:
+            if source_of(statement).startswith(MODEL_ARCH):
+                return source_of(statement).removeprefix(MODEL_ARCH)
+        node = by_name.get(source_of(node.bases[0])) if node.bases else None
+    return ""
 
 
 def _graph(name: str, parents: Mapping[str, tuple[str, str]], built: Mapping[str, Path]) -> Path | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from eaglectl.engines.wheels import Sources
+from tools.scan.sources import Sources
 
 HEAD = re.compile(r"^class\s+(\w+)\s*(?:\(([^)]*)\))?\s*:", re.MULTILINE)
 # in a list of bases: modules, keywords, type parameters, comments

@@ -4,23 +4,9 @@ import json
 from collections.abc import Iterator
 from shlex import quote
 
-from eaglectl.engines.scanner import PLANS, Rerun, Scan
-from eaglectl.reports.terminal.console import Console, Text, indented
+from tools.scan.scanner import PLANS, Rerun, Scan
 
-# how commands and the entry in JSON begin
-COPIED = ("eaglectl ", "python ", *'"{}[]')
 DATA = "eaglectl/engines/{engine}_releases.json"
-
-
-def print_scan(console: Console, scan: Scan, wheel: str) -> None:
-    """Print `lines`: on a terminal folded between words, but for what is to be copied."""
-    for line in lines(scan, wheel):
-        text = line.lstrip(" ")
-        is_copied = text.startswith(COPIED) or " " not in text or not console.is_terminal
-        if is_copied:
-            console.print(Text(line), soft_wrap=True)
-        else:
-            console.print(indented(Text(text), len(line) - len(text)))
 
 
 def lines(scan: Scan, wheel: str) -> Iterator[str]:
@@ -34,9 +20,9 @@ def lines(scan: Scan, wheel: str) -> Iterator[str]:
     yield f"{len(scan.differences)} changed" if scan.differences else "nothing changed"
     if scan.entry is not None:
         yield from ("", f"add to `behaviour` in {DATA.format(engine=scan.engine)}:", "", *_entry(scan))
-        kept = f"tests/scans/{scan.engine}-{release}.json"
+        kept = f"tests/tools/scans/{scan.engine}-{release}.json"
         yield "and keep the scan:"
-        yield f"  eaglectl engines scan {quote(wheel)} --json | python -m json.tool --compact > {kept}"
+        yield f"  python -m tools.scan {quote(wheel)} --json | python -m json.tool --compact > {kept}"
     if scan.undecided:
         yield from ("", "to decide by hand:", *(f"  {text}" for text in scan.undecided))
     if scan.only_when_run:

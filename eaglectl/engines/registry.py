@@ -4,8 +4,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # engines that convert can write ids for, and whose releases are not followed
 UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
+# why a release is judged that nobody named
+NEWEST, INSTALLED = "newest known", "installed here"
 
 
 class EngineRequest(Struct, frozen=True):
@@ -86,6 +90,33 @@ def parse_engine(text: str) -> EngineRequest:
 def every_release(engine: str) -> EngineRequest:
     """An engine with all its known releases."""
     return EngineRequest(engine, ENGINES[engine].releases)
+
+
+def default_requests() -> tuple[EngineRequest, ...]:
+    """The release of each engine that is installed here, and the newest known of the default engines."""
+    requests = []
+    for engine in ENGINES.values():
+        newest = engine.releases[-1] if engine.is_default else None
+        installed = installed_release(engine)
+        if installed is not None and installed != newest:
+            known = (installed,) if installed in engine.releases else ()
+            requests.append(EngineRequest(engine.name, known, INSTALLED, "" if known else installed))
+        if newest is not None:
+            why = f"{NEWEST}, {INSTALLED}" if newest == installed else NEWEST
+            requests.append(EngineRequest(engine.name, (newest,), why))
+    return tuple(requests)
+
+
+def installed_release(engine: Engine) -> str | None:
+    """The release of an engine in this environment; None where there is none. The engine is not imported."""
+    if find_spec(engine.package) is None:
+        return None
+    from importlib.metadata import PackageNotFoundError, version  # late: it takes long to load
+
+    for name in engine.distributions:
+        with suppress(PackageNotFoundError):
+            return version(name).partition("+")[0]
+    return None
 
 
 def _nearest(name: str, versions: Sequence["Version"]) -> str:

@@ -11,17 +11,16 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.engines import sglang_checks, vllm_checks
 from eaglectl.engines.behaviour import stated
-from eaglectl.engines.catalogue import parse_engine
-from eaglectl.engines.checks import Difference, ScanPlan
-from eaglectl.engines.data import recorded
-from eaglectl.engines.extraction import Found, extract
+from eaglectl.engines.data import read
+from eaglectl.engines.registry import parse_engine
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.targets import releases_read
-from eaglectl.engines.wheels import Sources
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
+from tools.scan import sglang_checks, vllm_checks
+from tools.scan.extraction import Found, extract
+from tools.scan.plan import Difference, ScanPlan
+from tools.scan.sources import Sources
 
 MAX_SCAN = 256 * MIB
 PLANS: Mapping[str, ScanPlan] = {plan.engine.name: plan for plan in (vllm_checks.PLAN, sglang_checks.PLAN)}
@@ -170,7 +169,7 @@ def entry(found: Found, release: str) -> Mapping[str, Any]:
     return {
         "range": f">={found['release']}",
         "releases": [found["release"]],
-        "source": "sources of the wheel, by `eaglectl engines scan`",
+        "source": "sources of the wheel, by `python -m tools.scan`",
         "run_in": {},
         **{key: value for key, value in changed.items() if value and value != before.get(key)},
     }
@@ -184,10 +183,10 @@ def undecided(found: Found, release: str) -> Iterator[str]:
     plan = PLANS[found["engine"]]
     if found["release"] == "unknown":
         yield "which release these sources are; the entry needs its number"
-    if found["release"] not in releases_read(plan.engine.name):
+    if found["release"] not in read(f"{plan.engine.name}_targets.json")["read"]:
         yield (
             "which targets it captures layers of: record them with"
-            f" `python -m tests.targets.record {plan.engine.name} SOURCES`"
+            f" `python -m tools.scan.record {plan.engine.name} SOURCES`"
         )
     for difference in compare(found, release):
         yield from _by_hand(plan, difference)
@@ -210,7 +209,7 @@ def _by_hand(plan: ScanPlan, difference: Difference) -> Iterator[str]:
 def rerun(found: Found, differences: tuple[Difference, ...]) -> Rerun:
     """The recorded cases to run again: of functions that are others now, and of facts that differ."""
     plan = PLANS[found["engine"]]
-    made_with = recorded(plan.engine.name)
+    made_with = read("recorded.json")[plan.engine.name]
     before, now = made_with["functions"], found["functions"]
     changed = [
         (path, name)

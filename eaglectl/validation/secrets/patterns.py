@@ -1,4 +1,4 @@
-"""What a secret looks like: our own rules, and those of gitleaks (gitleaks.json, made by update.py).
+"""What a secret looks like: our own rules, and those of gitleaks (gitleaks.json, by tools/secret_rules.py).
 
 gitleaks is the rule set that is kept: some 200 issuers, words that must be near, and a least entropy, so that
 hashes and vocabularies pass. detect-secrets (1.5.0, the last release, of 2024) has 25 issuers, brings

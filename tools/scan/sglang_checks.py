@@ -3,8 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.engines.behaviour import Behaviour
-from eaglectl.engines.checks import (
+from eaglectl.engines.behaviour import Behaviour, Flag
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.sglang import ENGINE, RUNNER
+from tools.scan.extraction import Found
+from tools.scan.plan import (
     Check,
     Difference,
     Row,
@@ -18,10 +21,7 @@ from eaglectl.engines.checks import (
     shows,
     target_differences,
 )
-from eaglectl.engines.extraction import Found
-from eaglectl.engines.layers import IDS
-from eaglectl.engines.sglang import ENGINE, RUNNER
-from eaglectl.engines.sglang_sources import PARTS, WATCHED
+from tools.scan.sglang_sources import PARTS, WATCHED
 
 FLAGS = {
     "fc_norm": ("fc_norm", "use_aux_norm"),
@@ -107,7 +107,8 @@ CLAIMS: Mapping[str, tuple[str, Check]] = {
 
 def _flag_rows(found: Found, known: Behaviour) -> Iterator[Row]:
     for name, paths in FLAGS.items():
-        stated = known.flags[name].paths if name in known.flags else ()
+        flag = known.flags.get(name, Flag())
+        stated = (*flag.first, *flag.any)
         for path in paths:
             yield f"{path} is read as a switch", path in stated, _reads(found, "llama", path)
 

@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from eaglectl.engines import scanner, sglang_sources
 from eaglectl.engines.behaviour import releases
-from eaglectl.engines.catalogue import ENGINES
-from eaglectl.engines.data import recorded
-from eaglectl.engines.scanner import PLANS, compare, extracted
+from eaglectl.engines.data import read
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.targets import target_class, target_classes
-from eaglectl.engines.wheels import PACKAGES
 from eaglectl.errors import UnreadableError
-from tests.builders import call, write_package
+from tests.builders import write_package
 from tests.engine.agreement.records import VLLM
 from tests.engine.sglang.records import SGLANG
+from tests.tools.calls import call_scan
+from tools.scan import scanner, sglang_sources
+from tools.scan.scanner import PLANS, compare, extracted
+from tools.scan.sources import PACKAGES
 
 FOLDER = Path(__file__).parent / "scans"
 SCANS = sorted(FOLDER.glob("sglang-*.json"))
@@ -380,7 +381,7 @@ def test_a_wheel_of_any_name_is_told_by_its_metadata(tmp_path: Path) -> None:
         for path, text in TREE.items():
             file.writestr(f"sglang/{path}", text)
         file.writestr("sglang-0.5.23.dist-info/METADATA", "Name: sglang\n")
-    done = call("engines", "scan", wheel)
+    done = call_scan(wheel)
     assert done.code == 0 and done.out.startswith("sglang 0.5.23 against the data of 0.5.23: 30 facts")
     assert "nothing changed" in done.out and "add to" not in done.out
 
@@ -392,7 +393,7 @@ def test_of_an_unknown_release_the_entry_and_the_cases_to_run_again_are_printed(
         llama_eagle3=(' or getattr(config, "use_aux_norm", False)', ""),
     )
     (sources / "sglang-0.9.0.post1.dist-info").mkdir()
-    done = call("engines", "scan", sources)
+    done = call_scan(sources)
     text = done.out.split("sglang_releases.json:\n")[1].split("and keep the scan")[0]
     made = json.loads(text)
     assert done.code == 1 and made["range"] == ">=0.9.0.post1" and made["releases"] == ["0.9.0.post1"]
@@ -404,7 +405,7 @@ def test_of_an_unknown_release_the_entry_and_the_cases_to_run_again_are_printed(
 
 @pytest.mark.parametrize(("engine", "release"), [("vllm", VLLM), ("sglang", SGLANG)])
 def test_the_functions_of_the_recorded_release_are_those_of_its_scan(engine: str, release: str) -> None:
-    made_with = recorded(engine)
+    made_with = read("recorded.json")[engine]
     assert f"{engine}=={made_with['release']}" == release
     found = scan(FOLDER / f"{engine}-{made_with['release']}.json")
     assert made_with["functions"] == found["functions"] and found["engine"] == engine
@@ -417,7 +418,10 @@ def test_another_function_calls_for_the_cases_that_it_concerns() -> None:
     assert again.release == "0.5.23"
     assert "srt/models/llama.py: LlamaMLP.forward" in again.functions
     assert "srt/models/llama_eagle3.py: LlamaForCausalLMEagle3.load_weights" not in again.functions
-    other = {**found, "functions": {**recorded("sglang")["functions"], "srt/models/qwen3.py": {}}}
+    other = {
+        **found,
+        "functions": {**read("recorded.json")["sglang"]["functions"], "srt/models/qwen3.py": {}},
+    }
     again = scanner.rerun(other, ())
     assert again.concerns == sglang_sources.AUX
     assert again.functions == ("srt/models/qwen3.py: Qwen3ForCausalLM.set_eagle3_layers_to_capture",)
@@ -425,7 +429,7 @@ def test_another_function_calls_for_the_cases_that_it_concerns() -> None:
 
 def test_watched_functions_are_in_the_recorded_releases() -> None:
     for name, plan in PLANS.items():
-        functions = recorded(name)["functions"]
+        functions = read("recorded.json")[name]["functions"]
         for watched in plan.watched:
             names = functions.get(watched.path, {})
             assert names, watched.path
@@ -439,7 +443,7 @@ def test_a_package_of_neither_or_of_both_engines_is_refused(tmp_path: Path) -> N
     (both / "vllm").mkdir()
     (both / "vllm/__init__.py").write_text("")
     for name, words in (("neither", "holds none"), ("both", "holds vllm and sglang")):
-        done = call("engines", "scan", tmp_path / name)
+        done = call_scan(tmp_path / name)
         assert done.code == 3 and words in done.err
     (tmp_path / "both/sglang/srt/models/llama.py").write_text("def (")
     (both / "vllm/__init__.py").unlink()
@@ -450,7 +454,7 @@ def test_a_package_of_neither_or_of_both_engines_is_refused(tmp_path: Path) -> N
 def test_a_wheel_with_more_than_a_package_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglectl.engines.wheels.MOST_OF_ALL", 1000)
+    monkeypatch.setattr("tools.scan.sources.MOST_OF_ALL", 1000)
     with pytest.raises(UnreadableError, match="too many"):
         extracted(tree(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Write the architectures of each model type, from transformers: `python -m tests.targets.model_types`.
+"""Write the architectures of each model type, from transformers: `python -m tools.model_types`.
 
 Model types of remote code, which transformers does not have, are kept as the file states them.
 """

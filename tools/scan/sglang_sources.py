@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from eaglectl.engines.extraction import (
+from tools.scan.extraction import (
     KEYS,
     Found,
     Part,
@@ -19,8 +19,8 @@ from eaglectl.engines.extraction import (
     reads_of,
     source_of,
 )
-from eaglectl.engines.target_classes import Classes, ClassText
-from eaglectl.engines.wheels import Sources, called, functions, text_of
+from tools.scan.sources import Sources, called, functions, text_of
+from tools.scan.target_classes import Classes, ClassText
 
 MODELS = "srt/models"
 CLASSES = {"llama": "llama_eagle3", "mla": "kimi_k25_eagle3"}

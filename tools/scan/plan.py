@@ -8,9 +8,9 @@ from msgspec import Struct
 from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.behaviour import Behaviour
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.extraction import Found, Part, Watched
 from eaglectl.engines.layers import IDS
 from eaglectl.engines.targets import TargetClass, target_class, target_classes
+from tools.scan.extraction import Found, Part, Watched
 
 # whether the sources show something; None where they hold nothing to look at
 Check = Callable[[Found], bool | None]

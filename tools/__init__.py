@@ -1,0 +1,1 @@
+"""What maintainers of eaglectl run, and no user: it stands in no wheel (CONTRIBUTING.md, "Tools")."""
