@@ -26,9 +26,10 @@ import heldout  # noqa: E402
 import train  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import DEPTHS, decode_prompts  # noqa: E402
+from eaglectl.acceptance.gate import DEPTHS  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
+from eaglectl.acceptance.stage import decode_prompts  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402

@@ -25,8 +25,9 @@ NAME = "example/tiny-target"
 ANSWER, LENGTH = 128, 256
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import DEPTHS, decode_prompts  # noqa: E402
+from eaglectl.acceptance.gate import DEPTHS  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
+from eaglectl.acceptance.stage import decode_prompts  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.reference.loading import load_drafter  # noqa: E402

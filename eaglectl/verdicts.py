@@ -126,6 +126,14 @@ class AnswerOutcome(StrEnum):
     NOTHING_DRAFTED = "nothing drafted"
 
 
+class GateEnding(StrEnum):
+    """Whether a conversion kept its acceptance: an upper bound below the tolerance is LOST."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    TOO_FEW_PROMPTS = "too few prompts"
+
+
 class ReadingOutcome(StrEnum):
     """How another reading of the file drafts beside the stated one (`smoke --probe`, `diagnose`)."""
 

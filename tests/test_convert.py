@@ -1,4 +1,4 @@
-"""Single conversions of the field (formats.md, C1-C41): a good drafter, a patch, and what must come out."""
+"""Single conversions of the field: a good drafter, a patch, and what must come out."""
 
 import json
 import re

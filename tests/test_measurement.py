@@ -13,7 +13,7 @@ from eaglectl.acceptance.measurement import (
     Estimate,
     PromptResult,
     measure,
-    prompts_to_reach,
+    prompts_to_tell,
     ratio,
     shortcomings,
     shortfalls,
@@ -157,7 +157,8 @@ def test_a_paired_ratio_is_surer_than_its_parts() -> None:
 
 
 def test_the_prompts_that_a_bound_needs_grow_with_the_square_of_the_width() -> None:
-    assert prompts_to_reach(Estimate(1.0, 0.9409, 1.1), 0.97, 20) == 73
-    assert prompts_to_reach(Estimate(1.0, 0.98, 1.1), 0.97, 20) == 20
-    assert prompts_to_reach(Estimate(1.0, 1.0, 1.0), 0.97, 20) == 20
-    assert prompts_to_reach(Estimate(0.97, 0.9, 1.1), 0.97, 20) is None
+    assert prompts_to_tell(Estimate(1.0, 0.9409, 1.1), 0.97, 20) == 73
+    assert prompts_to_tell(Estimate(1.0, 0.98, 1.1), 0.97, 20) == 20
+    assert prompts_to_tell(Estimate(1.0, 1.0, 1.0), 0.97, 20) == 20
+    assert prompts_to_tell(Estimate(0.9409, 0.8853, 1.0), 0.97, 20) == 73
+    assert prompts_to_tell(Estimate(0.97, 0.9, 1.1), 0.97, 20) is None

@@ -114,6 +114,27 @@ def test_a_boundary_is_the_hidden_state_of_its_number(target: Any) -> None:
     assert torch.allclose(target.model.norm(aux.chunk(3, -1)[2]), states[8])
 
 
+def test_logits_are_made_where_they_are_asked_for(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, positions = torch.tensor([[5, 9, 200, 41], [7, 8, 9, 10]]), torch.arange(4).repeat(2, 1)
+    valid = torch.ones(2, 4, dtype=torch.bool)
+    watched = TargetModel(target, (2, 3))
+    seen: list[int] = []
+    hook = target.lm_head.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[-2]))
+    monkeypatch.setattr("eaglectl.reference.target.LOGITS", 3 * len(watched.head))
+    with torch.no_grad():
+        whole = target(tokens).logits
+        watched.reset()
+        last, aux = watched.forward(tokens, positions, valid, last=2)
+        states, choices = watched.states_and_choices(tokens, positions, valid)
+        alone = watched.states(tokens, positions, valid)
+    hook.remove()
+    assert seen == [4, 2, 1, 3, 3, 2, 1]
+    assert torch.equal(last, whole[:, -2:]) and torch.equal(choices, whole.argmax(-1))
+    for boundary, part in zip((2, 3), aux.chunk(2, -1), strict=True):
+        assert torch.equal(states[boundary], part) and torch.equal(alone[boundary], part)
+    assert watched.recorded == {}
+
+
 def oracle(*, shift: int) -> DraftModel:
     """A drafter that always drafts a constant token, `shift` past the one that the target always says."""
     from eaglectl.drafter.drafter import Norms

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 import eaglectl  # noqa: E402
 from eaglectl.acceptance import installed, reference_engine  # noqa: E402
 from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
-from eaglectl.acceptance.prompts import builtin_prompts, read_prompts  # noqa: E402
+from eaglectl.acceptance.prompts import batches_by_length, builtin_prompts, read_prompts  # noqa: E402
 from eaglectl.acceptance.vllm import run as vllm_run  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
@@ -278,11 +278,25 @@ def test_the_python_api_may_be_called_more_than_once(target: Path, prompts: Path
         assert report.verdict == "fail"
 
 
+def test_a_batch_is_bounded_by_its_tokens_and_by_its_texts() -> None:
+    lengths = [3000, 10, 500, 900, 5000, 500, *[10] * 16]
+    batches = batches_by_length([[0] * length for length in lengths], 100)
+    assert [[lengths[index] for index in batch] for batch in batches] == [
+        [10] * 16,
+        [10, 500, 500, 900],
+        [3000],
+        [5000],
+    ]
+
+
 def test_progress_counts_the_prompts_of_a_run(target: Path, prompts: Path) -> None:
     progress: list[Progress] = []
     options = eaglectl.SmokeOptions(engine="reference", prompts=prompts, max_tokens=2)
     eaglectl.smoke(DRAFTER, str(target), options, on_progress=progress.append)
-    assert progress == [Progress("loading the target"), Progress("measuring", 3, 3, "prompts")]
+    assert progress[0] == Progress("loading the target")
+    assert [(step.stage, step.done, step.total) for step in progress[-3:]] == [
+        ("measuring", done, 6) for done in (0, 3, 6)
+    ]
 
 
 def test_an_unknown_probe_is_refused_before_anything_runs(

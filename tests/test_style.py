@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,24 @@ LITERALS = (
     ast.unaryop,
     ast.expr_context,
 )
+
+
+NAMES_OPTION = re.compile(r"pass --")
+
+
+def refusals_that_name_an_option(text: str) -> list[int]:
+    """Lines of `raise RefusedError(...)` with an option in the text: OptionNeededError is for those."""
+    raised = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Raise)]
+    calls = [node.exc for node in raised if isinstance(node.exc, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if ast.unparse(call.func) == "RefusedError" and NAMES_OPTION.search(ast.unparse(call))
+    ]
+
+
+def test_a_refusal_that_an_option_answers_is_of_its_own_type() -> None:
+    assert not failures(refusals_that_name_an_option, PACKAGE)
 
 
 def failures(check: Callable[[str], Sequence[object]], paths: Sequence[Path]) -> dict[str, Sequence[object]]:

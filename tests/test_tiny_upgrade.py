@@ -16,8 +16,9 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import Gate, run_gate  # noqa: E402
+from eaglectl.acceptance.gate import Gate, GateRow, run_gate  # noqa: E402
 from eaglectl.acceptance.job import EngineJob  # noqa: E402
+from eaglectl.acceptance.measurement import Estimate, Measurement  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.api.inputs import MeasureOptions  # noqa: E402
@@ -114,7 +115,7 @@ def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
     )
     api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=calibrating.append)
     (told,) = (step for step in calibrating if step.seconds is not None)
-    assert told.seconds > 0 and (told.done, told.total) == (16, 51)  # type: ignore[operator]
+    assert told.seconds > 0 and (told.done, told.total) == (12, 51)  # type: ignore[operator]
     measuring: list[Progress] = []
     few = some_lines("gate.jsonl", 3, tmp_path)
     jobs = [
@@ -124,10 +125,32 @@ def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
     jobs = [replace(job, prompts=read_prompts(few), max_tokens=2, device="cpu") for job in jobs]
     run_gate(jobs[0], jobs[1], 0.97, measuring.append)
     assert measuring[0] == Progress("loading the target") and measuring[1] == Progress(
-        "measuring", 0, 12, "prompts"
+        "measuring", 0, 6, "prompts"
     )
-    assert [step.done for step in measuring[2:]] == [3, 6, 9, 12]
-    assert [step.seconds is not None for step in measuring] == [False, False, True, False, False, False]
+    assert [step.done for step in measuring[2:]] == [3, 6]
+    assert [step.seconds is not None for step in measuring] == [False, False, True, False]
+
+
+def row(value: float, low: float, high: float, rounds: Estimate | None = None) -> GateRow:
+    nothing = Measurement(Estimate(2.0, 1.9, 2.1), (Estimate(0.6, 0.5, 0.7),), 100, 200, 40)
+    return GateRow(3, nothing, nothing, Estimate(value, low, high), rounds or Estimate(value, 0.5, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "ending", "needed"),
+    [
+        ([row(1.0, 0.98, 1.02)], "kept", 40),
+        ([row(1.0, 0.98, 1.02), row(1.0, 0.94, 1.06)], "too few prompts", 158),
+        ([row(0.96, 0.93, 0.99)], "too few prompts", 334),
+        ([row(0.97, 0.93, 0.99)], "too few prompts", None),
+        ([row(0.94, 0.92, 0.96)], "lost", 40),
+        ([row(1.0, 0.98, 1.02), row(0.94, 0.92, 0.96)], "lost", 40),
+        ([row(1.0, 0.98, 1.02, Estimate(0.9, 0.85, 0.95))], "lost", 40),
+    ],
+)
+def test_a_gate_ends_by_where_its_intervals_lie(rows: list[GateRow], ending: str, needed: int | None) -> None:
+    gate = Gate(tuple(rows), 40, 0.97, "", "cpu", "float32")
+    assert (gate.ending, gate.prompts_needed) == (ending, needed)
 
 
 def measured(root: Path, tmp_path: Path, recipe: UpgradeRecipe, prompts: int) -> Gate:
@@ -379,7 +402,8 @@ def test_statistics_of_another_target_are_refused(root: Path, tmp_path: Path) ->
 def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     prompts: int, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factors = torch.tensor((0.1, 1.0, 10.0)).repeat_interleave(128)
+    sizes = (0.1, 1.0, 10.0)
+    factors = torch.tensor(sizes).repeat_interleave(128)
 
     def undone(stored: Stored) -> Stored:
         dtype, shape, data = stored
@@ -389,15 +413,15 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     api.convert(EAGLE3, tmp_path / "wide", ConvertOptions(dtype="F32", **ARGUMENTS))
     same = Fault("scaled", "", tensors={"fc.weight": undone}).apply(tmp_path / "wide", tmp_path / "same")
     some = some_lines("calibration.jsonl", prompts, tmp_path)
-    plain = TargetModel.forward
+    plain = TargetModel._take_states
 
-    def larger(self: TargetModel, *given: Any, **more: Any) -> Any:
-        logits, aux = plain(self, *given, **more)
-        return logits, aux * factors
+    def larger(self: TargetModel, device: torch.device) -> dict[int, torch.Tensor]:
+        states = plain(self, device).items()
+        return {boundary: state * size for (boundary, state), size in zip(states, sizes, strict=True)}
 
     gates = []
-    for source, forward in ((tmp_path / "wide", plain), (same, larger)):
-        monkeypatch.setattr(TargetModel, "forward", forward)
+    for source, take_states in ((tmp_path / "wide", plain), (same, larger)):
+        monkeypatch.setattr(TargetModel, "_take_states", take_states)
         options = asked(root, statistics=None, prompts=some, tolerance=0.01)
         done = api.upgrade(
             str(source), tmp_path / f"out{len(gates)}", options, conversion=ConvertOptions(**ARGUMENTS)

@@ -238,6 +238,18 @@ def test_without_a_head_the_residual_is_scaled_and_the_first_token_stays() -> No
         )
 
 
+def test_without_a_head_what_writes_the_residual_is_scaled_by_the_norms_rms_over_sigma() -> None:
+    drafter = made("vllm/native")
+    bare = replace(drafter, tensors={n: t for n, t in drafter.tensors.items() if n != "lm_head.weight"})
+    changed = upgrade(NOWHERE, bare, UpgradeRecipe("off", True, statistics(drafter, sigma=2.0)))
+    weight = evaluate(drafter.tensors["norm.weight"], NOWHERE)
+    factor = float(np.sqrt((weight**2).mean())) / 2.0
+    assert changed.record["upgrade"]["scale"] == pytest.approx(factor)
+    meant = scaled(bare, dict.fromkeys(writers(bare), factor))
+    for name, tensor in changed.drafter.tensors.items():
+        assert evaluate(tensor, NOWHERE) == pytest.approx(evaluate(meant.tensors[name], NOWHERE)), name
+
+
 def test_the_ridge_keeps_what_the_data_do_not_speak_against() -> None:
     random = torch.Generator().manual_seed(0)
     prior, truth = (torch.randn(4, 6, generator=random, dtype=torch.float64) for _ in range(2))

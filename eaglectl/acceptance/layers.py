@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio
 from eaglectl.acceptance.prompts import batches_by_length
-from eaglectl.acceptance.sensitivity import BATCH, LEAST_GAIN, LEAST_PROMPTS, Variant
+from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant
 from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.errors import UnreadableError
@@ -161,7 +161,7 @@ class Slots:
         self.stage = stage
         stage.target.record(sorted(boundaries))
         self.batches: list[ForcedBatch] = []
-        for places in batches_by_length([stage.texts[index] for index in indices], BATCH):
+        for places in batches_by_length([stage.texts[index] for index in indices], stage.job.max_tokens):
             chosen = [indices[place] for place in places]
             texts, answers = (
                 [stage.texts[index] for index in chosen],

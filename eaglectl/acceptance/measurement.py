@@ -95,11 +95,13 @@ def ratio(results: Sequence[PromptResult], baseline: Sequence[PromptResult]) -> 
     return Estimate(value, max(value / spread, 1 / most), min(value * spread, most))
 
 
-def prompts_to_reach(estimate: Estimate, bound: float, prompts: int) -> int | None:
-    """About how many prompts would bring the interval's lower end to `bound`; None where none would."""
-    if estimate.value <= bound:
+def prompts_to_tell(estimate: Estimate, bound: float, prompts: int) -> int | None:
+    """About how many prompts would leave `bound` out of the interval, if the value stays; None where none."""
+    distance = abs(math.log(estimate.value / bound))
+    low, high = math.log(estimate.value / estimate.low), math.log(estimate.high / estimate.value)
+    width = low if estimate.value > bound else high
+    if distance == 0:
         return None
-    distance, width = math.log(estimate.value / bound), math.log(estimate.value / estimate.low)
     if width <= distance:
         return prompts
     deviation = width / t_quantile(max(prompts, 2) - 1) * math.sqrt(prompts)

@@ -22,6 +22,8 @@ from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB
 TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
+# of texts that are run together: their number, and their tokens with padding, which bound the memory
+BATCH, BATCH_TOKENS = 16, 4096
 KINDS = (TEXT, MESSAGES, TOKEN_IDS)
 # keys of a request that change what a server makes of its messages, and that no other engine here reads
 UNREAD = (
@@ -119,10 +121,21 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
     return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
 
 
-def batches_by_length(texts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
-    """Indices of texts in batches of at most `size`; texts of similar length together, for little padding."""
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    return [order[start : start + size] for start in range(0, len(order), size)]
+def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
+    """Indices of texts in batches, those of similar length together, for little padding.
+
+    A batch has at most BATCH texts and BATCH_TOKENS tokens, but for a longer text alone; padding counts, and
+    `room` tokens that are to follow each text.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(texts)), key=lambda index: len(texts[index])):
+        last = batches[-1] if batches else []
+        # the text is the longest of its batch
+        if 0 < len(last) < BATCH and (len(last) + 1) * (len(texts[index]) + room) <= BATCH_TOKENS:
+            last.append(index)
+        else:
+            batches.append([index])
+    return batches
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:

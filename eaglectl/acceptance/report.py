@@ -13,7 +13,7 @@ from eaglectl.acceptance.measurement import (
     Measurement,
     PromptResult,
     measure,
-    prompts_to_reach,
+    prompts_to_tell,
     ratio,
     shortcomings,
     shortfalls,
@@ -101,7 +101,8 @@ class DrafterComparison(Struct, frozen=True):
     """A second drafter on the same prompts; `ratio` is the first drafter's acceptance length over its own.
 
     `sets` has the ratio on each set of prompts, or on all where they are of one. Each must reach
-    `max_regression` with its lower bound: no correction for their number is needed, as all of them must.
+    `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
+    upper bound below it is a failure, and an interval that holds it tells nothing.
     """
 
     source: str
@@ -229,21 +230,17 @@ def _set_ratio(
     estimate = ratio(results, baseline)
     where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
     if estimate.high < least:
-        return SetRatio(
-            name, count, estimate, CheckVerdict.FAIL, f"{where} is below --max-regression {least:g}"
-        )
-    if count < FEWEST_PROMPTS or (estimate.low < least and count < ENOUGH_PROMPTS):
-        # the interval of a prompt or two says nothing of how many are needed
-        found = prompts_to_reach(estimate, least, count) if count >= FEWEST_PROMPTS else None
-        needed = max(found or 0, ENOUGH_PROMPTS)
-        reason = f"{where}, prompts: {count}, cannot tell; give {needed} or more of this set"
-        return SetRatio(name, count, estimate, CheckVerdict.COULD_NOT_LOOK, reason)
-    if estimate.low >= least:
+        reason = f"{where} is below --max-regression {least:g}"
+        return SetRatio(name, count, estimate, CheckVerdict.FAIL, reason)
+    if count >= FEWEST_PROMPTS and estimate.low >= least:
         return SetRatio(name, count, estimate, CheckVerdict.PASS)
-    reason = f"{where} is not shown to reach --max-regression {least:g}: its lower bound must"
-    if enough := prompts_to_reach(estimate, least, count):
-        reason += f" (about {enough} prompts of this set would show it, if the ratio stays)"
-    return SetRatio(name, count, estimate, CheckVerdict.FAIL, reason)
+    # the interval of a prompt or two says nothing of how many are needed
+    found = prompts_to_tell(estimate, least, count) if count >= FEWEST_PROMPTS else ENOUGH_PROMPTS
+    advice = (
+        f"give {max(found, ENOUGH_PROMPTS)} or more of this set" if found else "no number of prompts would"
+    )
+    reason = f"{where}, prompts: {count}, cannot tell; {advice}"
+    return SetRatio(name, count, estimate, CheckVerdict.COULD_NOT_LOOK, reason)
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:

@@ -35,7 +35,6 @@ LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
 MOST_TIMES = 4
 # only these are run by draft-and-verify: the best, and one whose ratio is as large but for this factor
 MOST_VERIFIED, CLOSE = 2, 0.95
-BATCH = 8
 # a fall of acceptance at a position: at most this share of what it was, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
@@ -181,6 +180,12 @@ class Drafts(Struct, frozen=True):
             for found in self.matches
         ]
 
+    def cut(self, k: int) -> "Drafts":
+        """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
+        matches = tuple(np.minimum(found, k) for found in self.matches)
+        results = zip(matches, self.results, strict=True)
+        return Drafts(matches, tuple(_round_result(found, k, result) for found, result in results))
+
     def of(self, indices: Sequence[int]) -> "Drafts":
         """The drafts of some texts."""
         kept = [(self.matches[index], self.results[index]) for index in indices]
@@ -202,7 +207,7 @@ class FirstPass:
         self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
         stage.target.record(sorted(set(boundaries)))
         self.batches: list[tuple[list[int], ForcedBatch]] = []
-        for indices in batches_by_length(stage.texts, BATCH):
+        for indices in batches_by_length(stage.texts, stage.job.max_tokens):
             prompts = [stage.texts[index] for index in indices]
             answers = [results[index].tokens for index in indices]
             self.batches.append((indices, run_target(stage.target, prompts, answers, self.job.k)))
@@ -215,11 +220,8 @@ class FirstPass:
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
         matches = self._matches(model, boundaries, [batch for _, batch in self.batches])
-        results = []
-        for index, found in enumerate(matches):
-            drafts, accepted = _rounds(found, self.job.k)
-            results.append(PromptResult("probe", drafts, accepted, self.stated[index].tokens))
-        return Drafts(matches, tuple(results))
+        results = zip(matches, self.stated, strict=True)
+        return Drafts(matches, tuple(_round_result(found, self.job.k, result) for found, result in results))
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
@@ -357,6 +359,12 @@ def find_fall(positions: Integers, right: npt.NDArray[np.bool_]) -> Fall | None:
                 best, most = Fall(edge, float(below), float(above)), (below - above) / error
         edge *= 2
     return best
+
+
+def _round_result(matches: Integers, k: int, stated: PromptResult) -> PromptResult:
+    """The rounds that follow from `matches` on the text of `stated`."""
+    drafts, accepted = _rounds(matches, k)
+    return PromptResult("probe", drafts, accepted, stated.tokens)
 
 
 def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:

@@ -1,16 +1,25 @@
-"""The target loaded once, with the prompts of a job, for several drafters or readings of one."""
+"""The target and a drafter loaded once, with the prompts of a job, for several runs, drafters or readings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from eaglectl.acceptance.candidates import Candidate
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import PromptResult
+from eaglectl.acceptance.prompts import batches_by_length
 from eaglectl.conversion.readings import moves
+from eaglectl.drafter.drafter import Drafter
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.speculation import OnDraftStep
+    from eaglectl.reference.speculation import DecodingSettings, OnDraftStep
+    from eaglectl.reference.target import TargetModel
+
+OnDone = Callable[[int], None]  # called with how many more prompts are done
 
 
 class Stage:
@@ -19,19 +28,24 @@ class Stage:
     def __init__(self, job: EngineJob) -> None:
         from eaglectl.acceptance.tokens import stop_tokens, tokenise
         from eaglectl.reference import target as targets
-        from eaglectl.reference.loading import load_drafter
 
         self.job = job
         self.boundaries = job.drafter.aux.boundaries or ()
-        device, self.dtype = targets.choose_device(job.device)
-        self.device = targets.drafter_device(device)
+        self.device, self.dtype = targets.choose_device(job.device)
         trust = job.trust_remote_code
         self.target = targets.load_target(
-            job.target, self.boundaries, dtype=self.dtype, device=device, trust_remote_code=trust
+            job.target, self.boundaries, dtype=self.dtype, device=self.device, trust_remote_code=trust
         )
         self.texts = tokenise(job, self.target.context_length)
         self.stop = stop_tokens(job)
-        self.drafter = load_drafter(job.folder, job.drafter, dtype=self.dtype, device=self.device)
+        self.drafter = self.load(job.folder, job.drafter)
+
+    def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
+        """The model of a drafter in vLLM's layout, on the device of this one."""
+        from eaglectl.reference.loading import load_drafter
+        from eaglectl.reference.target import drafter_device
+
+        return load_drafter(folder, drafter, dtype=self.dtype, device=drafter_device(self.device))
 
     def model(self, candidate: Candidate) -> "DraftModel | None":
         """The drafter read as `candidate` says; None for d2t as absolute ids past the vocabulary.
@@ -56,21 +70,47 @@ class Stage:
 
     def run(
         self,
-        model: "DraftModel",
-        texts: Sequence[Sequence[int]],
+        model: "DraftModel | None",
+        texts: Sequence[Sequence[int]] | None = None,
         boundaries: tuple[int, ...] | None = None,
         on_draft_step: "OnDraftStep | None" = None,
+        on_done: OnDone | None = None,
+        k: int | None = None,
     ) -> list[PromptResult]:
-        """Results of `model` on tokenised prompts, with the job's aux boundaries or others."""
-        from eaglectl.acceptance.reference_engine import BATCH
-        from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder
+        """Results of `model` on the job's prompts or other texts, with its aux boundaries and k or others.
+
+        Without a model, those of plain decoding.
+        """
+        from eaglectl.reference.speculation import DecodingSettings
 
         job = self.job
+        settings = DecodingSettings(k or job.k, job.max_tokens, job.temperature, job.seed, self.stop)
         self.target.record(self.boundaries if boundaries is None else boundaries)
-        settings = DecodingSettings(job.k, job.max_tokens, job.temperature, job.seed, self.stop)
-        results = []
-        for start in range(0, len(texts), BATCH):
-            decoder = SpeculativeDecoder(self.target, model, settings, on_draft_step)
-            for sequence in decoder.run(texts[start : start + BATCH]):
-                results.append(PromptResult("probe", sequence.drafts, sequence.accepted, sequence.tokens))
-        return results
+        given = self.texts if texts is None else texts
+        results = decode_prompts(self.target, model, given, settings, on_draft_step, on_done)
+        if texts is not None:
+            return results
+        names = [prompt.set for prompt in job.prompts]
+        return [replace(result, set=name) for result, name in zip(results, names, strict=True)]
+
+
+def decode_prompts(
+    target: "TargetModel",
+    drafter: "DraftModel | None",
+    texts: Sequence[Sequence[int]],
+    settings: "DecodingSettings",
+    on_draft_step: "OnDraftStep | None" = None,
+    on_done: OnDone | None = None,
+) -> list[PromptResult]:
+    """Decode every tokenised prompt, in batches by length; results in the order of `texts`."""
+    from eaglectl.reference.speculation import SpeculativeDecoder
+
+    decoder = SpeculativeDecoder(target, drafter, settings, on_draft_step)
+    results: dict[int, PromptResult] = {}
+    for indices in batches_by_length(texts, settings.max_tokens):
+        sequences = decoder.run([texts[index] for index in indices])
+        for index, sequence in zip(indices, sequences, strict=True):
+            results[index] = PromptResult("probe", sequence.drafts, sequence.accepted, sequence.tokens)
+        if on_done:
+            on_done(len(indices))
+    return [results[index] for index in range(len(texts))]

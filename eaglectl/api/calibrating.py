@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.target_engine import StateSource, TargetEngine
 
+<<<<<<< HEAD
 BATCH = 16
+=======
+ANSWER_TOKENS = 64
+ENGINES = ("transformers", "vllm")
+TIMEOUT = 1800.0
+>>>>>>> main
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = (
     4  # of the longest sequence: token 0 is left out, and two more follow the last state that is measured
@@ -304,7 +310,7 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
 
     return [
         Batch([texts[index] for index in indices], [sets[index] for index in indices])
-        for indices in batches_by_length(texts, BATCH)
+        for indices in batches_by_length(texts, ANSWER_TOKENS)
     ]
 
 
@@ -393,6 +399,7 @@ def _start_engine(
         model = load_drafter(job.folder, drafter, dtype=dtype, device=drafter_device(device))
         yield TransformersEngine(target, device, dtype), model
         return
+    from eaglectl.acceptance.prompts import BATCH
     from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
 
     vllm_options = VllmOptions(

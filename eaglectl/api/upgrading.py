@@ -61,7 +61,7 @@ def upgrade(
 
     The gate's result is on the Conversion; without `out` on it, the gate was not passed.
 
-    Raises UsageError for what is missing, RefusedError for what eagle3-to-3.1.md, section 4.3, forbids,
+    Raises UsageError for what is missing, RefusedError for what an upgrade would break,
     UnreadableError without torch or weights.
     """
     source, options = os.fspath(source), options or UpgradeOptions()
@@ -313,6 +313,7 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "acceptance_length": row.after.length.value,
             "ratio": row.ratio.value,
             "interval": [row.ratio.low, row.ratio.high],
+            "rounds": row.rounds.value,
         }
         for row in gate.rows
     ]
@@ -322,6 +323,7 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "prompts": gate.prompts,
             "tolerance": gate.tolerance,
             "is_passed": gate.is_passed,
+            "ending": gate.ending,
             "engine": gate.engine,
             "device": gate.device,
             "dtype": gate.dtype,

@@ -11,6 +11,7 @@ from eaglectl.cli.options import Json, Source, print_json, print_trust
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar
 from eaglectl.text import listed
+from eaglectl.verdicts import GateEnding
 
 if TYPE_CHECKING:
     from eaglectl.results import Conversion
@@ -57,7 +58,7 @@ def convert_command(
         _print(settings, conversion, source, has_plan=options.dry_run or settings.verbose)
         print_trust(upgrading.trust_remote_code)
     if conversion.gate is not None and not conversion.gate.is_passed:
-        raise typer.Exit(1)
+        raise typer.Exit(1 if conversion.gate.ending == GateEnding.LOST else 3)
 
 
 def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:

@@ -140,7 +140,7 @@ def _to_bfloat16(values: "np.typing.NDArray[np.float32]") -> "np.typing.NDArray[
 def join_absorbed(checkpoint: Checkpoint, w_kc: str, w_vc: str) -> Iterator[bytes]:
     """kv_b_proj [heads*(nope+value), rank] from w_kc [heads, nope, rank] and w_vc [heads, rank, value].
 
-    Per head: the key rows as they are, then the value columns turned into rows (formats.md, C7).
+    Per head: the key rows as they are, then the value columns turned into rows.
     """
     keys, values = checkpoint.tensors[w_kc], checkpoint.tensors[w_vc]
     if keys.dtype != values.dtype:

@@ -1,4 +1,4 @@
-"""Attention rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA (formats.md, 9).
+"""Attention rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA.
 
 vLLM's and SGLang's runtime names (fused_qkv_a_proj, w_kc, w_vc) are read by formats/ and never written: both
 engines fuse and absorb while loading, and neither finds these names in a file. Nor are latent norms folded
@@ -118,7 +118,7 @@ def _check_exact(have: str, want: str) -> None:
 
 
 def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
-    """Queries divided by the factors that engines multiply by and the trainer did not (formats.md, C27).
+    """Queries divided by the factors that engines multiply by and the trainer did not.
 
     It is exact: q_b_proj comes after its norm.
     """
@@ -141,7 +141,7 @@ def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
 
 
 def with_pairing(drafter: Drafter, *, is_interleaved: bool) -> Drafter:
-    """The drafter with its rotary dimensions paired the other way (formats.md, C29).
+    """The drafter with its rotary dimensions paired the other way.
 
     Bytes move; nothing is computed.
     """

@@ -31,7 +31,7 @@ from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.sglang import ids_in
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
 from eaglectl.formats.numbers import check_numbers
@@ -143,15 +143,15 @@ def _ids(
         if place.key == NESTED_IDS and "atom" in request.engines:
             ids[place.key] = boundaries  # ATOM reads this key as boundaries
             continue
-        numbers = ids_in(place, boundaries, drafter.target)
-        if not isinstance(numbers, str):
-            ids[place.key] = numbers
-        elif place.is_required:
-            raise UsageError(numbers) if "pass --target" in numbers else RefusedError(numbers)
-        elif place.meaning == "output":
-            raise RefusedError(f"{format.title}: {numbers}; write it --for {default_format().name}")
-        else:
-            text = f"{numbers}; without them SGLang captures its default layers, so this output is for vLLM"
+        try:
+            ids[place.key] = ids_in(place, boundaries, drafter.target)
+        except EaglectlError as error:
+            if place.is_required:
+                raise
+            if place.meaning == "output":
+                text = f"{format.title}: {error}; write it --for {default_format().name}"
+                raise RefusedError(text) from None
+            text = f"{error}; without them SGLang captures its default layers, so this output is for vLLM"
             notes.append(Note("warning", "aux layers", text))
     return ids, tuple(notes)
 

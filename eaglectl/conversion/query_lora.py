@@ -1,4 +1,4 @@
-"""An MLA drafter's q_proj as q_a_proj, a norm and q_b_proj, which engines can load (formats.md, 9)."""
+"""An MLA drafter's q_proj as q_a_proj, a norm and q_b_proj, which engines can load."""
 
 from collections.abc import Iterator, Sequence
 

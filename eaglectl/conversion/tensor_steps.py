@@ -228,7 +228,7 @@ def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Itera
 
 
 def _permuted(tensor: Tensor, vocabulary: DraftVocabulary) -> Tensor:
-    """lm_head rows by target token: new[i + d2t[i]] = old[i], for a full vocabulary (formats.md, C11)."""
+    """lm_head rows by target token: new[i + d2t[i]] = old[i], for a full vocabulary."""
     source = [0] * tensor.shape[0]
     for draft, target in enumerate(vocabulary.targets.tolist()):
         source[target] = draft

@@ -1,4 +1,4 @@
-"""EAGLE-3 to EAGLE-3.1 and, where it is exact, back (eagle3-to-3.1.md, sections 2 and 4).
+"""EAGLE-3 to EAGLE-3.1 and, where it is exact, back (docs/upgrade.md).
 
 Nothing here runs a model: what was measured on data comes as Statistics. The output has the 3.1 layout at
 EAGLE-3's acceptance; only training with the two norms improves on that.
@@ -28,7 +28,7 @@ from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import OptionNeededError, RefusedError
 
 STRENGTH = (
-    1e-2  # of the ridge; 1e-3 in the study, and on the tiny pair the two differ by less than their intervals
+    1e-2  # of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
 )
 LARGE_RESIDUAL = 0.15  # the shrinking alone leaves about a tenth
 UNIFORM = 1e-3  # the largest spread of norm.weight, relative to its RMS, that counts as uniform
@@ -57,7 +57,7 @@ def at_version(checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequ
 
 
 def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
-    """EAGLE-3.1 from EAGLE-3. Raises RefusedError and UsageError by eagle3-to-3.1.md, section 4.3."""
+    """EAGLE-3.1 from EAGLE-3. Raises RefusedError and UsageError (`check_upgrade`)."""
     check_upgrade(drafter, recipe)
     result = drafter
     notes: list[Note] = []
@@ -172,7 +172,7 @@ def _solved(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array
     try:
         solved, lam = solve_ridge(gram, cross, first, STRENGTH)
     except torch.linalg.LinAlgError:
-        raise RefusedError(
+        raise OptionNeededError(
             "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass"
             " --fc-norm calibrated"
         ) from None
@@ -209,7 +209,7 @@ def _norm_output_notes(statistics: Statistics | None, *, is_exact: bool) -> tupl
 
 
 def _absorbed(drafter: Drafter, weight: Array, recipe: UpgradeRecipe) -> TransformedDrafter:
-    """norm.weight is set to sigma in every channel, and lm_head takes what it was (section 2, S2)."""
+    """norm.weight is set to sigma in every channel, and lm_head takes what it was."""
     norm, head = drafter.tensors["norm.weight"], drafter.tensors["lm_head.weight"]
     is_exact = drafter.norms.norm_before_residual
     size = _rms(weight)
@@ -231,7 +231,7 @@ def _absorbed(drafter: Drafter, weight: Array, recipe: UpgradeRecipe) -> Transfo
 
 
 def _rescaled(drafter: Drafter, weight: Array, statistics: Statistics | None) -> TransformedDrafter:
-    """The residual stream is scaled so that its first state has the norm's RMS (section 2, S1)."""
+    """The residual stream is scaled so that its first state has the norm's RMS."""
     rms = _rms(weight)
     if drafter.norms.norm_before_residual:
         if float(np.ptp(weight)) > UNIFORM * rms:

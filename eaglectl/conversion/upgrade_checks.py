@@ -1,4 +1,4 @@
-"""What must hold before EAGLE-3 becomes 3.1, and warnings from statistics (eagle3-to-3.1.md, 4.3, 4.4)."""
+"""What must hold before EAGLE-3 becomes 3.1, and warnings from statistics (docs/upgrade.md)."""
 
 from collections.abc import Iterator
 

@@ -156,7 +156,7 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
 
 
 class Norms(Struct, frozen=True):
-    """The switches in which EAGLE-3 variants differ (formats.md, section 1); None: the user must decide."""
+    """The switches in which EAGLE-3 variants differ; None: the user must decide."""
 
     fc_norm: bool
     norm_before_fc: bool

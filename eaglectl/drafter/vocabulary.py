@@ -251,7 +251,7 @@ def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
 def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
     """Whether every pair of lm_head rows is one row twice, and no pair is zeros.
 
-    This is TorchSpec's pruning fault (formats.md, 5.3).
+    This is the fault of TorchSpec's pruning (tools/convert_to_hf.py).
     """
     return bool(rows) and all(one == other and any(one) for one, other in rows)
 

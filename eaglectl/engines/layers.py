@@ -75,7 +75,7 @@ def ids_at(config: Mapping[str, Any], path: str) -> tuple[int, ...] | None:
 
 
 def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> CapturedLayers:
-    """The layers that `runner` captures for a drafter with this config (formats.md, 2.1)."""
+    """The layers that `runner` captures for a drafter with this config."""
     for path in runner.id_places:
         if ids := ids_at(config, path):
             return _explicit(runner, path, ids, target)

@@ -33,6 +33,7 @@ from eaglectl.engines.engine import Case, Condition, Engine
 from eaglectl.engines.layers import IDS, adds_one
 from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import View
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import IdsPlace
 from eaglectl.text import brief
 
@@ -199,8 +200,11 @@ ENGINE = Engine(
 RELEASE = ENGINE.releases[-1]
 
 
-def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | str:
-    """The ids with which SGLang captures `boundaries`, or the reason why there are none (formats.md, 2.3)."""
+def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
+    """The ids with which SGLang captures `boundaries`.
+
+    Raises RefusedError where there are none, UsageError where the target decides and is not known.
+    """
     runner = behaviour("sglang", ENGINE.releases[-1]).runners[RUNNER]
     seen = as_seen("sglang", ENGINE.releases[-1], target)
     lowered = tuple(boundary - 1 for boundary in boundaries)
@@ -208,25 +212,29 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...] | s
         if ids[0] >= 0 and _meaning(runner, ids, seen) == tuple(boundaries):
             return ids
     if target.kinds and not seen.kinds:
-        return (
+        raise RefusedError(
             f"SGLang was never seen with a {target.kinds[0]} target, so what its ids mean there is not known"
         )
     if target.model_type is None and boundaries[0] > 0:
-        return (
+        raise UsageError(
             f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type,"
             " which is not known; pass --target"
         )
     kind = target.model_type or "known"
-    return f"SGLang has no ids that mean boundaries {list(boundaries)} for a {kind} target"
+    raise RefusedError(f"SGLang has no ids that mean boundaries {list(boundaries)} for a {kind} target")
 
 
-def ids_in(place: IdsPlace, boundaries: Sequence[int], target: Target) -> tuple[int, ...] | str:
-    """The ids that state `boundaries` in a place of the config, or the reason why there are none."""
+def ids_in(place: IdsPlace, boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
+    """The ids that state `boundaries` in a place of the config.
+
+    Raises RefusedError where there are none, UsageError where the target decides and is not known.
+    """
     match place.meaning:
         case "sglang":
             return sglang_ids(boundaries, target)
         case "output" if 0 in boundaries:
-            return "layers are named by their output, and boundary 0 (the embeddings) is the output of none"
+            text = "layers are named by their output, and boundary 0 (the embeddings) is the output of none"
+            raise RefusedError(text)
         case "output":
             return tuple(boundary - 1 for boundary in boundaries)
     return tuple(boundaries)

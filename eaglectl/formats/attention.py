@@ -91,7 +91,7 @@ def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_d
 
 
 def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
-    """MLA ranks and head sizes (formats.md, 4.2), each from the tensor that fixes it."""
+    """MLA ranks and head sizes, each from the tensor that fixes it."""
     layer = "layers.0.self_attn."
 
     def size(key: str, measured: int | None) -> int:

@@ -274,7 +274,7 @@ def _ask_of_copy(keys: Keys, ids: Ids) -> None:
 
 
 def _is_copied(ids: Ids, declared: Convention | None) -> bool:
-    """Whether these look like lmsys' or nvidia's ids, copied into a speculators config (formats.md, 2.3)."""
+    """Whether these look like lmsys' or nvidia's ids, copied into a speculators config."""
     return declared == "boundary" and ids[0] == 1 and len(ids) == 3
 
 

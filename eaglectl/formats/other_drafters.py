@@ -222,7 +222,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "a Kimi-K3 draft head",
         "of NoPE MLA with a gate, which no EAGLE-3 class serves",
-        "NeMo Automodel draft_deepseek.py (formats.md, 5.7)",
+        "NeMo Automodel draft_deepseek.py",
         tensors=r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
     ),
     Family(
@@ -235,7 +235,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         _EXPERTS,
         _NO_CLASS,
-        "SpecForge configs and pull requests (formats.md, 4.3)",
+        "SpecForge configs and pull requests",
         architectures=("Qwen3MoeForCausalLMEagle3", "Qwen3MoEForCausalLMEagle3", "Glm4MoeForCausalLMEagle3"),
         tensors=r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?)\..*",
     ),
@@ -270,7 +270,7 @@ def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mappin
 
 
 def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
-    """What the checkpoint is when it is not an EAGLE-3 drafter, else None (formats.md, 4.3)."""
+    """What the checkpoint is when it is not an EAGLE-3 drafter, else None."""
     if family := speculators_family(config):
         return family
     for family_, mark in _marks(config, tensors):

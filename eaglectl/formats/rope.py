@@ -9,7 +9,7 @@ from eaglectl.formats.config_keys import MISSING, Keys
 
 
 def read_rope(keys: Keys, *, is_mla: bool, has_mla_factors: bool = True, answer: str | None = None) -> Rope:
-    """The rope of a config. An absent base means 10000 in every loader, never the target's (formats.md, C33).
+    """The rope of a config. An absent base means 10000 in every loader, never the target's.
 
     `answer` is what the user says of rope_interleave, "true" or "false".
     """

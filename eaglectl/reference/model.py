@@ -1,6 +1,6 @@
 """The drafter's forward pass: EAGLE-3 and 3.1, Llama, Qwen3 and MLA attention, any number of layers.
 
-One step (formats.md, section 1; vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
+One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
 
     g  = fc(cat(fc_norm_i(aux_i)))  or  fc(input_norm(cat(aux_i)))   first step; later the fed-back state
     a  = cat(input_layernorm(e), hidden_norm(g))                     e: embedding of the next token

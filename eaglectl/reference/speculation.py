@@ -116,7 +116,7 @@ class SpeculativeDecoder:
         counts, session = _RoundCounts(len(prompts), self.settings), self._session()
         tokens, positions, valid = pad_left(prompts, self.target.embedding.device)
         self.target.reset()
-        logits, aux = self.target.forward(tokens, positions, valid)
+        logits, aux = self.target.forward(tokens, positions, valid, last=1)
         following = self._sample(logits[:, -1])
         lengths = positions[:, -1] + 1
         shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
@@ -194,12 +194,11 @@ class DraftSession:
         if self.valid is not None:
             valid = torch.cat((self.valid, valid), 1)
         aux = self.drafter.combine_hidden_states(verified.states)
-        state = self._forward(verified.tokens, aux, verified.positions, valid)
-        self.valid = valid
         count = torch.arange(1, verified.valid.shape[1] + 1, device=valid.device)
-        last = (verified.valid.long() * count).argmax(1)
-        batch = torch.arange(len(last), device=valid.device)
-        state, position = state[batch, last][:, None], verified.positions[batch, last][:, None]
+        last = (verified.valid.long() * count).argmax(1, keepdim=True)
+        state = self._forward(verified.tokens, aux, verified.positions, valid, last)
+        self.valid = valid
+        position = verified.positions.gather(1, last)
         tokens = [self._token(state)]
         self._report_step(0, state, valid)
         for depth in range(1, self.k):
@@ -214,7 +213,12 @@ class DraftSession:
         return torch.cat(tokens, 1)
 
     def _forward(
-        self, tokens: torch.Tensor, state: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
+        self,
+        tokens: torch.Tensor,
+        state: torch.Tensor,
+        positions: torch.Tensor,
+        valid: torch.Tensor,
+        kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
         total, time = valid.shape[1], tokens.shape[1]
         slots = torch.arange(total, device=valid.device)
@@ -222,7 +226,7 @@ class DraftSession:
         # padding attends to itself, since softmax over no slot at all is NaN
         mask = (valid[:, None] & (slots <= queries)) | (slots == queries)
         embeddings = self.embedding[tokens.to(self.embedding.device)].to(state.device, state.dtype)
-        return self.drafter.forward(embeddings, state, positions, self.caches, mask)
+        return self.drafter.forward(embeddings, state, positions, self.caches, mask, kept)
 
     def _report_step(self, depth: int, state: torch.Tensor, valid: torch.Tensor) -> None:
         if self.on_draft_step:

@@ -15,13 +15,15 @@ from eaglectl.formats.rope import target_rope
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
 KEPT_LINES = 2  # of an error message; the second often names the fault
+LOGITS = 1 << 24  # logits that are computed at once where only the most likely tokens are asked for
 FINAL_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm", "norm_f", "embedding_norm")
 
 
 class TargetModel:
     """A causal language model whose residual stream is recorded at `boundaries` on every forward pass.
 
-    Its KV cache may hold rejected draft tokens, which later passes mask.
+    Its KV cache may hold rejected draft tokens, which later passes mask. Logits are computed at the positions
+    that are asked for and nowhere else: the input of the lm_head is cut before it.
     """
 
     boundaries: tuple[int, ...]
@@ -33,6 +35,10 @@ class TargetModel:
         self.depth = len(self.layers)
         self.cache: Any = None
         self.hooks: list[Any] = []
+        self._kept = slice(None)  # positions of which the lm_head makes logits
+        self._head_input: torch.Tensor | None = None
+        if isinstance(output := model.get_output_embeddings(), nn.Module):
+            output.register_forward_pre_hook(self._cut)
         self.record(boundaries)
 
     def record(self, boundaries: Sequence[int]) -> None:
@@ -69,27 +75,70 @@ class TargetModel:
         self.cache = DynamicCache()
 
     def forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
+        self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, last: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [batch, time, vocab] and aux states [batch, time, aux*hidden] of `tokens` [batch, time].
+        """Logits [batch, last, vocab] and aux states [batch, time, aux*hidden] of `tokens` [batch, time].
 
-        `valid` [batch, cached + time] is true for the cache slots that hold tokens of the sequence, the new
-        ones included; padding and rejected draft tokens are not. Raises UnreadableError where it fails.
+        `last` is the number of positions with logits, None for all. `valid` [batch, cached + time] is true
+        for the cache slots that hold tokens of the sequence, the new ones included; padding and rejected
+        draft tokens are not. Raises UnreadableError where it fails.
         """
+        self._kept = slice(None) if last is None else slice(-last, None)
+        output = self._run(tokens, positions, valid, past_key_values=self.cache, use_cache=True)
+        states = self._take_states(tokens.device)
+        # a head that is no module of its own was not cut
+        return output.logits[:, self._kept], torch.cat([states[boundary] for boundary in self.boundaries], -1)
+
+    def states(
+        self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
+    ) -> dict[int, torch.Tensor]:
+        """States [batch, time, hidden] by boundary of whole texts, without KV cache and logits."""
+        self._kept = slice(-1, None)
+        self._run(tokens, positions, valid, use_cache=False)
+        return self._take_states(tokens.device)
+
+    def states_and_choices(
+        self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
+        """States as `states` returns them, and the most likely token after each position [batch, time].
+
+        What a model does to its logits after the lm_head (a scale, a cap) keeps their order.
+        """
+        self._kept = slice(-1, None)
+        output = self._run(tokens, positions, valid, use_cache=False)
+        inputs, states = self._head_input, self._take_states(tokens.device)
+        if inputs is None:
+            return states, output.logits.argmax(-1)
+        self._kept = slice(None)
+        head = self.model.get_output_embeddings()
+        rows = inputs.flatten(0, 1).split(max(1, LOGITS // len(self.head)))
+        choices = torch.cat([head(part[None])[0].argmax(-1) for part in rows])
+        self._head_input = None
+        return states, choices.view(tokens.shape).to(tokens.device)
+
+    def _run(self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, **caching: Any) -> Any:
         try:
-            output = self.model(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=valid.long(),
-                past_key_values=self.cache,
-                use_cache=True,
+            return self.model(
+                input_ids=tokens, position_ids=positions, attention_mask=valid.long(), **caching
             )
         except Exception as error:  # of foreign code, by a config that fits no weights
             raise UnreadableError(
                 f"the target ({type(self.model).__name__}) does not run in transformers: {first_lines(error)}"
             ) from None
-        aux = [self.recorded[boundary].to(tokens.device) for boundary in self.boundaries]
-        return output.logits, torch.cat(aux, -1)
+
+    def _take_states(self, device: torch.device) -> dict[int, torch.Tensor]:
+        """What was recorded, which is kept no longer here."""
+        states = {boundary: self.recorded[boundary].to(device) for boundary in self.boundaries}
+        self.recorded.clear()
+        self._head_input = None
+        return states
+
+    def _cut(self, head: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Leave the lm_head the positions of `_kept`."""
+        if not arguments:
+            return None
+        self._head_input = arguments[0]
+        return (arguments[0][:, self._kept], *arguments[1:])
 
     def _recorder(self, boundary: int) -> Any:
         def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

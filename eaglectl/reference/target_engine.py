@@ -73,9 +73,9 @@ class TransformersEngine:
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
         """Aux hidden states of all tokens of these sequences, from one forward pass."""
         tokens, positions, valid = pad_left(batch, self.target.embedding.device)
-        self.target.reset()
         with torch.no_grad():
-            _, aux = self.target.forward(tokens, positions, valid)
+            states = self.target.states(tokens, positions, valid)
+        aux = torch.cat([states[boundary] for boundary in self.target.boundaries], -1)
         return AuxStates(tokens, positions, valid, aux)
 
 

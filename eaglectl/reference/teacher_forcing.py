@@ -60,10 +60,8 @@ def run_target(
     """
     texts = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
     tokens, positions, valid = pad_left(texts, target.embedding.device)
-    target.reset()
     with torch.no_grad():
-        logits, _ = target.forward(tokens, positions, valid)
-    states = {boundary: target.recorded[boundary].to(tokens.device) for boundary in target.boundaries}
+        states, choices = target.states_and_choices(tokens, positions, valid)
     time, rows = tokens.shape[1], []
     for answer in answers:
         first = time - len(answer) - 1
@@ -73,7 +71,7 @@ def run_target(
     starts = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=tokens.device)
     counts = torch.tensor([len(row) for row in rows], device=tokens.device)
     is_start = torch.arange(longest, device=tokens.device)[None] < counts[:, None]
-    return ForcedBatch(tokens, positions, valid, states, logits.argmax(-1), starts, is_start)
+    return ForcedBatch(tokens, positions, valid, states, choices, starts, is_start)
 
 
 class ForcedDrafter:

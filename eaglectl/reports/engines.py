@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import Evidence
@@ -19,7 +18,6 @@ def unversioned_evidence(engine: str) -> Evidence:
 
 
 def model_runners(engine: Engine, release: str) -> tuple[str, ...]:
-    """Return the model runners of a release; only vLLM has several."""
-    if engine.name != "vllm":
-        return ()
-    return vllm.ENGINE.behaviour(release).runners_for(None)
+    """Return the model runners that a release may take; none of an engine that never had several."""
+    has_several = any(len(engine.behaviour(known).runners) > 1 for known in engine.releases)
+    return engine.behaviour(release).runners_for(None) if has_several else ()

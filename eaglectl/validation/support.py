@@ -1,6 +1,7 @@
 """Which engine release serves which drafter from which layout, found by judging ideal drafters."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.engines.sglang import ids_in
 from eaglectl.engines.view import View
+from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import Format, ModelClass
 from eaglectl.formats.writer import write_config, written_name
@@ -144,8 +146,11 @@ def _written(format: Format, engine: str, version: str, attention: str) -> View 
 def written_ids(format: Format, drafter: Drafter) -> dict[str, tuple[int, ...]]:
     """The layer ids of a drafter by the places of a format, without those that SGLang's rule has none for."""
     boundaries = drafter.aux.boundaries or ()
-    ids = {place.key: ids_in(place, boundaries, drafter.target) for place in format.written_ids}
-    return {key: numbers for key, numbers in ids.items() if not isinstance(numbers, str)}
+    ids = {}
+    for place in format.written_ids:
+        with suppress(EaglectlError):
+            ids[place.key] = ids_in(place, boundaries, drafter.target)
+    return ids
 
 
 def _service(engine: Engine, layout: str, version: str, attention: str, checkpoint: View) -> Service:

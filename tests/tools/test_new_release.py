@@ -22,6 +22,7 @@ from eaglectl.engines.layers import IDS
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
+from tests.conftest import FIXTURES
 from tests.tools.calls import call_scan
 from tests.tools.test_scanner import SCANS, tree
 from tools.scan.scanner import Difference, compare, entry, scan
@@ -151,10 +152,23 @@ def test_inspect_shows_what_the_newest_release_captures(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("new_release")
 def test_the_table_of_engines_has_the_release() -> None:
     text = call("engines").out
-    assert "vLLM 0.10.0 - 0.99.0" in text and "V2 in 0.29.0 - 0.99.0" in text and "0.22.0 - 0.99.0" in text
+    assert "vLLM 0.10.0 - 0.99.0" in text and "V2 in 0.99.0" in text and "0.22.0 - 0.99.0" in text
     document = call("engines", "--json").document
     assert document["engines"][0]["releases"][-1]["runners"] == ["V2"]
     assert document["engines"][0]["releases"][-1]["run"] == []
+
+
+@pytest.mark.usefixtures("new_release")
+def test_what_engines_prints_of_layers_without_ids_is_the_data_s() -> None:
+    text = call("engines").out
+    defaults = "(2, n//2, n-3) in 0.10.0 - 0.33.0; (1, n//2, n-2) in 0.99.0"
+    assert f"boundaries without layer ids: {defaults}" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", ["serve.md", "llama-cpp.md", "questions.md"])
+def test_no_page_states_an_engine_s_default_layers_by_hand(page: str) -> None:
+    prose = (FIXTURES.parent / "docs" / page).read_text().split("```")[::2]
+    assert not any("n//2" in part for part in prose)
 
 
 def test_the_scan_agrees_with_the_entry(tmp_path: Path) -> None:

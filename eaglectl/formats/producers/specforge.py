@@ -45,7 +45,7 @@ def _recognise(summary: CheckpointSummary) -> str | None:
 
 
 def _norm_output(summary: CheckpointSummary, stated: bool | None, answers: Answers) -> bool | None:
-    """The trained norm_output; pull request 879 (September 2026) changed its meaning (formats.md, 5.2)."""
+    """The trained norm_output; pull request 879 (September 2026) changed its meaning."""
     era = answers.semantics.get("specforge")
     if stated is None and not summary.has("fc_norm.", "aux_norm_"):
         return False

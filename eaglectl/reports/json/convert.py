@@ -58,6 +58,8 @@ def _plan(plan: ConversionPlan) -> dict[str, Any]:
 def _gate(gate: Gate) -> dict[str, Any]:
     return {
         "is_passed": gate.is_passed,
+        "ending": gate.ending,
+        "prompts_needed": gate.prompts_needed,
         "tolerance": gate.tolerance,
         "prompts": gate.prompts,
         "engine": gate.engine,
@@ -69,6 +71,7 @@ def _gate(gate: Gate) -> dict[str, Any]:
                 "before": measurement_part(row.before),
                 "after": measurement_part(row.after),
                 "ratio": estimate_part(row.ratio),
+                "rounds": estimate_part(row.rounds),
             }
             for row in gate.rows
         ],

@@ -13,11 +13,12 @@ from eaglectl.reports.terminal.console import Console, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
 from eaglectl.reports.wording import not_served, placeholders, shortened, size, trained_layers
 from eaglectl.results import Conversion, OutputServing
+from eaglectl.verdicts import GateEnding
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
 
-# with 120 prompts the ratio's interval is 1 to 3 % on either side (eagle3-to-3.1.md, 4.1)
+# with 120 prompts the ratio's interval is 1 to 3 % on either side (docs/upgrade.md)
 FEW_PROMPTS = 30
 
 
@@ -95,28 +96,32 @@ def print_gate(console: Console, gate: "Gate") -> None:
         f" 95 % over paired prompts; {gate.device}, {gate.dtype}"
     )
     print_heading(console, "Gate", about)
-    rows = table("k", "before", "after", "after / before")
+    rows = table("k", "before", "after", "after / before", "from every position")
     for row in gate.rows:
-        rows.add_row(str(row.k), estimate(row.before.length), estimate(row.after.length), estimate(row.ratio))
+        lengths = (row.before.length, row.after.length, row.rounds, row.ratio)
+        rows.add_row(str(row.k), *map(estimate, lengths))
     console.print(indented(rows))
     if gate.prompts < FEW_PROMPTS:
         advice = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
         console.print(Text(advice, style="yellow"))
-    if gate.is_passed:
-        console.print(Text(f"passed: every lower bound is at least {gate.tolerance:g}", style="green"))
-        return
-    console.print(
-        Text(f"missed: a lower bound is below {gate.tolerance:g}, and nothing was written", style="red"),
-        soft_wrap=True,
-    )
-    console.print(
-        Text(
-            "more prompts narrow the intervals; prompts like those in production calibrate better;"
-            " --tolerance lowers the bar, --no-gate skips the gate",
-            style="dim",
-        ),
-        soft_wrap=True,
-    )
+    match gate.ending:
+        case GateEnding.KEPT:
+            console.print(Text(f"kept: every lower bound is at least {gate.tolerance:g}", style="green"))
+        case GateEnding.LOST:
+            text = f"lost: an upper bound is below {gate.tolerance:g}, and nothing was written"
+            console.print(Text(text, style="red"), soft_wrap=True)
+            advice = (
+                "prompts like those in production calibrate better; --tolerance lowers the bar, --no-gate"
+                " skips the gate"
+            )
+            console.print(Text(advice, style="dim"), soft_wrap=True)
+        case GateEnding.TOO_FEW_PROMPTS:
+            needed = f"about {gate.prompts_needed}" if gate.prompts_needed else "more"
+            text = (
+                f"too few prompts: an interval holds {gate.tolerance:g}, and nothing was written; {needed}"
+                f" prompts would tell, and {gate.prompts} were not calibrated on"
+            )
+            console.print(Text(text, style="yellow"), soft_wrap=True)
 
 
 def print_trainers(console: Console, source: str, norms: Norms) -> None:

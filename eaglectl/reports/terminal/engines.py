@@ -1,7 +1,8 @@
 """The table of `engines`: which release serves which drafter from which layout, and the source of that."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from eaglectl.engines.behaviour import stated
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
@@ -23,7 +24,8 @@ def print_engines(console: Console) -> None:
     for engine in ENGINES.values():
         console.print(Text.assemble((engine.title, "bold"), f" {ranges(engine.releases, engine.releases)}"))
         source = f"from {engine.data['source']}"
-        _print_lines(console, [*_runner_lines(engine), *_evidence_lines(engine), source, SCOPE])
+        lines = [*_runner_lines(engine), *_default_lines(engine), *_evidence_lines(engine), source, SCOPE]
+        _print_lines(console, lines)
         rows = _table(engine, [service for service in served if service.engine == engine.name])
         console.print(indented(rows, lines_after=1))
     console.print(Text("Releases not followed", style="bold"))
@@ -41,15 +43,33 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
 
 
 def _runner_lines(engine: Engine) -> Iterator[str]:
-    by_runners: dict[tuple[str, ...], list[str]] = {}
+    by_words: dict[str, list[str]] = {}
     for release in engine.releases:
-        by_runners.setdefault(model_runners(engine, release), []).append(release)
-    if any(by_runners):
-        parts = (
-            f"{RUNNERS[runners]} in {ranges(releases, engine.releases)}"
-            for runners, releases in by_runners.items()
+        words = RUNNERS.get(model_runners(engine, release), "")
+        cpu_runner = stated(engine.name, release).get("cpu_runner")
+        if cpu_runner in engine.behaviour(release).runners:
+            words += f" ({cpu_runner} on CPUs)"
+        by_words.setdefault(words, []).append(release)
+    if any(by_words):
+        yield f"model runner: {_by_release(engine, by_words)}"
+
+
+def _default_lines(engine: Engine) -> Iterator[str]:
+    """The layers that each release captures for a drafter without ids."""
+    by_words: dict[str, list[str]] = {}
+    for release in engine.releases:
+        runners = engine.behaviour(release).runners.values()
+        rules = dict.fromkeys(rule for runner in runners for rule in runner.default_layers)
+        words = ", ".join(
+            f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value for rule in rules
         )
-        yield f"model runner: {'; '.join(parts)}"
+        by_words.setdefault(words, []).append(release)
+    yield f"boundaries without layer ids: {_by_release(engine, by_words)}"
+
+
+def _by_release(engine: Engine, by_words: Mapping[str, Sequence[str]]) -> str:
+    parts = (f"{words} in {ranges(releases, engine.releases)}" for words, releases in by_words.items())
+    return "; ".join(parts)
 
 
 def _evidence_lines(engine: Engine) -> Iterator[str]:

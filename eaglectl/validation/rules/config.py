@@ -14,7 +14,7 @@ from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.weights import DTYPE
 from eaglectl.validation.subject import Subject, key_place
 
-# served by TensorRT-LLM alone (formats.md, 6)
+# served by TensorRT-LLM alone
 DEEP = "LlamaForCausalLMEagle3Deep"
 # the name that most engines know, by the kind of attention; only vLLM has q/k norms
 BEST: Mapping[ModelClass, str] = {"llama": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}
