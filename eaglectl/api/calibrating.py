@@ -37,13 +37,6 @@ if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.target_engine import StateSource, TargetEngine
 
-<<<<<<< HEAD
-BATCH = 16
-=======
-ANSWER_TOKENS = 64
-ENGINES = ("transformers", "vllm")
-TIMEOUT = 1800.0
->>>>>>> main
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = (
     4  # of the longest sequence: token 0 is left out, and two more follow the last state that is measured
