@@ -303,7 +303,7 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
 
     return [
         Batch([texts[index] for index in indices], [sets[index] for index in indices])
-        for indices in batches_by_length(texts, ANSWER_TOKENS)
+        for indices in batches_by_length(texts, CalibrateOptions().answer_tokens)
     ]
 
 
