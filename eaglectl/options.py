@@ -130,6 +130,8 @@ class Field(Struct, frozen=True):
             return not text if self.is_inverted else text
         value = text
         try:
+            if "\0" in text:  # which no file's name has
+                raise ValueError
             if self.kind is int and not self.option.read and NUMBER.fullmatch(text):
                 value = int(text)
             elif self.kind is float and "_" not in text:

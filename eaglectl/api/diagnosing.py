@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.acceptance.diagnosis import Diagnosis
+import eaglectl
 from eaglectl.api.converting import convert
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
@@ -49,7 +49,7 @@ def diagnose(
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> Diagnosis:
+) -> "eaglectl.Diagnosis":
     """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
 
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
-from eaglectl.acceptance.report import SmokeReport
+import eaglectl
 from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
 from eaglectl.api.inputs import check_timeout, open_target
@@ -32,8 +31,10 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.job import EngineJob, EngineRun
     from eaglectl.acceptance.layers import LayerSearch
     from eaglectl.acceptance.prompts import Prompt
+    from eaglectl.acceptance.report import SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
 
 INSTALLED = ("vllm", "sglang")
@@ -49,7 +50,7 @@ def smoke(
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> SmokeReport:
+) -> "eaglectl.SmokeReport":
     """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
 
     vLLM and SGLang get the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
@@ -96,7 +97,7 @@ def smoke(
 def search_aux_layers(
     source: str,
     target: str,
-    report: SmokeReport,
+    report: "SmokeReport",
     options: SmokeOptions,
     *,
     on_progress: OnProgress | None = None,
@@ -115,8 +116,9 @@ def search_aux_layers(
 
 def load_only(
     source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
-) -> LoadResult:
+) -> "eaglectl.LoadResult":
     """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
+    from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.vllm.run import load_only as load
 
     check_timeout(timeout)
@@ -167,7 +169,7 @@ def _report(
     prompts: "tuple[Prompt, ...]",
     options: SmokeOptions,
     on_progress: OnProgress | None,
-) -> SmokeReport:
+) -> "SmokeReport":
     """The report of one drafter, without probes."""
     from eaglectl.acceptance.report import make_report
 
@@ -199,8 +201,8 @@ def repair_command(source: str, target: str | None, answers: Answers, variant: "
 
 
 def _with_probe(
-    report: SmokeReport, job: EngineJob, probe: str, repair: "Callable[[Variant], str]"
-) -> SmokeReport:
+    report: "SmokeReport", job: "EngineJob", probe: str, repair: "Callable[[Variant], str]"
+) -> "SmokeReport":
     from eaglectl.acceptance.probe import probe_drift
     from eaglectl.acceptance.reference_engine import run_reference
     from eaglectl.acceptance.report import with_variants
@@ -219,10 +221,11 @@ def _job(
     prompts: "tuple[Prompt, ...]",
     options: SmokeOptions,
     on_progress: OnProgress | None = None,
-) -> Iterator[EngineJob]:
+) -> "Iterator[EngineJob]":
     """The engine's job: the folder as stored, or for the reference engine with canonical names."""
+    from eaglectl.acceptance.job import EngineJob
 
-    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> EngineJob:
+    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> "EngineJob":
         return EngineJob(
             folder,
             drafter,
@@ -297,7 +300,7 @@ def _choose_engine(engine: str) -> str:
     return engine
 
 
-def _run(job: EngineJob, engine: str) -> EngineRun:
+def _run(job: "EngineJob", engine: str) -> "EngineRun":
     match engine:
         case "vllm":
             from eaglectl.acceptance.vllm.run import run_vllm
