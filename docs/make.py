@@ -27,6 +27,7 @@ import known
 import open_facts
 import picture
 import published
+import ready_page
 import round_trips
 import targets
 import troubleshooting
@@ -129,6 +130,7 @@ if __name__ == "__main__":
     known.write()
     open_facts.PAGE.write_text(open_facts.page())
     published.PAGE.write_text(published.page())
+    ready_page.PAGE.write_text(ready_page.page())
     round_trips.PAGE.write_text(round_trips.page())
     targets.PAGE.write_text(targets.page())
     troubleshooting.PAGE.write_text(troubleshooting.page())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.acceptance.causes.catalogue import CAUSES
+from eaglectl.acceptance.causes import CAUSES
 from eaglectl.acceptance.diagnosis import Cause
 
 PAGE = Path(__file__).with_name("troubleshooting.md")

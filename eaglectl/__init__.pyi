@@ -19,11 +19,13 @@ from eaglectl.api.options import DiffOptions as DiffOptions
 from eaglectl.api.options import InitOptions as InitOptions
 from eaglectl.api.options import InspectOptions as InspectOptions
 from eaglectl.api.options import MeasureOptions as MeasureOptions
+from eaglectl.api.options import ReadyOptions as ReadyOptions
 from eaglectl.api.options import SmokeOptions as SmokeOptions
 from eaglectl.api.options import UpgradeOptions as UpgradeOptions
 from eaglectl.api.options import ValidateOptions as ValidateOptions
 from eaglectl.api.publishing import upload as upload
 from eaglectl.api.publishing import verify as verify
+from eaglectl.api.readying import ready as ready
 from eaglectl.api.smoking import load_only as load_only
 from eaglectl.api.smoking import smoke as smoke
 from eaglectl.api.starting import init as init
@@ -50,9 +52,11 @@ from eaglectl.publishing.upload import Upload as Upload
 from eaglectl.publishing.verification import Verification as Verification
 from eaglectl.reports.pages.render import render_page as render_page
 from eaglectl.results import Conversion as Conversion
+from eaglectl.results import EngineReadiness as EngineReadiness
 from eaglectl.results import FailedSource as FailedSource
 from eaglectl.results import FixResult as FixResult
 from eaglectl.results import Inspection as Inspection
+from eaglectl.results import Readiness as Readiness
 from eaglectl.results import RemainingFinding as RemainingFinding
 from eaglectl.results import Start as Start
 from eaglectl.validation.finding import Finding as Finding
@@ -66,6 +70,7 @@ from eaglectl.verdicts import DiffVerdict as DiffVerdict
 from eaglectl.verdicts import FactState as FactState
 from eaglectl.verdicts import FileChange as FileChange
 from eaglectl.verdicts import FileState as FileState
+from eaglectl.verdicts import GateEnding as GateEnding
 from eaglectl.verdicts import ReadingOutcome as ReadingOutcome
 from eaglectl.verdicts import ServedAs as ServedAs
 from eaglectl.verdicts import SignatureState as SignatureState

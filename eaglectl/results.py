@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from eaglectl.verdicts import ServedAs
+from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.answering import MeasuredAnswer
+    from eaglectl.acceptance.diagnosis import Diagnosis
     from eaglectl.acceptance.gate import Gate
+    from eaglectl.acceptance.published import Published
+    from eaglectl.acceptance.report import SmokeReport
     from eaglectl.checkpoint.checkpoint import Checkpoint
     from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.drafter.drafter import Drafter
@@ -96,6 +99,77 @@ class Conversion(Struct, frozen=True):
     def commands(self) -> Mapping[str, str]:
         """The command that serves the output, for each engine that runs it as trained."""
         return {one.verdict.engine: one.command for one in self.serving if one.is_served}
+
+
+class EngineReadiness(Struct, frozen=True):
+    """What one engine does with a drafter as stored and converted.
+
+    `engine` is its name or a server's URL, `stored` and `converted` the runs where there are any, and the
+    gaps why there are none. `converted_outcome` is None where nothing was converted for it. `command` starts
+    the engine with the files that it runs as trained.
+    """
+
+    engine: str
+    release: str
+    stored_outcome: ServedAs
+    stored_reasons: tuple[str, ...]
+    stored: "SmokeReport | None" = None
+    stored_gap: str = ""
+    converted_outcome: ServedAs | None = None
+    converted_reasons: tuple[str, ...] = ()
+    converted: "SmokeReport | None" = None
+    converted_gap: str = ""
+    command: str = ""
+
+    @property
+    def label(self) -> str:
+        """The release as a requirement: "vllm==0.32.0"."""
+        return f"{self.engine}=={self.release}"
+
+    @property
+    def final_outcome(self) -> ServedAs:
+        """What it does with the files that shall be served."""
+        return self.stored_outcome if self.converted_outcome is None else self.converted_outcome
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it runs these files as trained."""
+        return self.final_outcome == ServedAs.AS_TRAINED
+
+    @property
+    def final(self) -> "SmokeReport | None":
+        """The run of these files; None where there is none."""
+        return self.stored if self.converted_outcome is None else self.converted
+
+
+class Readiness(Struct, frozen=True):
+    """What `ready` returns.
+
+    `conversion` is None where nothing was converted, or where `out` held it already; `out` is where it was
+    kept, None for a temporary folder, and `plan_command` the command that writes it. `report` is of the
+    output. `reason` is why it is not ready, `diagnosis` the cause of low acceptance where that was looked
+    for, `published` what others reached with drafters of this target.
+    """
+
+    source: str
+    inspection: Inspection
+    engines: tuple[EngineReadiness, ...]
+    measured: "tuple[MeasuredAnswer, ...]" = ()
+    conversion: "Conversion | None" = None
+    out: Path | None = None
+    plan_command: str = ""
+    report: "Report | None" = None
+    diagnosis: "Diagnosis | None" = None
+    verdict: CheckVerdict = CheckVerdict.COULD_NOT_LOOK
+    reason: str = ""
+    published: "Published | None" = None
+    seconds: float = 0.0
+
+    @property
+    def best(self) -> EngineReadiness | None:
+        """The first engine that serves the drafter; one whose acceptance was measured comes before others."""
+        serving = [state for state in self.engines if state.is_serving]
+        return next((state for state in serving if state.final is not None), next(iter(serving), None))
 
 
 class RemainingFinding(Struct, frozen=True):

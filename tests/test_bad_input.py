@@ -446,19 +446,6 @@ FLAGS: dict[str, Patch] = {
         FC_NORMS,
         ("fc_norm: True", "use_aux_norm: False"),
     ),
-    "two thetas": (
-        {"rope_parameters": {"rope_theta": 10000.0}},
-        {},
-        ("rope_theta: 500000", "rope_parameters.rope_theta: 10000"),
-    ),
-    "two scalings": (
-        {
-            "rope_scaling": {"rope_type": "linear", "factor": 2},
-            "rope_parameters": {"rope_type": "yarn", "factor": 2},
-        },
-        {},
-        ("rope_scaling and rope_parameters",),
-    ),
     "rope by layer type": (
         {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
         {},
@@ -469,11 +456,6 @@ FLAGS: dict[str, Patch] = {
         {"attention_bias": True},
         {f"{ATTENTION}q_proj.bias": floats("b", HEADS * HEAD_DIM)},
         ("k_proj.bias is missing",),
-    ),
-    "ids of another number": (
-        {"eagle_aux_hidden_state_layer_ids": [2, 4], "eagle_config": ABSENT},
-        {},
-        ("2 aux layer ids [2, 4]", "takes 3 states"),
     ),
 }
 
@@ -662,6 +644,25 @@ def test_a_d2t_of_two_meanings_is_read_as_the_user_says(tmp_path: Path, answer: 
     d2t = {"d2t": integers(*range(1, DRAFT + 1))}
     out = converted(tmp_path, {}, d2t, "--source-semantics", f"d2t={answer}")
     assert read_safetensors(out / "model.safetensors")["d2t"] == offsets(targets)
+
+
+def test_a_d2t_of_two_meanings_that_eaglectl_wrote_is_known_by_its_record(tmp_path: Path) -> None:
+    d2t = {"d2t": integers(*range(1, DRAFT + 1))}
+    out = converted(tmp_path, {}, d2t, "--source-semantics", "d2t=offset")
+    assert call("convert", out, "-o", tmp_path / "again").code == 0
+    assert read_safetensors(tmp_path / "again/model.safetensors")["d2t"] == d2t["d2t"]
+    assert call("validate", out, "--no-engines", "--select", "EGL306").code == 0
+
+
+def test_a_d2t_that_was_edited_since_is_asked_about(tmp_path: Path) -> None:
+    d2t = {"d2t": integers(*range(1, DRAFT + 1))}
+    out = converted(tmp_path, {}, d2t, "--source-semantics", "d2t=offset")
+    weights = out / "model.safetensors"
+    tensors = read_safetensors(weights)
+    weights.unlink()
+    write_safetensors(weights, {**tensors, "d2t": integers(*range(2, DRAFT + 2))})
+    assert "d2t=offset or d2t=absolute" in refusal(2, "convert", out, "-o", tmp_path / "again")
+    assert "could not look" in call("validate", out, "--no-engines", "--select", "EGL306").out
 
 
 def test_the_users_word_does_not_bend_a_d2t_that_t2d_contradicts(tmp_path: Path) -> None:

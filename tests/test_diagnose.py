@@ -20,8 +20,8 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes.catalogue import CAUSES  # noqa: E402
-from eaglectl.acceptance.diagnosis import Diagnosis, Walk, causes_of  # noqa: E402
+from eaglectl.acceptance.causes import CAUSES  # noqa: E402
+from eaglectl.acceptance.diagnosis import Diagnosis, PairFacts, Walk, causes_of  # noqa: E402
 from eaglectl.acceptance.job import EngineRun  # noqa: E402
 from eaglectl.acceptance.layers import climb, starts  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, measure  # noqa: E402
@@ -295,7 +295,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, change: Callable[[EngineRun], Engi
         return report if engine == "reference" else change(replace(report, engine=engine, version="0.33.0"))
 
     monkeypatch.setattr(smoking, "_run", run)
-    monkeypatch.setattr(diagnosing, "_installed", lambda name: "0.33.0")
+    monkeypatch.setattr(diagnosing, "installed_release", lambda engine: "0.33.0")
 
 
 def dead(run: EngineRun) -> EngineRun:
@@ -401,13 +401,38 @@ def test_a_dead_drafter_with_nothing_else_is_not_found(healthy: Diagnosis) -> No
 
 def test_weak_acceptance_on_a_quantised_target_is_the_pair(healthy: Diagnosis) -> None:
     weak = scaled(healthy, 0.35)
-    assert ending_of(healthy, reference=weak, is_target_quantised=True) == "quantised-target"
-    assert ending_of(healthy, is_target_quantised=True) == "healthy"
+    assert ending_of(healthy, reference=weak, pair=PairFacts(is_target_quantised=True)) == "quantised-target"
+    assert ending_of(healthy, pair=PairFacts(is_target_quantised=True)) == "healthy"
 
 
 def test_sampling_that_costs_acceptance_is_the_prompts(healthy: Diagnosis) -> None:
     assert ending_of(healthy, sampled=scaled(healthy, 0.4)) == "sampling"
     assert ending_of(healthy, sampled=healthy.evidence.reference) == "healthy"
+
+
+def test_sampling_is_seen_in_pairs_where_the_intervals_of_both_runs_meet(healthy: Diagnosis) -> None:
+    report = healthy.evidence.reference
+    assert report is not None
+    less = scaled(healthy, 0.9)
+    assert less.measured.length.high > report.measured.length.low
+    assert ending_of(healthy, sampled=less) == "sampling"
+
+
+def test_layers_next_to_the_stated_ones_are_not_named_where_the_search_found_others(
+    healthy: Diagnosis,
+) -> None:
+    search, report = healthy.evidence.layers, healthy.evidence.reference
+    assert search is not None and report is not None and report.probed is not None
+    near = report.probed.variants[0]
+    assert near.is_of_layers
+    near = replace(near, outcome="better", is_verified=True)
+    probed = replace(report.probed, variants=(near, *report.probed.variants[1:]))
+    report = replace(report, probed=probed)
+    commands = {**healthy.evidence.commands, "layers": "search", "repair": "near"}
+    found = replace(search, found=replace(near, name="aux boundaries 0,1,2", outcome="better"))
+    assert ending_of(healthy, reference=report, layers=found, commands=commands) == "other-layers"
+    nothing = replace(search, found=None)
+    assert ending_of(healthy, reference=report, layers=nothing, commands=commands) == "other-reading"
 
 
 def test_a_chat_template_that_helps_is_the_prompts(healthy: Diagnosis) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.acceptance.causes.catalogue import CAUSES
+from eaglectl.acceptance.causes import CAUSES
 from eaglectl.acceptance.diagnosis import Walk, causes_of
 from eaglectl.api.diagnosing import DiagnoseOptions, evidence_of_reading
 from tests.builders import call

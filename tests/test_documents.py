@@ -123,6 +123,7 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
     "inspect": command("inspect", NATIVE),
     "load": lambda _: load_document(LoadResult("0.32.0", ("norm.weight",), RESOLVED)),
     "provenance": provenance,
+    "ready": command("ready", NATIVE),
     "rules": command("rules"),
     "smoke": smoked,
     "statistics": written_statistics,

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from eaglectl import api  # noqa: E402
+from eaglectl.acceptance.layers import _by_position, halves  # noqa: E402
 from eaglectl.acceptance.sensitivity import _rounds  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
@@ -77,3 +78,16 @@ def test_readings_stay_with_the_names_that_a_class_has(tmp_path: Path) -> None:
     keys = {reading.key for reading in readings(read_drafter(checkpoint, Answers(), Target()))}
     assert {"rotary", "heads", "input", "fc-order"} <= keys
     assert not {"q-k", "k-v"} & keys
+
+
+def test_positions_that_all_texts_share_and_that_nobody_drafts_are_not_shown() -> None:
+    rows = [{position: position >= 64 for position in range(20, 130)} for _ in range(3)]
+    rows = [{**dict.fromkeys(range(20), True), **row} for row in rows]
+    shares = list(_by_position(rows, shared=20))
+    assert [(part.start, part.end, part.share.value) for part in shares] == [(64, 128, 1.0), (128, 256, 1.0)]
+
+
+def test_the_states_that_choose_layers_are_bounded() -> None:
+    lengths = [1000] * 40
+    assert [len(part) for part in halves(lengths)] == [8, 32]
+    assert [len(part) for part in halves(lengths, most=20_000)] == [20, 20]

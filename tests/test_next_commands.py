@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes.catalogue import CAUSES  # noqa: E402
+from eaglectl.acceptance.causes import CAUSES  # noqa: E402
 from eaglectl.acceptance.diagnosis import Diagnosis  # noqa: E402
 from eaglectl.api.diagnosing import evidence_of_reading  # noqa: E402
 from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402

@@ -14,8 +14,12 @@ transformers = pytest.importorskip("transformers")
 
 from eaglectl.acceptance.answering import MeasuredAnswer, _judged, is_measurable  # noqa: E402
 from eaglectl.acceptance.measurement import PromptResult  # noqa: E402
+from eaglectl.acceptance.prompts import builtin_prompts, more_prompts  # noqa: E402
 from eaglectl.acceptance.sensitivity import Drafts  # noqa: E402
+from eaglectl.api.inputs import MeasureOptions  # noqa: E402
+from eaglectl.api.open_questions import measured_questions  # noqa: E402
 from eaglectl.drafter.drafter import Choice, question  # noqa: E402
+from eaglectl.formats.format import Answers  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.open_facts import OPEN_FACTS, UNTRAINED, OpenFact  # noqa: E402
@@ -134,8 +138,10 @@ def test_an_error_that_measuring_does_not_answer_does_not_speak_of_measuring(tmp
     options = ["--for", "speculators", "--assume-defaults", "-o", tmp_path / "out"]
     outcome = call("convert", source, *options)
     assert outcome.code == 2
-    assert "pass --target-name org/name" in outcome.err
-    assert "measure" not in outcome.err
+    *notices, error = outcome.err.splitlines()
+    assert "pass --target-name org/name" in error
+    assert "measure" not in error
+    assert "usual values are assumed; --target with the target's weights would measure it" in notices[0]
 
 
 def test_a_tie_is_asked_with_the_number_of_prompts_that_would_tell(tmp_path: Path) -> None:
@@ -144,6 +150,42 @@ def test_a_tie_is_asked_with_the_number_of_prompts_that_would_tell(tmp_path: Pat
     assert "measured: a tie, acceptance length" in outcome.err
     assert "; pass --prompts FILE with about " in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tie_of_the_built_in_prompts_is_run_again_with_more_of_them(tmp_path: Path) -> None:
+    source, stages = BASE.write(tmp_path / "source"), []
+    options = MeasureOptions(device="cpu", max_tokens=BASE.trained.tokens)
+    target = str(BASE.trained.target)
+    found = measured_questions(
+        str(source), target, Answers(), options, lambda step: stages.append(step.stage)
+    )
+    assert "24 prompts leave a tie, running 120" in stages
+    assert [str(answer.choice) for answer in found.measured] == ["--source-semantics rope=10000"]
+    assert found.record["measured"][0]["prompts"]["count"] == 120
+
+
+def test_a_tie_that_more_built_in_prompts_do_not_break_is_left_one_and_recorded(tmp_path: Path) -> None:
+    source = YARN.write(tmp_path / "source")
+    options = MeasureOptions(device="cpu", max_tokens=YARN.trained.tokens)
+    found = measured_questions(str(source), str(YARN.trained.target), Answers(), options)
+    (answer,) = found.measured
+    assert answer.choice is None and (answer.prompts_needed or 0) > 120
+    (entry,) = found.record["measured"]
+    assert (entry["answer"], entry["outcome"], entry["prompts"]["count"]) == (None, "tie", 24)
+
+
+def test_prompts_of_the_user_are_not_added_to(tmp_path: Path) -> None:
+    outcome = converted(BASE, tmp_path, prompts=8)
+    assert outcome.code == 0 or "8 prompts" in outcome.err
+    assert "120" not in outcome.err
+
+
+def test_further_built_in_prompts_are_others_of_the_same_kinds() -> None:
+    first, more = builtin_prompts(), more_prompts()
+    assert (len(first), len(more)) == (24, 96)
+    assert len({prompt.text for prompt in first + more}) == 120
+    assert {prompt.set for prompt in more} == {prompt.set for prompt in first}
+    assert all(prompt.is_chat == (prompt.set == "chat") for prompt in more)
 
 
 def test_layers_need_prompts_that_choose_and_others_that_judge(tmp_path: Path) -> None:
@@ -247,8 +289,19 @@ def test_init_writes_the_measured_answer_with_its_evidence_as_a_comment(
     assert outcome.code == 0, outcome.err
     text = (tmp_path / "eaglectl.toml").read_text()
     assert tomllib.loads(text)["defaults"]["source-semantics"] == {"specforge": "post-879"}
-    (comment,) = [line for line in text.splitlines() if "measured" in line]
+    comment, answer = [line for line in text.splitlines() if "measured" in line]
     assert comment.startswith("# norm_output, measured: acceptance length")
+    assert answer.startswith('"specforge" = "post-879"  # measured: acceptance length')
+
+
+def test_init_writes_that_usual_values_are_assumed_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = BASE.write(tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    assert call("init", source, "--no-measure", "--assume-defaults").code == 2
+    defaults = tomllib.loads((tmp_path / "eaglectl.toml").read_text())["defaults"]
+    assert defaults == {"assume": True}
 
 
 def test_init_asks_where_it_does_not_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Choice, question
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers, Origin
-from tests.builders import call, drafter_folder, older_angelslim
+from tests.builders import ABSENT, call, drafter_folder, older_angelslim
 from tests.conftest import FIXTURES
 from tests.published import ALL, Published
 
@@ -400,3 +401,109 @@ def test_a_base_that_nobody_asked_for_is_held_to_the_config_too(tmp_path: Path) 
     eaglectl.convert(str(out), tmp_path / "again", options)
     drafter = eaglectl.inspect(str(edited(tmp_path / "again", rope_theta=10000.0)), target=TARGET).drafter
     assert [note.topic for note in drafter.notes_at("question")] == ["record-edited"]
+
+
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+
+
+def rope_of(folder: Path, answer: str) -> tuple[float, Any]:
+    rope = eaglectl.inspect(str(folder), answers=Answers(semantics={"rope": answer})).drafter.rope
+    return rope.theta, rope.scaling
+
+
+def test_two_rope_bases_are_asked_with_both_places(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"rope_parameters": {"rope_theta": 10000.0}})
+    words = r"rope_theta: 500000 and rope_parameters.rope_theta: 10000; pass .*rope=500000 .*rope=10000"
+    with pytest.raises(UsageError, match=words):
+        eaglectl.convert(str(folder), tmp_path / "out")
+    assert rope_of(folder, "500000")[0] == 500000
+    assert rope_of(folder, "10000")[0] == 10000
+
+
+def test_what_is_stored_does_not_tell_two_rope_bases_apart(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"rope_parameters": {"rope_theta": 10000.0}})
+    options = ConvertOptions(answers=Answers(semantics={"rope": "stored"}))
+    with pytest.raises(UsageError, match="which rope=stored does not answer"):
+        eaglectl.convert(str(folder), tmp_path / "out", options)
+
+
+@pytest.mark.parametrize(
+    ("answer", "scaling"),
+    [
+        ("rope_scaling", LINEAR),
+        ("rope_parameters", YARN),
+        ("plain", None),
+        ("20000,rope_parameters", YARN),
+        ("stored,rope_scaling", LINEAR),
+    ],
+)
+def test_two_rope_scalings_are_asked_and_each_answer_is_taken(
+    answer: str, scaling: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path, config={"rope_scaling": LINEAR, "rope_parameters": YARN})
+    with pytest.raises(UsageError, match=r"rope_scaling: .*linear.* and rope_parameters: .*yarn"):
+        eaglectl.convert(str(folder), tmp_path / "out")
+    assert rope_of(folder, answer) == (20000 if "20000" in answer else 500000, scaling)
+
+
+def test_the_same_scaling_in_two_places_is_not_asked(tmp_path: Path) -> None:
+    folder = drafter_folder(
+        tmp_path,
+        config={
+            "rope_scaling": {"type": "linear", "factor": 4.0},
+            "rope_parameters": {"factor": 4.0, "rope_type": "linear"},
+        },
+    )
+    assert not eaglectl.inspect(str(folder)).drafter.notes_at("question")
+
+
+def test_the_targets_rope_is_refused_of_a_target_that_states_none(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    config = json.loads((FIXTURES / "target/config.json").read_text())
+    left = {key: value for key, value in config.items() if not key.startswith("rope")}
+    (target / "config.json").write_text(json.dumps(left))
+    answers = Answers(semantics={"rope": "target"})
+    with pytest.raises(UsageError, match="the target's config states no rope base"):
+        eaglectl.inspect(str(ANGELSLIM), target=str(target), answers=answers)
+    with pytest.raises(UsageError, match="pass --target, whose config states its rope"):
+        eaglectl.inspect(str(ANGELSLIM), answers=answers)
+
+
+def test_ids_of_another_number_than_fc_takes_are_asked_and_answered(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={IDS: [2, 4], "eagle_config": ABSENT})
+    with pytest.raises(
+        UsageError, match=r"2 aux layer ids \[2, 4\] and an fc that takes 3 states; pass --aux"
+    ):
+        eaglectl.convert(str(folder), tmp_path / "out")
+    drafter = eaglectl.inspect(str(folder), answers=Answers(aux_layers=(2, 4, 5))).drafter
+    assert drafter.aux.boundaries == (2, 4, 5) and not drafter.notes_at("question")
+
+
+def test_a_stated_number_of_states_that_fc_may_take_too_is_asked_until_a_target_tells(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"num_aux_hidden_states": 4, "target_hidden_size": ABSENT})
+    drafter = eaglectl.inspect(str(folder)).drafter
+    (note,) = drafter.notes_at("question")
+    assert (note.about, note.topic) == ("num_aux_hidden_states", "aux-count")
+    assert "num_aux_hidden_states: 4, and fc.weight [16, 48] takes 3 of width 16, or 4 of 12" in note.text
+    (target := tmp_path / "target").mkdir()
+    (target / "config.json").write_text(json.dumps({"hidden_size": 16, "num_hidden_layers": 8}))
+    drafter = eaglectl.inspect(str(folder), target=str(target)).drafter
+    assert not drafter.notes_at("question") and drafter.dims.aux == 3
+
+
+def test_a_number_of_states_that_fc_cannot_take_is_a_warning(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"num_aux_hidden_states": 5, "target_hidden_size": ABSENT})
+    drafter = eaglectl.inspect(str(folder)).drafter
+    assert not drafter.notes_at("question")
+    assert "aux-count" in [note.topic for note in drafter.notes_at("warning")]
+
+
+def test_deepspecs_key_in_a_specforge_file_is_asked_about(tmp_path: Path) -> None:
+    shutil.copytree(PRODUCERS / "specforge/gqa", folder := tmp_path / "drafter")
+    edited(folder, target_layer_ids=[0, 2, 6])
+    drafter = eaglectl.inspect(str(folder), target=TARGET).drafter
+    assert drafter.producer == "specforge"
+    (note,) = drafter.notes_at("question")
+    assert "target_layer_ids: [0, 2, 6]" in note.text and "pass --aux-layers" in note.text

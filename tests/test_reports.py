@@ -106,7 +106,9 @@ def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str
     assert code == 0
     assert "EAGLE-3.1 drafter from speculators" in out
     assert "trained on boundaries 2, 4, 5" in out
-    assert re.search(r"vllm +[\d.]+ - [\d.]+  as trained\n", out)
+    assert re.search(
+        r"vllm +[\d.]+ - 0\.33\.0  as trained  0\.33\.0 with the V2 runner, on CPUs with V1\n", out
+    )
     assert "vllm serve example/tiny-llama --speculative-config" in out
 
 

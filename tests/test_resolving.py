@@ -5,7 +5,7 @@ import pytest
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines import vllm
 from eaglectl.engines.layers import capture
-from eaglectl.engines.view import flat_as_read
+from eaglectl.engines.vllm import flat_as_read
 from eaglectl.formats.catalogue import by_name
 from tests.resolving.configs import CONFIGS, DEPTH, NATIVE, SPECULATORS
 from tests.resolving.record import read

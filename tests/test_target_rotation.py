@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from eaglectl import api
+from eaglectl.api import converting
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource
@@ -223,6 +224,17 @@ def test_the_command_rotates_and_validates(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------ what is refused
+
+
+def test_the_layout_that_a_refusal_offers_is_planned_with_the_rotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = []
+    monkeypatch.setattr(converting, "serving_layout", lambda _, plan_for: planned.append(plan_for("sglang")))
+    source = drafter_folder(tmp_path)
+    with pytest.raises(RefusedError, match="does not run this output as trained"):
+        rotated(source, tmp_path / "out", target=str(target(tmp_path / "t")), engines=("sglang",))
+    assert planned[0].drafter.rotation is not None
 
 
 def refused(tmp_path: Path, kind: type[Exception], words: str, **given: Any) -> None:

@@ -36,6 +36,7 @@ KEYS = {
     "FactState": [("diff", "state")],
     "FileChange": [("upload", "change")],
     "FileState": [("verify", "judgement")],
+    "GateEnding": [("convert", "ending")],
     "ReadingOutcome": [("smoke", "outcome"), ("diagnose", "outcome")],
     "AnswerOutcome": [("convert", "outcome")],
     "ServedAs": [("inspect", "outcome")],

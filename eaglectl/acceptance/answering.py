@@ -7,6 +7,7 @@ are searched with the best of the other answers (layers.py), on half of the prom
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -365,9 +366,8 @@ def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnsw
         if is_beyond_chance and len(gains[0]) >= LEAST_PROMPTS:
             outcome = AnswerOutcome.MEASURED
         else:
-            needed = _prompts_needed(
-                gains[max(range(len(gains)), key=lambda index: p_values[index])], len(gains)
-            )
+            least_sure = max(range(len(gains)), key=lambda index: p_values[index])
+            needed = _prompts_needed(gains[least_sure], len(gains), len(own.matches))
     return MeasuredAnswer(
         note,
         tuple(tried),
@@ -381,8 +381,11 @@ def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnsw
     )
 
 
-def _prompts_needed(gains: Gains, rivals: int) -> int | None:
-    """How many prompts like these would show this gain over one of so many rivals."""
+def _prompts_needed(gains: Gains, rivals: int, prompts: int) -> int | None:
+    """How many prompts like these would show this gain over one of so many rivals.
+
+    `gains` are of those of the `prompts` on which anything was drafted.
+    """
     effect = gain_effect(gains)
     count = None if effect is None else prompts_needed(effect, ANSWER_LEVEL / 2 / rivals)
-    return None if count is None else max(count, LEAST_PROMPTS, len(gains) + 1)
+    return None if count is None else max(ceil(count * prompts / len(gains)), LEAST_PROMPTS, prompts + 1)

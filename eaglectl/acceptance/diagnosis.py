@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.acceptance.answering import MeasuredAnswer
 from eaglectl.acceptance.layers import LayerSearch
@@ -20,33 +21,55 @@ VERDICTS: Mapping[DiagnosisEnding, CheckVerdict] = {
 }
 
 
+class Missed(Struct, frozen=True):
+    """Why a look gave nothing; `is_refusal`: the drafter itself was refused."""
+
+    reason: str
+    is_refusal: bool = False
+
+
+class PairFacts(Struct, frozen=True):
+    """What matters of the files of drafter and target where acceptance is low."""
+
+    is_target_quantised: bool = False
+    has_own_embedding: bool = False
+    has_unused_template: bool = False
+
+
 class Evidence(Struct, frozen=True):
-    """What was looked at, stage by stage; a part that was not run is None.
+    """What was looked at, stage by stage; a look that was not taken is None, and `missed` says why by name.
 
     `reference` has the results of the sensitivity probe, `layers` those of other aux boundaries. `sampled` is
     a second run of it at the temperature that was asked for, `templated` one of the same texts through the
-    target's chat template. The `*_refusal` are why a run refused the drafter, the `*_gap` why there was none.
-    `expected` is the acceptance length that training reported; `commands` are those to run next, by name,
-    without repairs that are known to fail.
+    target's chat template. `expected` is the acceptance length that training reported; `commands` are those
+    to run next, by name, without repairs that are known to fail.
     """
 
     validated: Report
     commands: Mapping[str, str]
     engine_name: str | None = None
+    expected: float | None = None
     reference: SmokeReport | None = None
-    reference_refusal: str = ""
-    reference_gap: str = ""
     layers: LayerSearch | None = None
-    layers_gap: str = ""
     engine: SmokeReport | None = None
-    engine_refusal: str = ""
-    engine_gap: str = ""
     sampled: SmokeReport | None = None
     templated: SmokeReport | None = None
-    has_unused_template: bool = False
-    expected: float | None = None
-    is_target_quantised: bool = False
-    has_own_embedding: bool = False
+    pair: PairFacts = PairFacts()
+    missed: Mapping[str, Missed] = field(default_factory=dict)
+
+    def with_missed(self, look: str, error: Exception, *, is_refusal: bool = False) -> "Evidence":
+        """The evidence with why a look gave nothing."""
+        return replace(self, missed={**self.missed, look: Missed(str(error), is_refusal)})
+
+    def gap(self, look: str) -> str:
+        """Why a look was not taken; empty where it was, or where it refused the drafter."""
+        missed = self.missed.get(look)
+        return missed.reason if missed and not missed.is_refusal else ""
+
+    def refusal(self, look: str) -> str:
+        """Why a look refused the drafter; empty where it did not."""
+        missed = self.missed.get(look)
+        return missed.reason if missed and missed.is_refusal else ""
 
     @property
     def served(self) -> SmokeReport | None:
@@ -73,17 +96,22 @@ Test = Callable[[Evidence], Shown | NotLooked | None]
 class Cause(Struct, frozen=True):
     """A cause: its id, how a diagnosis with it ends, when it can be tested, and its test.
 
-    `title` names it, `how` states what the test looks at and `advice` what to do about it, for the
-    documentation. The test gives None where the evidence rules the cause out.
+    `title` names it and `advice` states what to do about it, for the documentation. The test gives None where
+    the evidence rules the cause out.
     """
 
     id: str
     ending: DiagnosisEnding
     stage: Stage
     title: str
-    how: str
     advice: str
     test: Test
+
+    @property
+    def how(self) -> str:
+        """What the test looks at, from its docstring: a part of a sentence."""
+        text = " ".join(str(self.test.__doc__).split()).removesuffix(".")
+        return text if text[:2].isupper() else text[0].lower() + text[1:]
 
 
 class Diagnosis(Struct, frozen=True):

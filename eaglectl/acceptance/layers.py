@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio
 from eaglectl.acceptance.prompts import batches_by_length
-from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant
+from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant, shared_start
 from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.errors import UnreadableError
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from eaglectl.reference.teacher_forcing import ForcedBatch
 
 Boundaries = tuple[int, ...]
-MOST_TOKENS = 8192  # of the texts that choose: the states of every boundary are kept
+# of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
+MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
 FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
 
 
@@ -62,7 +63,8 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         )
     stage = Stage(job)
     depth = stage.target.depth
-    choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts])
+    room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
+    choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
     first, second = (
         Slots(stage, results, indices, boundaries)
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
@@ -81,23 +83,23 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         stage.boundaries,
         len(scores),
         None if best == stage.boundaries else _judged(stage, results, judging, best),
-        tuple(_by_position([*first.rows(), *second.rows()])),
+        tuple(_by_position([*first.rows(), *second.rows()], shared_start(stage.texts))),
     )
 
 
-def halves(lengths: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The texts that choose layers, every second one up to MOST_TOKENS, and those that judge: all others."""
-    choosing = _within(range(0, len(lengths), 2), lengths)
+def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
+    """The texts that choose layers, every second one up to `most` tokens, and those that judge: the rest."""
+    choosing = _within(range(0, len(lengths), 2), lengths, most)
     return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
 
 
-def _within(indices: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    """The first of `indices` whose texts have no more than MOST_TOKENS tokens, but LEAST_PROMPTS of them."""
+def _within(indices: Sequence[int], lengths: Sequence[int], most: int) -> list[int]:
+    """The first of `indices` whose texts have no more than `most` tokens, but LEAST_PROMPTS of them."""
     kept: list[int] = []
     tokens = 0
     for index in indices:
         tokens += lengths[index]
-        if tokens > MOST_TOKENS and len(kept) >= LEAST_PROMPTS:
+        if tokens > most and len(kept) >= LEAST_PROMPTS:
             break
         kept.append(index)
     return kept
@@ -191,15 +193,20 @@ class Slots:
         return rows
 
 
-def _by_position(rows: Sequence[dict[int, bool]]) -> Iterator[PositionShare]:
-    """Shares by bins of positions, as far as two texts reach."""
+def _by_position(rows: Sequence[dict[int, bool]], shared: int) -> Iterator[PositionShare]:
+    """Shares by bins of positions, as far as two texts reach.
+
+    Without the `shared` positions that all texts begin with, and without bins in which nothing is right: they
+    hold the text of a template, which nobody drafts.
+    """
     start, end = 0, FIRST_EDGE
     while True:
         results = []
         for row in rows:
-            right = [is_right for position, is_right in row.items() if start <= position < end]
+            right = [is_right for position, is_right in row.items() if max(start, shared) <= position < end]
             results.append(PromptResult("slots", len(right), (sum(right),), ()))
-        if sum(result.drafts > 0 for result in results) < 2:
+        if end > shared and sum(result.drafts > 0 for result in results) < 2:
             return
-        yield PositionShare(start, end, measure(results).per_position[0])
+        if any(sum(result.accepted) for result in results):
+            yield PositionShare(start, end, measure(results).per_position[0])
         start, end = end, 2 * end

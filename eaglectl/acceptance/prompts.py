@@ -70,7 +70,16 @@ class PromptChoice(Struct, frozen=True):
 
 def builtin_prompts() -> tuple[Prompt, ...]:
     """The prompts that come with eaglectl, written for it (Apache-2.0)."""
-    lines = files("eaglectl.acceptance").joinpath("prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return _packaged("prompts.jsonl")
+
+
+def more_prompts() -> tuple[Prompt, ...]:
+    """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
+    return _packaged("more_prompts.jsonl")
+
+
+def _packaged(name: str) -> tuple[Prompt, ...]:
+    lines = files("eaglectl.acceptance").joinpath(name).read_text(encoding="utf-8").splitlines()
     return tuple(_prompt("the built-in prompts", number, line) for number, line in enumerate(lines, 1))
 
 

@@ -15,6 +15,7 @@ def run_reference(job: EngineJob) -> EngineRun:
     not fit.
     """
     try:
+        import eaglectl.reference.loading  # noqa: F401
         from eaglectl.reference.target import version_text
     except ImportError:
         raise UnreadableError(

@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from eaglectl.acceptance.candidates import Candidate, candidates
 from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.measurement import Estimate, Measurement, PromptResult, measure, ratio
+from eaglectl.acceptance.measurement import (
+    Estimate,
+    Measurement,
+    PromptResult,
+    measure,
+    prompts_to_tell,
+    ratio,
+)
 from eaglectl.acceptance.prompts import batches_by_length
 from eaglectl.acceptance.significance import LEVEL, gain_effect, gain_p_value, holm, prompts_needed
 from eaglectl.acceptance.stage import Stage
@@ -61,6 +68,11 @@ class Variant(Struct, frozen=True):
     def is_better(self) -> bool:
         """Whether it drafts better than the stated way, beyond chance and by what matters."""
         return self.outcome == ReadingOutcome.BETTER
+
+    @property
+    def is_of_layers(self) -> bool:
+        """Whether it takes other layers than the file states."""
+        return self.option.startswith("--aux-layers")
 
 
 class Sensitivity(Struct, frozen=True):
@@ -256,9 +268,14 @@ class FirstPass:
             return variant
         results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
         compared = ratio(results, [self.stated[index] for index in kept])
-        outcome = ReadingOutcome.BETTER if compared.value >= LEAST_GAIN else ReadingOutcome.SLIGHTLY_BETTER
-        measured = measure(results)
-        return replace(variant, measured=measured, ratio=compared, outcome=outcome, is_verified=True)
+        verified = replace(variant, measured=measure(results), ratio=compared, is_verified=True)
+        if compared.low <= 1:  # whatever the first pass says
+            needed = prompts_to_tell(compared, 1.0, len(kept))
+            return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+        is_large = compared.value >= LEAST_GAIN
+        return replace(
+            verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        )
 
     def notes(self) -> Iterator[str]:
         """What of the texts the drafter was not made for."""
@@ -314,7 +331,7 @@ class FirstPass:
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
-        shared = _shared_start(self.stage.texts)
+        shared = shared_start(self.stage.texts)
         parts: tuple[list[tuple[Integers, Integers]], ...] = ([], [])
         for indices, batch in self.batches:
             right = drafter.first_matches(batch).cpu().numpy()
@@ -336,7 +353,7 @@ class Fall(Struct, frozen=True):
     above: float
 
 
-def _shared_start(texts: Sequence[Sequence[int]]) -> int:
+def shared_start(texts: Sequence[Sequence[int]]) -> int:
     """How many tokens all texts begin with."""
     shared = 0
     for tokens in zip(*texts, strict=False):

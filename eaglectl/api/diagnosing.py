@@ -15,10 +15,9 @@ from eaglectl.api.converting import convert
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measured_questions
-from eaglectl.api.options import ConvertOptions, DiagnoseOptions, SmokeOptions, ValidateOptions
+from eaglectl.api.options import SERVERS, ConvertOptions, DiagnoseOptions, SmokeOptions, ValidateOptions
 from eaglectl.api.smoking import (
     INSTALLED,
-    SERVERS,
     repair_command,
     search_aux_layers,
     smoke,
@@ -55,7 +54,7 @@ def diagnose(
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
     options that make no sense, UnreadableError where the target or the prompts are not there.
     """
-    from eaglectl.acceptance.causes.catalogue import CAUSES
+    from eaglectl.acceptance.causes import CAUSES
     from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
 
     source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
@@ -125,8 +124,8 @@ class _Looks(Struct, frozen=True):
 
     def _repairs(self, evidence: "Evidence") -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
-        from eaglectl.acceptance.causes.file import CONTRADICTION
-        from eaglectl.acceptance.causes.looks import serving_errors
+        from eaglectl.acceptance.causes import CONTRADICTION
+        from eaglectl.acceptance.looks import serving_errors
         from eaglectl.api.fixing import fix
         from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 
@@ -176,14 +175,16 @@ class _Looks(Struct, frozen=True):
         try:
             report = self._smoke("reference", probe="sensitivity")
         except RefusedError as error:
-            return replace(evidence, reference_refusal=str(error))
+            return evidence.with_missed("reference", error, is_refusal=True)
         # a question about the file, or prompts that do not fit
         except (UsageError, UnreadableError) as error:
-            return replace(evidence, reference_gap=str(error))
+            return evidence.with_missed("reference", error)
         evidence = replace(evidence, reference=report)
-        if report.probed is None or (best := report.probed.best) is None:
-            return self._layers(report, evidence)
-        return self._with_repair(evidence, "repair", best)
+        best = report.probed.best if report.probed else None
+        if best is not None:
+            evidence = self._with_repair(evidence, "repair", best)
+        # layers one off may be better than the stated ones and still not those of the training
+        return self._layers(report, evidence) if best is None or best.is_of_layers else evidence
 
     def _layers(self, report: "SmokeReport", evidence: "Evidence") -> "Evidence":
         """Other aux layers, where no reading that the probe knows is better."""
@@ -193,7 +194,7 @@ class _Looks(Struct, frozen=True):
                 self.source, self.target, report, options, on_progress=self.on_progress
             )
         except (UnreadableError, UsageError) as error:
-            return replace(evidence, layers_gap=str(error))
+            return evidence.with_missed("layers", error)
         evidence = replace(evidence, layers=search)
         return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
 
@@ -210,24 +211,21 @@ class _Looks(Struct, frozen=True):
                 engine = self._runnable(engine, str(evidence.engine_name))
             return replace(evidence, engine=self._smoke(engine))
         except RefusedError as error:
-            return replace(evidence, engine_refusal=str(error))
+            return evidence.with_missed("engine", error, is_refusal=True)
         except EaglectlError as error:
-            return replace(evidence, engine_gap=str(error))
+            return evidence.with_missed("engine", error)
 
     def _prompts(self, evidence: "Evidence") -> "Evidence":
         """Other temperatures and the chat template, where those can be the cause."""
-        from eaglectl.acceptance.causes.looks import is_low
+        from eaglectl.acceptance.diagnosis import PairFacts
+        from eaglectl.acceptance.looks import is_low
 
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
-        evidence = replace(
-            evidence,
-            is_target_quantised=self._is_quantised(),
-            has_own_embedding="embed_tokens.weight" in drafter.tensors,
-        )
+        chats = self._as_chats()
+        has_embedding = "embed_tokens.weight" in drafter.tensors
+        evidence = replace(evidence, pair=PairFacts(self._is_quantised(), has_embedding, bool(chats)))
         if self.options.temperature > 0:
             evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
-        chats = self._as_chats()
-        evidence = replace(evidence, has_unused_template=bool(chats))
         if not chats or not is_low(evidence):
             return evidence
         with scratch_folder() as folder:

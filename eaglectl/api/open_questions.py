@@ -28,7 +28,7 @@ from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageE
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
-from eaglectl.progress import OnProgress, report_step
+from eaglectl.progress import OnProgress, notify, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.answering import LoadedReading, MeasuredAnswer, Options
@@ -103,12 +103,19 @@ def measure_open_questions(
     try:
         folder = _runnable(drafter, notes, run.target)
     except UnreadableError as error:
-        return OpenQuestions(answers, gap=str(error))
+        return _unmeasured(answers, str(error))
     try:
         with _readable(files) as whole:
             return _Pair(whole, target, answers, run, folder, drafter, notes, on_progress).measured()
     except UnreadableError as error:
-        return OpenQuestions(answers, gap=f"not measured: {error}")
+        return _unmeasured(answers, f"not measured: {error}")
+
+
+def _unmeasured(answers: Answers, gap: str) -> OpenQuestions:
+    """The answers as they were given; where the others are assumed, no question says why."""
+    if answers.assume:
+        notify(f"usual values are assumed; {gap}")
+    return OpenQuestions(answers, gap=gap)
 
 
 @contextmanager
@@ -197,6 +204,11 @@ def _runnable(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> 
     return folder
 
 
+def _may_tell(result: "MeasuredAnswer", prompts: int) -> bool:
+    """Whether a question that is a tie may be answered by so many prompts."""
+    return result.prompts_needed is not None and result.prompts_needed <= prompts
+
+
 class _Pair(Struct, frozen=True):
     """A drafter with open questions, and its target in `folder`."""
 
@@ -213,12 +225,13 @@ class _Pair(Struct, frozen=True):
         """What measuring gave. Raises UnreadableError where it could not."""
         from eaglectl.acceptance.answering import measure_answers
         from eaglectl.acceptance.job import EngineJob
-        from eaglectl.acceptance.prompts import choose_prompts
+        from eaglectl.acceptance.prompts import choose_prompts, more_prompts
         from eaglectl.acceptance.stage import Stage
 
         options = self.run.options
         report_step(self.on_progress, "loading the target")
         chosen = choose_prompts(options.prompts, options.sample, options.seed)
+        spare = more_prompts() if options.prompts is None and options.sample is None else ()
         with scratch_folder() as scratch:
             plan = self._first_plan()
             self.write(plan, scratch / "0")
@@ -226,7 +239,7 @@ class _Pair(Struct, frozen=True):
                 scratch / "0",
                 plan.drafter,
                 self.folder,
-                chosen.prompts,
+                chosen.prompts + spare,
                 k=K,
                 max_tokens=options.max_tokens,
                 device=options.device,
@@ -236,7 +249,13 @@ class _Pair(Struct, frozen=True):
             )
             stage = Stage(job)
             loaded = _Loaded(self, stage, plan, scratch)
+            texts, stage.texts = stage.texts, stage.texts[: len(chosen.prompts)]
             results = measure_answers(stage, self.notes, loaded.read)
+            if spare and any(_may_tell(result, len(texts)) for result in results):
+                running = f"{len(stage.texts)} prompts leave a tie, running {len(texts)}"
+                report_step(self.on_progress, running)
+                chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts
+                results = measure_answers(stage, self.notes, loaded.read)
         answers = self.answers
         for result in results:
             if result.choice is not None:
@@ -281,7 +300,7 @@ class _Pair(Struct, frozen=True):
         return tuple(round(depth * (place + 1) / (count + 1)) for place in range(count))
 
     def _record(self, results: "tuple[MeasuredAnswer, ...]", chosen: "PromptChoice") -> Mapping[str, Any]:
-        """What eaglectl.json keeps of the answers that were measured."""
+        """What eaglectl.json keeps of what was measured, ties too."""
         from eaglectl.acceptance.prompts import digest_prompts
 
         common = {
@@ -294,8 +313,7 @@ class _Pair(Struct, frozen=True):
             "k": K,
             "eaglectl": eaglectl.__version__,
         }
-        entries = [result.record | common for result in results if result.choice is not None]
-        return {"measured": entries} if entries else {}
+        return {"measured": [result.record | common for result in results]} if results else {}
 
 
 class _Loaded(Struct, frozen=True):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 UNITS = " KMGT"
+SERVERS = ("http://", "https://")
 PROBES = ("sensitivity", "drift")
 TOLERANCE = 0.97
 # groups of --help
@@ -511,6 +512,68 @@ class DiagnoseOptions(Options, frozen=True):
             self.max_tokens,
             trust_remote_code=self.trust_remote_code,
         )
+
+
+class ReadyOptions(Options, frozen=True):
+    """Options of `ready`. A preset sets prompts, `k`, `temperature` and `max_tokens`."""
+
+    engines: Annotated[
+        tuple[str, ...],
+        Option(
+            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp, or the URL of a running server."
+            " Left out: those installed here, and the newest vLLM and SGLang. May be given several times.",
+            "--engine",
+            value="ENGINE",
+            complete="engines",
+        ),
+    ] = ()
+    prompts: Annotated[
+        str | None,
+        Option(
+            "A file of prompts or a named set, as for `smoke`; else built-in ones.",
+            value="FILE",
+            complete="files",
+        ),
+    ] = None
+    like: Annotated[
+        str | None,
+        Option("Prompts, tokens and temperature of a published figure: vllm-mt-bench.", value="PRESET"),
+    ] = None
+    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    k: Annotated[int, replace(K, group=ADVANCED)] = 3
+    max_tokens: Annotated[int, Option("New tokens for each prompt.", group=ADVANCED)] = 64
+    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
+    seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
+    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
+    timeout: Annotated[
+        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
+    ] = 600.0
+    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    answers: Answers = field(default_factory=Answers)
+    measure: Annotated[bool, MEASURE] = True
+
+    def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
+        """The options of one run; a server loads the target itself, and takes no code of it."""
+        return SmokeOptions(
+            engine=engine,
+            device=self.device,
+            k=self.k,
+            prompts=self.prompts,
+            sample=self.sample,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            timeout=self.timeout,
+            trust_remote_code=self.trust_remote_code and not engine.startswith(SERVERS),
+            answers=answers,
+        )
+
+    @property
+    def measuring(self) -> MeasureOptions | None:
+        """How open questions are measured; None: they are asked."""
+        if not self.measure:
+            return None
+        return MeasureOptions(device=self.device, trust_remote_code=self.trust_remote_code)
 
 
 class InitOptions(Options, frozen=True):

@@ -16,7 +16,7 @@ from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
 from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
-from eaglectl.api.options import ConvertOptions, SmokeOptions
+from eaglectl.api.options import SERVERS, ConvertOptions, SmokeOptions
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 INSTALLED = ("vllm", "sglang")
 ENGINES = (*INSTALLED, "reference")
-SERVERS = ("http://", "https://")
 
 
 @with_keywords

@@ -80,11 +80,23 @@ def _file_text(target: str | None, engines: Sequence[str], answers: Answers, com
     lines = [HEAD, f"engines = [{listed}]" if engines else '# engines = ["vllm>=0.22", "sglang"]']
     lines += ["", "[defaults]", *(f"# {printable(comment)}" for comment in comments)]
     for key, value in given.items():
-        lines.append(f"# {HOW_TO_ANSWER[key]}" if value is None else f"{key} = {value}")
+        answer = f"# {HOW_TO_ANSWER[key]}" if value is None else f"{key} = {value}"
+        lines.append(answer + _how_answered(answers, f"--{key}"))
+    if answers.assume:
+        lines.append("assume = true")
     if answers.semantics:
         lines += ["", "[defaults.source-semantics]"]
-        lines += [f"{_quoted(key)} = {_quoted(value)}" for key, value in answers.semantics.items()]
+        lines += [
+            f"{_quoted(key)} = {_quoted(value)}{_how_answered(answers, key)}"
+            for key, value in answers.semantics.items()
+        ]
     return "\n".join([*lines, ""])
+
+
+def _how_answered(answers: Answers, key: str) -> str:
+    """The comment on an answer that the user did not give: that it was measured, and by how much."""
+    origin = answers.origins.get(key)
+    return f"  # {origin.by}: {printable(origin.evidence)}" if origin else ""
 
 
 def _quoted(text: str) -> str:

@@ -19,6 +19,7 @@ from eaglectl.terminal import OutputSettings, say
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 # the commands, each of the module eaglectl.cli.NAME, in the order of --help
 COMMANDS: Mapping[str, str] = {
+    "ready": "Say whether it can be served: before, converted, and how to start it.",
     "inspect": "Show what a drafter is, and which engines run it as trained.",
     "convert": "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
     "calibrate": "Collect statistics of the target for `convert --to 3.1`.",

@@ -60,7 +60,8 @@ def _next_command(
     from eaglectl.formats.commands import command
 
     words = ["--to", "3.1", "--calibration", out]
-    words += [word for entry in statistics.measured for word in entry["answer"].split(" ")]
+    measured = [entry["answer"] for entry in statistics.measured if entry["answer"]]
+    words += [word for option in measured for word in option.split(" ")]
     words += ["--ignore-eos"] * options.ignore_eos + ["--trust-remote-code"] * options.trust_remote_code
     return command("convert", source, *words, target=target, answers=options.answers)
 

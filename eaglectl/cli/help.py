@@ -13,6 +13,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 # `my-drafter`, `my-target` and `old-drafter` stand for folders
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "ready": ("my-drafter --target my-target", "my-drafter --target my-target --engine vllm -o served"),
     "inspect": ("my-drafter", "my-drafter --target my-target --json"),
     "convert": (
         "my-drafter --target my-target -o served",

@@ -30,6 +30,7 @@ from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.vocabulary import offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.formats.catalogue import default_format
@@ -68,6 +69,8 @@ def make_plan(
     ids, id_notes = _ids(drafter, format, request)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     check_quantised(drafter, steps)
+    if any(step.name == "d2t" for step in steps):
+        record["d2t"] = offsets_record(vocabulary.offsets)
     config = write_config(
         drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, _norm_dtypes(steps)
     )

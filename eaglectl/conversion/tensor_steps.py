@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
+from eaglectl.checkpoint.layout import RECORD
 from eaglectl.conversion.plan import DtypeCast, GeneratedBytes, Step, StepOrigin
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
@@ -19,6 +20,7 @@ from eaglectl.drafter.vocabulary import (
     identity,
     numbers,
     read_vocabulary,
+    recorded_meaning,
     repeated_offsets,
     row_copies,
     table_repairs,
@@ -56,7 +58,8 @@ def draft_vocabulary(
             return from_tokens(selected, dims.draft_vocab, dims.vocab)
     try:
         offsets, mask = _stored_numbers(checkpoint, d2t), _stored_numbers(checkpoint, t2d)
-        answer = answers.semantics.get("d2t")
+        recorded = recorded_meaning(checkpoint.sidecars.get(RECORD, {}), offsets)
+        answer = answers.semantics.get("d2t", recorded)
         vocabulary = read_vocabulary(offsets, mask, dims.draft_vocab, dims.vocab, answer)
     except RefusedError as refusal:
         raise _with_repairs(refusal, table_readings(checkpoint, drafter)) from None

@@ -4,7 +4,8 @@ d2t is kept as offsets: draft token i proposes target token i + d2t[i] (vLLM lla
 SafeAILab).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,18 @@ class DraftVocabulary(Struct, frozen=True):
         mask = np.zeros(vocab, dtype=np.bool_)
         mask[self.targets] = True
         return mask
+
+
+def offsets_record(offsets: Ids) -> dict[str, str]:
+    """What eaglectl.json states of a d2t that eaglectl wrote, and by which it is read again."""
+    return {"meaning": "offset", "sha256": sha256(offsets.astype("<i8").tobytes()).hexdigest()}
+
+
+def recorded_meaning(record: Mapping[str, Any], d2t: Ids | None) -> str | None:
+    """What d2t holds as eaglectl.json states it; None where it speaks of no d2t, or of another."""
+    if d2t is None or record.get("d2t") != offsets_record(d2t):
+        return None
+    return "offset"
 
 
 class Fault(Struct, frozen=True):

@@ -99,12 +99,18 @@ class Verdict(Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+def as_stored(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config as it is stored."""
+    return config
+
+
 class Engine(Struct, frozen=True):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
 
     `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
     for its newest release where no engine is named. `is_shown_whole`: `inspect` shows each of its releases.
-    `shares_embedding`: it puts the target's embedding in the place of the drafter's own.
+    `shares_embedding`: it puts the target's embedding in the place of the drafter's own. `reads` gives the
+    keys that its classes get, of a config and of the same with its producer's nesting undone.
     """
 
     name: str
@@ -116,6 +122,7 @@ class Engine(Struct, frozen=True):
     is_default: bool = False
     is_shown_whole: bool = False
     shares_embedding: bool = False
+    reads: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = as_stored
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -194,21 +201,25 @@ class Engine(Struct, frozen=True):
         return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
-        """For which runners a verdict of serving as trained holds, where the release has several."""
+        """For which runners a verdict of serving as trained holds, where the release has several.
+
+        Then for which it does not.
+        """
         runners, taken = self.behaviour(release).runners, self.readings(view, release)
         if len(runners) == 1:
             return ()
-        remark = f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}"
+        holding = f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}"
+        others = []
         cpu_runner = stated(self.name, release).get("cpu_runner")
         for name in sorted(runners.keys() - taken.keys()):
             captured = capture(runners[name], view.flat, view.drafter.target)
             is_same = captured.same_as(view.drafter.aux)
             if is_same is False:
                 when = ", which it takes on CPUs," if name == cpu_runner else ""
-                remark += f"; {name}{when} captures other layers than were trained on ({captured.words})"
+                others.append(f"{name}{when} captures other layers than were trained on ({captured.words})")
             elif is_same and name == cpu_runner and self._drafts_as_trained(view, runners[name]):
-                remark += f", on CPUs with {name}"
-        return (remark,)
+                holding += f", on CPUs with {name}"
+        return holding, *others
 
     def _drafts_as_trained(self, view: View, runner: Runner) -> bool:
         return view.drafter.kind != "peagle" or runner.drafts_in_parallel

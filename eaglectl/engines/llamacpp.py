@@ -127,4 +127,12 @@ def _words(case: Case) -> Mapping[str, Any]:
     }
 
 
-ENGINE = Engine("llama.cpp", "llama.cpp", CONDITIONS, _words, "llama_cpp", ("llama-cpp-python",))
+def _merged_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config as llama.cpp's converter reads it: a speculators layer's keys go before those at the top."""
+    layer = config.get("transformer_layer_config")
+    return {**config, **layer} if isinstance(layer, Mapping) else config
+
+
+ENGINE = Engine(
+    "llama.cpp", "llama.cpp", CONDITIONS, _words, "llama_cpp", ("llama-cpp-python",), reads=_merged_as_read
+)

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversione
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import View, flat_as_read, merged_as_read
+from eaglectl.engines.view import View
 from eaglectl.errors import UsageError
 from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
@@ -27,8 +26,6 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from packaging.version import Version
 
-# engines that convert can write ids for, and whose releases are not followed
-UNVERSIONED = ("atom", "tensorrt-llm", "tokenspeed")
 # why a release is judged that nobody named
 NEWEST, INSTALLED = "newest known", "installed here"
 
@@ -69,7 +66,7 @@ def parse_engine(text: str) -> EngineRequest:
     except InvalidRequirement:
         raise UsageError(f"--engine {text}: {_spelling(text)}") from None
     name = requirement.name.lower()
-    if name in UNVERSIONED:
+    if name in judged_unversioned():
         if requirement.specifier:
             raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
         return EngineRequest(name, ())
@@ -135,7 +132,7 @@ def _spelling(text: str) -> str:
     """How engines are written, with the names nearest to `text`."""
     parts = re.fullmatch(r"\s*([A-Za-z._-]*)[^0-9]*(.*)", text, re.DOTALL)
     name, number = parts.groups() if parts else (text, "")
-    names = (*ENGINES, *UNVERSIONED)
+    names = (*ENGINES, *sorted(judged_unversioned()))
     near = get_close_matches(name.strip("-_").lower(), names, 3, 0.5)
     examples = f'vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
     if not near:
@@ -173,9 +170,7 @@ def view_for(
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
-    readers = {"vllm": partial(flat_as_read, config, flat), "llama.cpp": partial(merged_as_read, config)}
-    read = readers[engine]() if engine in readers else config
-    return View(drafter, config, read, names, target or {})
+    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {})
 
 
 def verdicts(

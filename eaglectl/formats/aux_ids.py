@@ -93,17 +93,13 @@ def _boundaries(keys: Keys, format: Format, count: int, target: Target, reading:
     ids, convention, how = reading
     if convention is None:
         return AuxLayers(count, None, False, how, ids)
+    if len(ids) != count:
+        why = f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states"
+        keys.ask("aux layers", why, "aux-count", LAYERS)
+        return AuxLayers(count, None, False, how, ids, convention)
     boundaries, order = sorted_order(to_boundaries(ids, convention))
     if format.orders_ids:
         order = None
-    if len(ids) != count:
-        keys.add_note(
-            "problem",
-            "aux layers",
-            f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states; pass --aux-layers",
-            "aux-count",
-            names_option=True,
-        )
     if target.depth is not None and max(boundaries) > target.depth:
         keys.add_note(
             "problem",

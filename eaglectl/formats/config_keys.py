@@ -69,11 +69,12 @@ def _is_id(value: object) -> bool:
 class Keys(Struct):
     """A config being read; `take` records what was read so that the rest can be carried over.
 
-    `own` is the producer's own place of a canonical key.
+    `own` is the producer's own place of a canonical key; at those of `inverted` the opposite is stated.
     """
 
     config: Mapping[str, Any]
     own: Mapping[str, str] = field(default_factory=dict)
+    inverted: frozenset[str] = frozenset()
     notes: list[Note] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
@@ -98,6 +99,9 @@ class Keys(Struct):
         places = self.places(key)
         self.taken.update(places)
         values = {place: value for place in places if (value := self.at(place)) is not MISSING}
+        own = self.own.get(key, "")
+        if key in self.inverted and isinstance(values.get(own), bool):
+            values[own] = not values[own]
         first = next(iter(values), "")
         for place, value in values.items():
             if value != values[first]:
@@ -131,6 +135,12 @@ class Keys(Struct):
         """The places of a canonical key, the producer's own first."""
         own = self.own.get(key)
         return (*((own,) if own else ()), *SPELLINGS.get(key, (key,)))
+
+    def spelling(self, key: str) -> str:
+        """A canonical key as this config has it, or as its producer writes it."""
+        places = self.places(key)
+        own = self.own.get(key, key)
+        return next((place for place in places if self.at(place) is not MISSING), own)
 
     def is_stated(self, key: str) -> bool:
         """Whether any spelling of a canonical key has a value."""

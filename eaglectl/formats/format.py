@@ -251,9 +251,10 @@ class Format(Struct, frozen=True):
         depth is known.
     Spelling
         `keys`: its own place of a canonical fact ({"draft_vocab_size": "draft.vocab"}), read first and
-        written. `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever they
-        occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file and
-        mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
+        written. `inverted`: those of them whose own key states the opposite ("acme_postnorm" of
+        norm_before_fc). `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
+        they occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file
+        and mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
         with the drafter's keys added, so that num_hidden_layers is the target's depth.
     Layer ids
         `ids`: where they stand and what they mean there. `aux_convention`: what they mean in eagle_config
@@ -279,6 +280,7 @@ class Format(Struct, frozen=True):
     is_layout: bool = False
     is_signed: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
+    inverted: frozenset[str] = frozenset()
     tensor_names: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     retires: tuple[str, ...] = ()
@@ -319,10 +321,15 @@ class Format(Struct, frozen=True):
         return self.schema.name or self.name
 
 
+TRAINED, STORED = "what its code trains", "what the file says"
+SCALINGS = ("plain", "rope_scaling", "rope_parameters")
+
+
 class RopeAnswer(Struct, frozen=True):
     """What --source-semantics rope= says of the base and of the scaling; None where it says nothing.
 
-    "stored" and "target" are of both; a number is a base and "plain" no scaling, and "10000,plain" both.
+    "stored" and "target" are of both; a number is a base, and "plain" no scaling; "rope_scaling" and
+    "rope_parameters" are the scaling that stands there. "10000,plain" is of both halves.
     """
 
     base: str | None = None
@@ -331,37 +338,38 @@ class RopeAnswer(Struct, frozen=True):
     @staticmethod
     def of(answers: Answers) -> "RopeAnswer":
         """The answer in these answers. Raises ValueError where it has none of these forms."""
-        parts = answers.semantics.get("rope", "").split(",")
-        match [(part, _is_base(part)) for part in parts]:
-            case [("", _)]:
-                return RopeAnswer()
-            case [("stored" | "target" as both, _)]:
-                return RopeAnswer(both, both)
-            case [("plain", _)]:
-                return RopeAnswer(None, "plain")
-            case [(base, True)]:
-                return RopeAnswer(base)
-            case [(base, is_base), ("plain" | "stored" as scaling, _)] if is_base or base == "stored":
-                return RopeAnswer(base, scaling)
-        raise ValueError
+        first, comma, second = answers.semantics.get("rope", "").partition(",")
+        if not comma and first in ("stored", "target"):
+            return RopeAnswer(first, first)
+        if not comma and first in SCALINGS:
+            return RopeAnswer(None, first)
+        if not first and not comma:
+            return RopeAnswer()
+        has_base = first == "stored" or (first.isascii() and first.isdecimal() and int(first) > 0)
+        if not has_base or (comma and second not in (*SCALINGS, "stored")):
+            raise ValueError
+        return RopeAnswer(first, second or None)
 
 
-def _is_base(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) > 0
-
-
-def _rope_question(
-    answers: Answers, about: str, topic: str, usual: str, given: str | None, form: str
+def rope_question(
+    answers: Answers, about: str, why: str, topic: str, values: Mapping[str, str], usual: str = ""
 ) -> Note:
-    """A question on one half of the rope; `given` answers the other half, and `form` joins both."""
-    key = "rope_theta" if topic == "rope-base-doubt" else "rope_scaling"
-    if given is not None:
-        about += f", which rope={answers.semantics['rope']} does not answer"
+    """A question on one half of the rope, whose answers are `values`, with what each means.
+
+    An answer that was given to the other half is said with each of them.
+    """
+    answer, form = RopeAnswer.of(answers), "{}"
+    if about == "rope_theta" and answer.scaling in SCALINGS:
+        form = f"{{}},{answer.scaling}"
+    elif about == "rope_scaling" and answer.base is not None:
+        form = f"{answer.base},{{}}"
+    if given := answers.semantics.get("rope"):
+        why += f", which rope={given} does not answer"
     choices = [
         Choice("--source-semantics", f"rope={form.format(value)}", meaning, is_usual=value == usual)
-        for value, meaning in ((usual, "what its code trains"), ("stored", "what the file says"))
+        for value, meaning in values.items()
     ]
-    return question(key, about, topic, choices)
+    return question(about, why, topic, choices)
 
 
 def rope_doubt(
@@ -378,8 +386,8 @@ def rope_doubt(
     about = f"{who} trains with rope base 10000 whatever the config says, and this file says {theta:g}"
     answer = RopeAnswer.of(answers)
     if answer.base is None:
-        form = "{},plain" if answer.scaling == "plain" else "{}"
-        yield _rope_question(answers, about, "rope-base-doubt", "10000", answer.scaling, form)
+        values = {"10000": TRAINED, "stored": STORED}
+        yield rope_question(answers, "rope_theta", about, "rope-base-doubt", values, "10000")
     else:
         outcome = {"stored": "the stored base is kept", "target": "the target's is written"}
         text = outcome.get(answer.base, f"{answer.base} is written")
@@ -391,10 +399,10 @@ def untrained_scaling(answers: Answers, about: str) -> Note:
     """The question about a rope scaling that a trainer writes and does not use; a note if it is answered."""
     answer = RopeAnswer.of(answers)
     if answer.scaling is None:
-        form = "{}" if answer.base is None else f"{answer.base},{{}}"
-        return _rope_question(answers, about, "rope-untrained", "plain", answer.base, form)
-    outcome = {"stored": "the scaling is kept", "plain": "no scaling is written"}
-    text = outcome.get(answer.scaling, "the target's is written")
+        values = {"plain": TRAINED, "stored": STORED}
+        return rope_question(answers, "rope_scaling", about, "rope-untrained", values, "plain")
+    outcome = {"plain": "no scaling is written", "target": "the target's is written"}
+    text = outcome.get(answer.scaling, "the scaling is kept")
     return Note("note", "rope_scaling", f"{about}; {text}", "rope-untrained")
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
 from eaglectl.checkpoint.target_files import text_part
-from eaglectl.drafter.drafter import Choice, Drafter, Rope, Target
+from eaglectl.drafter.drafter import Choice, Drafter, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
@@ -16,7 +16,7 @@ from eaglectl.formats.aux_ids import by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys
 from eaglectl.formats.doubts import producer_doubts, recorded_doubts
-from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
+from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
 from eaglectl.formats.names import read_names
 from eaglectl.formats.numbers import note_numbers
 from eaglectl.formats.other_drafters import refuse_other_families
@@ -31,7 +31,7 @@ from eaglectl.formats.unread import ask_about_unread
 SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "norm_output": ("true", "false"),
     "norm_before_residual": ("true", "false"),
-    "rope": ("10000", "plain", "stored", "target", "10000,plain"),  # or another base
+    "rope": ("10000", "stored", "target", *SCALINGS, "10000,plain"),  # or another base
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
@@ -83,7 +83,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     format, evidence = detect(summary)
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     _check_objects(checkpoint.config)
-    keys = Keys(format.flat(checkpoint.config), format.keys)
+    keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted)
     _check_objects(keys.config)
     Keys.check_repeated(checkpoint.config)
     names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
@@ -101,11 +101,9 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
     record = checkpoint.sidecars.get(RECORD, {})
     aux = by_record(keys, aux, record.get("boundaries"), target)
-    answer = answers.semantics.get("rope_interleave")
     rope = read_rope(
-        keys, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors, answer=answer
+        keys, answers, target, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors
     )
-    rope = _answered_rope(rope, answers, target)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
     note_numbers(keys)
     keys.notes.extend(producer_doubts(format, summary, answers))
@@ -230,26 +228,14 @@ def check_answers(answers: Answers) -> None:
 
 def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
     """Whether a value that is not listed has the form of an answer to `key`."""
-    if len(value) >= MAX_DIGITS and key != "harmless":
-        return False
     if key == "rope":
         try:
-            return bool(RopeAnswer.of(answers).base)
+            base = RopeAnswer.of(answers).base
         except ValueError:
             return False
-    is_number = key == "mask_token_id" and value.isascii() and value.isdecimal()
-    return is_number or (key == "harmless" and bool(value))
-
-
-def _answered_rope(rope: Rope, answers: Answers, target: Target) -> Rope:
-    """The rope as --source-semantics rope= says it. Raises UsageError where the target's is not known."""
-    answer = RopeAnswer.of(answers)
-    if answer.base == "target":
-        if target.rope is None:
-            raise UsageError("--source-semantics rope=target: pass --target, whose config states its rope")
-        return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
-    theta = rope.theta if answer.base in (None, "stored") else float(answer.base)
-    return replace(rope, theta=theta, scaling=None if answer.scaling == "plain" else rope.scaling)
+        return base is not None and len(base) < MAX_DIGITS
+    is_number = value.isascii() and value.isdecimal() and len(value) < MAX_DIGITS
+    return (key == "mask_token_id" and is_number) or (key == "harmless" and bool(value))
 
 
 def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:

@@ -3,45 +3,93 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eaglectl.drafter.drafter import Rope
-from eaglectl.errors import RefusedError
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import Rope, Target
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.format import Answers, RopeAnswer, rope_question
 
 
-def read_rope(keys: Keys, *, is_mla: bool, has_mla_factors: bool = True, answer: str | None = None) -> Rope:
-    """The rope of a config. An absent base means 10000 in every loader, never the target's.
+def read_rope(
+    keys: Keys,
+    answers: Answers | None = None,
+    target: Target | None = None,
+    *,
+    is_mla: bool,
+    has_mla_factors: bool = True,
+) -> Rope:
+    """The rope of a config, as the answers say it; an absent base is 10000 in every loader, not the target's.
 
-    `answer` is what the user says of rope_interleave, "true" or "false".
+    Raises RefusedError for values that are none, and UsageError where the target's rope is asked for and not
+    known.
     """
+    answers = answers or Answers()
+    answer = RopeAnswer.of(answers)
     theta = keys.take_float("rope_theta")
-    scaling = keys.take_mapping("rope_scaling")
-    parameters = keys.take_mapping("rope_parameters")
-    if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
+    tables = {name: keys.take_mapping(name) or {} for name in ("rope_scaling", "rope_parameters")}
+    if any(isinstance(value, Mapping) for value in tables["rope_parameters"].values()):
         raise RefusedError(
             "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
             " rope_theta and rope_scaling",
             "rope-values",
             "config.json:rope_parameters",
         )
-    theta = _base(theta, {"rope_parameters": parameters or {}, "rope_scaling": scaling or {}})
-    forms = [form for form in (_scaling(scaling), _scaling(parameters)) if form is not None]
-    if len(forms) == 2 and forms[0] != forms[1]:
-        raise RefusedError(
-            "config.json: rope_scaling and rope_parameters describe different scalings; keep the one that"
-            " was trained",
-            "rope-spellings",
-            "config.json:rope_parameters",
-        )
-    if theta is None:
+    bases = ({} if theta is None else {"rope_theta": theta}) | _inner_bases(tables)
+    scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
+    if answer.base in (None, "stored") and len(set(bases.values())) > 1:
+        _ask_base(keys, answers, bases)
+    if (
+        answer.scaling in (None, "stored")
+        and len(scalings) == 2
+        and scalings["rope_scaling"] != scalings["rope_parameters"]
+    ):
+        _ask_scaling(keys, answers, scalings)
+    if not bases:
         keys.add_note(
             "note",
             "rope_theta",
             "config has no rope_theta; every loader then uses 10000, and it is written so",
         )
-    is_interleaved = is_mla and _is_interleaved(keys, answer)
-    return Rope(
-        10000.0 if theta is None else theta, forms[0] if forms else None, is_interleaved, has_mla_factors
+    rope = Rope(
+        next(iter(bases.values()), 10000.0),
+        next(iter(scalings.values()), None),
+        is_mla and _is_interleaved(keys, answers.semantics.get("rope_interleave")),
+        has_mla_factors,
     )
+    return _answered(rope, answer, scalings, target or Target())
+
+
+def _answered(
+    rope: Rope, answer: RopeAnswer, scalings: Mapping[str, Mapping[str, Any]], target: Target
+) -> Rope:
+    """The rope as --source-semantics rope= says it."""
+    if answer.base == "target":
+        if target.rope is None:
+            found = "pass --target, whose config states its rope"
+            if target.hidden is not None:
+                found = "the target's config states no rope base, or several; pass rope=N with its base"
+            raise UsageError(f"--source-semantics rope=target: {found}")
+        return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
+    if answer.base not in (None, "stored"):
+        rope = replace(rope, theta=float(answer.base))
+    if answer.scaling == "plain":
+        return replace(rope, scaling=None)
+    return replace(rope, scaling=scalings.get(answer.scaling or "", rope.scaling))
+
+
+def _ask_base(keys: Keys, answers: Answers, bases: Mapping[str, float]) -> None:
+    listed = " and ".join(f"{place}: {base:g}" for place, base in bases.items())
+    values = {f"{int(base)}": place for place, base in bases.items() if base == int(base)}
+    why = f"config.json says {listed}"
+    keys.notes.append(rope_question(answers, "rope_theta", why, "rope-spellings", values))
+
+
+def _ask_scaling(keys: Keys, answers: Answers, scalings: Mapping[str, Mapping[str, Any]]) -> None:
+    listed = " and ".join(f"{name}: {dict(scaling)}" for name, scaling in scalings.items())
+    values = {**dict.fromkeys(scalings, "as it stands there"), "plain": "none was trained"}
+    why = f"config.json describes two scalings, {listed}"
+    keys.notes.append(rope_question(answers, "rope_scaling", why, "rope-spellings", values))
 
 
 def target_rope(config: Mapping[str, Any]) -> Rope | None:
@@ -50,31 +98,25 @@ def target_rope(config: Mapping[str, Any]) -> Rope | None:
     if all(keys.at(place) is MISSING for place in ("rope_theta", "rope_parameters.rope_theta")):
         return None
     try:
-        return read_rope(keys, is_mla=False)
+        rope = read_rope(keys, is_mla=False)
     except RefusedError:  # several bases, by layer type
         return None
+    return None if any(note.level == "question" for note in keys.notes) else rope
 
 
-def _base(theta: float | None, objects: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """The base at the top level or in one of the objects. Raises RefusedError where two differ."""
-    for where, source in objects.items():
-        inner = source.get("rope_theta")
-        if inner is None:
-            continue
-        if type(inner) not in (int, float):
+def _inner_bases(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The bases inside of the objects, by place."""
+    found = {
+        name: table["rope_theta"] for name, table in tables.items() if table.get("rope_theta") is not None
+    }
+    for name, base in found.items():
+        if type(base) not in (int, float):
             raise RefusedError(
-                f"config.json: {where}.rope_theta is {inner!r}; a number was expected",
+                f"config.json: {name}.rope_theta is {base!r}; a number was expected",
                 "rope-values",
-                f"config.json:{where}",
+                f"config.json:{name}",
             )
-        if theta is not None and inner != theta:
-            raise RefusedError(
-                f"config.json says rope_theta: {theta:g} and {where}.rope_theta: {inner:g}; make them agree",
-                "rope-spellings",
-                f"config.json:{where}",
-            )
-        theta = inner
-    return theta
+    return {f"{name}.rope_theta": base for name, base in found.items()}
 
 
 def _is_interleaved(keys: Keys, answer: str | None) -> bool:
@@ -109,7 +151,7 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
     return False
 
 
-def _scaling(raw: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not raw:
         return None
     kind = raw.get("rope_type", raw.get("type", "default"))

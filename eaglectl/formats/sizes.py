@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from eaglectl.drafter.drafter import Target
+from eaglectl.drafter.drafter import Choice, Target
 from eaglectl.drafter.tensors import LAYER, NORM, Dimensions
 from eaglectl.errors import OptionNeededError, RefusedError
 from eaglectl.formats.attention import read_heads, read_mla
@@ -153,12 +153,16 @@ def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, 
     _check_width(hidden, total, width, count)
     number = total // width
     named = keys.take_int("num_aux_hidden_states")
-    if named is not None and named != number:
-        keys.add_note(
-            "warning",
-            "num_aux_hidden_states",
-            f"config says num_aux_hidden_states: {named}, and fc.weight [{hidden}, {total}] takes {number}"
-            f" of width {width}; the tensor is believed",
-            "aux-count",
-        )
+    if named is None or named == number:
+        return number, width
+    text = (
+        f"config says num_aux_hidden_states: {named}, and fc.weight [{hidden}, {total}] takes {number} of"
+        f" width {width}"
+    )
+    is_width_known = bool(count or stated or target.hidden)
+    if is_width_known or total % named:
+        keys.add_note("warning", "num_aux_hidden_states", f"{text}; the tensor is believed", "aux-count")
+    else:
+        why = f"{text}, or {named} of {total // named}, as the target's width is not stated"
+        keys.ask("num_aux_hidden_states", why, "aux-count", Choice("--target", is_free=True))
     return number, width

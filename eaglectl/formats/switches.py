@@ -105,29 +105,30 @@ def _flag(keys: Keys, key: str, answers: Answers) -> tuple[bool | None, bool]:
 
 
 def _flag_and_tensor(keys: Keys, flag: str, tensor: str, found: int, needed: int) -> bool:
-    stated = keys.take_bool(flag)
+    stated, name = keys.take_bool(flag), keys.spelling(flag)
+    on, off = ("false", "true") if name == keys.own.get(flag) and flag in keys.inverted else ("true", "false")
     if found and found != needed:
         raise RefusedError(
             f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones",
             "norm-tensor-missing",
-            f"config.json:{flag}",
+            f"config.json:{name}",
         )
     if stated and not found:
         raise RefusedError(
-            f"config says {flag}: true and the file has no {tensor}; engines would use ones in silence:"
+            f"config says {name}: {on} and the file has no {tensor}; engines would use ones in silence:"
             " restore the tensor from the trainer",
             "norm-tensor-missing",
-            f"config.json:{flag}",
+            f"config.json:{name}",
         )
     if found and stated is False:
         keys.add_note(
             "problem",
             flag,
-            f"config says {flag}: false and the file has {tensor}; one of them is wrong",
+            f"config says {name}: {off} and the file has {tensor}; one of them is wrong",
             "norm-flag-missing",
         )
     elif found and stated is None:
-        keys.add_note("note", flag, f"config has no {flag}; the file's tensors say true")
+        keys.add_note("note", flag, f"config has no {name}; the file's tensors say true")
     return bool(found)
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
@@ -262,10 +263,15 @@ def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
 def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
     by_outcome: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
     for verdict in reversed(verdicts):
-        by_outcome.setdefault((verdict.outcome, verdict.reasons), []).append(verdict)
+        # the runner that serves it as trained stands first, and is another one in older releases
+        differences = verdict.reasons[1:] if verdict.outcome == ServedAs.AS_TRAINED else verdict.reasons
+        by_outcome.setdefault((verdict.outcome, differences), []).append(verdict)
     groups = list(by_outcome.values())
     for group in groups[:SHOWN_GROUPS]:
-        yield _served_row(group[0], release_range(group, vllm.ENGINE.releases))
+        newest = group[0]
+        if len({verdict.reasons for verdict in group}) > 1:
+            newest = replace(newest, reasons=(f"{newest.release} {newest.reasons[0]}", *newest.reasons[1:]))
+        yield _served_row(newest, release_range(group, vllm.ENGINE.releases))
     if len(groups) > SHOWN_GROUPS:
         oldest = groups[SHOWN_GROUPS - 1][-1].release
         others = plural(len(groups) - SHOWN_GROUPS, "other outcome")

@@ -19,7 +19,7 @@ from eaglectl.verdicts import CheckVerdict, ServedAs
 # where its weights are
 NOT_SERVED = ("files", "release")
 LEAKS = ("local-path", "leaked-secret")
-WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index")
+WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
 # a rule's id, "" where no rule reports it, and the reason
 Reason = tuple[str, str]
 

@@ -148,7 +148,9 @@ BAD = (
         config={"num_hidden_layers": ABSENT},
         says="its class then means 32",
     ),
-    Patch("another head_dim", ("EGL106",), config={"head_dim": 16}, says="head_dim 16"),
+    Patch(
+        "another head_dim", ("EGL106",), config={"head_dim": 16}, says="as of 2 heads of 16 or 4 heads of 8"
+    ),
     Patch(
         "no head_dim where it does not follow",
         ("EGL106",),

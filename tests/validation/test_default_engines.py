@@ -158,15 +158,16 @@ def test_a_pass_names_its_runner_where_the_other_one_captures_other_layers(tmp_p
     options = eaglectl.ValidateOptions(str(target), ["vllm"], answers=answers)
     (release,) = eaglectl.validate(str(folder), options).releases
     assert release.outcome == "pass", release
-    remark = (
-        "with the V2 runner; V1, which it takes on CPUs, captures other layers than were trained on"
-        " (the default, boundaries [2, 4, 5])"
+    remarks = (
+        "with the V2 runner",
+        "V1, which it takes on CPUs, captures other layers than were trained on"
+        " (the default, boundaries [2, 4, 5])",
     )
-    assert release.reasons == (remark,)
+    assert release.reasons == remarks
     (verdict,) = eaglectl.inspect(
         str(folder), target=str(target), engines=["vllm"], answers=answers
     ).requested
-    assert (verdict.outcome, verdict.reasons) == ("as trained", (remark,))
+    assert (verdict.outcome, verdict.reasons) == ("as trained", remarks)
 
 
 @pytest.mark.parametrize(

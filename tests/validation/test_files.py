@@ -223,6 +223,7 @@ def test_producers_files_are_sound(case: Case) -> None:
         str(case.folder), eaglectl.ValidateOptions(select=["EGL0"], answers=case.answered())
     )
     expected = {"EGL002"} if case.is_pickled else set()
+    expected |= {"EGL009"} if any(case.folder.rglob("*.distcp")) else set()
     assert {one.rule.id for one in report.findings if one.severity == "error"} == expected
 
 
@@ -242,3 +243,9 @@ def test_a_file_that_cannot_be_read_blinds_its_rules_alone(
     report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL0", "EGL9"]))
     assert {"EGL007", "EGL902"} <= {one.rule.id for one in report.unchecked}
     assert (report.verdict, report.findings) == ("pass", ())
+
+
+def test_no_engine_serves_a_distributed_checkpoint_as_it_is() -> None:
+    inspection = eaglectl.inspect(str(FIXTURES / "producers/torchspec/dcp-2ranks"))
+    assert eaglectl.ServedAs.AS_TRAINED not in {verdict.outcome for verdict in inspection.verdicts}
+    assert inspection.commands == {}

@@ -12,9 +12,14 @@ _TRAINING = ("ttt_length", "step_loss_decay", "draft_num_hidden_layers")
 
 
 def _recognise(summary: CheckpointSummary) -> str | None:
-    """By its class, or by its key of layer ids where the class was renamed for an engine."""
+    """By its class, or by its key of layer ids where the class was renamed for an engine.
+
+    Beside names that it never writes the key is another's mark in a file, and is asked about.
+    """
     if summary.architecture == "Qwen3Eagle3Model":
         return "architecture Qwen3Eagle3Model"
+    if summary.has("midlayer."):
+        return None
     return f"config has {_IDS}" if summary.config.get(_IDS) else None
 
 

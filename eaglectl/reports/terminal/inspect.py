@@ -44,7 +44,7 @@ def print_aux_layers(console: Console, inspection: Inspection) -> None:
     """Print which layers were trained on, and which ones each engine captures."""
     trained = trained_layers(inspection.drafter.aux)
     print_heading(console, "Aux layers", f"trained on boundaries {trained}")
-    _print_strip(console, inspection)
+    print_strip(console, inspection)
     console.print(indented(_aux_table(inspection)))
 
 
@@ -64,7 +64,7 @@ def print_inspections(
     console.print(f"{len(results) - failed} of {len(results)} checkpoints inspected")
 
 
-def _print_strip(console: Console, inspection: Inspection) -> None:
+def print_strip(console: Console, inspection: Inspection) -> None:
     """Print the layers that engines capture on the target, where they are not all those of training."""
     strip = shared.layer_strip(inspection)
     if strip is None or all(part.as_trained == "yes" for part in strip.captured):

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from eaglectl.engines.data import load
-from eaglectl.engines.view import SPECULATORS_KEYS
+from eaglectl.engines.vllm import SPECULATORS_KEYS
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.producers.speculators import flatten
 from eaglectl.formats.reader import model_class_of

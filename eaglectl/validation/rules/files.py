@@ -195,6 +195,20 @@ def readable_json(subject: Subject) -> Iterator[Match]:
                 yield Match(str(error), name)
 
 
+@rule("EGL009", "distributed-checkpoint", "error")
+def distributed_checkpoint(subject: Subject) -> Iterator[Match]:
+    """The weights are in files that engines load, and not a distributed checkpoint of torch.
+
+    A trainer that shards by rank writes `.distcp` files and a pickled table of them; no engine reads those
+    as a drafter's weights.
+
+    Fix: run `eaglectl convert SOURCE`, which writes them as safetensors.
+    """
+    files = subject.checkpoint.weight_files if subject.read_error is None else ()
+    for name in [name for name in files if name.endswith(".distcp")][:1]:
+        yield Match(f"{name} is a shard of a distributed checkpoint, which no engine loads", name)
+
+
 def _size(subject: Subject, name: str) -> int | None:
     """The size of a file in bytes; None where it does not exist, or where EGL002 reports it."""
     try:

@@ -10,7 +10,8 @@ from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.engines.behaviour import judged_unversioned
 from eaglectl.engines.layers import IDS, CapturedLayers
 from eaglectl.engines.registry import ENGINES, aux_readings
-from eaglectl.engines.view import View, flat_as_read
+from eaglectl.engines.view import View
+from eaglectl.engines.vllm import flat_as_read
 from eaglectl.formats.marks import drafter_mark
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
 from eaglectl.validation.rule import Match, rule
 from eaglectl.validation.subject import Subject, key_place
@@ -42,13 +43,13 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
     """
     contrary = "write fc_norm: true or norm_before_fc: true if it was trained so; else remove the tensors."
     yield from (replace(match, fix=contrary) for match in subject.reported("norm-flag-missing"))
-    norms, keys = subject.drafter.norms, Keys(subject.flat)
+    norms, keys = subject.drafter.norms, Keys(subject.flat, by_name(subject.drafter.producer).keys)
     for flag, tensor, is_on in (
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
         ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),
     ):
         if is_on and not keys.is_stated(flag):
-            yield Match(f"the file has {tensor} and config has no {flag}", f"tensor:{tensor}")
+            yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
 @rule("EGL503", "both-norms", "warning")

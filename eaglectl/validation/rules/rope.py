@@ -97,7 +97,7 @@ def rope_spellings(subject: Subject) -> Iterator[Match]:
 
     Fix: keep the values that were trained, under both names or one.
     """
-    yield from subject.reported("rope-spellings")
+    yield from subject.reported("rope-spellings", is_fault=True)
 
 
 @rule("EGL605", "rope-pairing", "error")

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.errors import EaglectlError
@@ -104,11 +105,12 @@ def d2t_absolute(subject: Subject) -> Iterator[Match]:
     d2t, t2d = subject.vocabulary_tables.tables
     if d2t is None:
         return
-    from eaglectl.drafter.vocabulary import BOTH_FIT, is_of_two_meanings
+    from eaglectl.drafter.vocabulary import BOTH_FIT, is_of_two_meanings, recorded_meaning
 
     if not is_of_two_meanings(d2t, t2d, subject.drafter.dims.vocab):
         return
-    match subject.answers.semantics.get("d2t"):
+    recorded = recorded_meaning(subject.checkpoint.sidecars.get(RECORD, {}), d2t)
+    match subject.answers.semantics.get("d2t", recorded):
         case "absolute":
             yield Match(
                 "d2t holds token ids, as --source-semantics d2t=absolute states; engines read offsets",

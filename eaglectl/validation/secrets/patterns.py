@@ -43,13 +43,9 @@ class SecretRule(Struct, frozen=True):
         """The pattern, compiled."""
         return _regex(self.pattern)
 
-    def secret(self, match: re.Match[bytes]) -> bytes:
-        """The secret in a match."""
-        return match[self.group] if self.group else next(filter(None, match.groups()), match[0])
-
     def is_secret(self, match: re.Match[bytes]) -> bool:
         """Whether a match is random enough to be a secret, and is no known placeholder."""
-        secret = self.secret(match)
+        secret = match[self.group] if self.group else next(filter(None, match.groups()), match[0])
         is_random = not self.entropy or entropy(secret) > self.entropy
         return is_random and not any(_regex(text).search(secret) for text in self.allowed)
 

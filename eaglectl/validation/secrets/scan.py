@@ -48,7 +48,7 @@ def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Ite
     file than is searched, or for a PNG whose texts are too long.
     """
     if name.lower().endswith(".safetensors"):
-        size = _end_of_header(size, read)
+        size = min(size, 8 + int.from_bytes(read(0, min(size, 8)), "little"))  # checked by other rules
     check_searched(name, size)
     seen = set()
     for secret in _scan(size, read, token):
@@ -80,11 +80,6 @@ def _scan(size: int, read: Read, token: str | None) -> Iterator[Secret]:
     if encoding is not None:
         texts = codecs.iterdecode(_blocks(size, read), encoding, "replace")
         yield from _scan_blocks((text.encode("utf-8", "replace") for text in texts), token)
-
-
-def _end_of_header(size: int, read: Read) -> int:
-    """Where the header of a safetensors file ends; its length is checked by other rules."""
-    return min(size, 8 + int.from_bytes(read(0, min(size, 8)), "little"))
 
 
 def _blocks(size: int, read: Read) -> Iterator[bytes]:

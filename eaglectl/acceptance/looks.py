@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from eaglectl.acceptance.diagnosis import Evidence, NotLooked, Shown, Test
+from eaglectl.acceptance.diagnosis import Evidence, NotLooked, Shown
 from eaglectl.acceptance.measurement import (
     DEAD_LENGTH,
     DEAD_POSITION_0,
@@ -51,16 +51,12 @@ def unchecked_rules(evidence: Evidence, *, of_target: bool) -> NotLooked | None:
     return NotLooked(f"rules that could not look: {listed(rules)}") if rules else None
 
 
-def warned(name: str) -> Test:
-    """Whether a rule's warning stands beside low acceptance."""
-
-    def test(evidence: Evidence) -> Shown | NotLooked | None:
-        if reasons := [entry.reason for entry in evidence.validated.unchecked if entry.rule.name == name]:
-            return NotLooked(reasons[0])
-        found = [finding for finding in evidence.validated.findings if finding.rule.name == name]
-        return as_shown(found, evidence.commands["validate"]) if found and is_low(evidence) else None
-
-    return test
+def warned(name: str, evidence: Evidence) -> Shown | NotLooked | None:
+    """A rule's warning where it stands beside low acceptance."""
+    if reasons := [entry.reason for entry in evidence.validated.unchecked if entry.rule.name == name]:
+        return NotLooked(reasons[0])
+    found = [finding for finding in evidence.validated.findings if finding.rule.name == name]
+    return as_shown(found, evidence.commands["validate"]) if found and is_low(evidence) else None
 
 
 def is_thin(measured: Measurement) -> bool:

@@ -1,1 +1,0 @@
-"""The causes of low acceptance, by how a diagnosis with them ends."""

@@ -1,0 +1,381 @@
+"""`ready`: from a trainer's folder to a serving command, with acceptance before and after."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from eaglectl.api.comparing import diff
+from eaglectl.api.converting import convert, default_place
+from eaglectl.api.diagnosing import diagnose
+from eaglectl.api.inspecting import inspect
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.open_questions import measured_questions
+from eaglectl.api.options import (
+    SERVERS,
+    ConvertOptions,
+    DiagnoseOptions,
+    DiffOptions,
+    ReadyOptions,
+    ValidateOptions,
+)
+from eaglectl.api.smoking import INSTALLED, smoke
+from eaglectl.api.targets import choose_target, fitting_target, weights_folder
+from eaglectl.api.validating import validate
+from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.layout import RECORD
+from eaglectl.checkpoint.opening import on_disk, open_folder
+from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.conversion.serving import output_verdicts
+from eaglectl.engines.registry import (
+    ENGINES,
+    EngineRequest,
+    default_requests,
+    installed_release,
+    parse_engine,
+)
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.formats.catalogue import layout_for
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from eaglectl.progress import OnProgress, report_step
+from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
+from eaglectl.validation.policy import Policy
+from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
+
+if TYPE_CHECKING:
+    from eaglectl.acceptance.published import Published
+    from eaglectl.acceptance.report import SmokeReport
+    from eaglectl.api.open_questions import OpenQuestions
+    from eaglectl.validation.judge import Report
+
+REFERENCE = "reference"
+
+
+@with_keywords
+def ready(
+    source: StrPath,
+    target: StrPath | None = None,
+    out: StrPath | None = None,
+    options: ReadyOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Readiness:
+    """What engines do with a drafter as stored and converted, and how to start the one that serves it.
+
+    Nothing is converted where an engine runs the stored files as trained. `out` is where the conversion is
+    written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
+    UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
+    """
+    start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
+    options = _as_preset(options or ReadyOptions())
+    servers = [engine for engine in options.engines if engine.startswith(SERVERS)]
+    named = [engine for engine in options.engines if engine not in servers]
+    requests = tuple(map(parse_engine, named)) or default_requests()
+    report_step(on_progress, "reading the files")
+    place, weights = _target(source, target, options.answers)
+    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
+    options = replace(options, answers=questions.answers)
+    with questions.explaining():
+        inspection = _inspected(source, place, requests, options)
+    work = _Work(source, place, weights, requests, tuple(servers), bool(named), options, on_progress)
+    states = work.stored(inspection)
+    result = Readiness(source, inspection, states, questions.measured)
+    outcomes = {state.stored_outcome for state in states}
+    if ServedAs.AS_TRAINED not in outcomes or any(outcome.is_known_wrong for outcome in outcomes):
+        result = work.converted(result, questions, None if out is None else Path(out))
+    result = replace(work.judged(result), published=_published(inspection, options))
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+def _published(inspection: Inspection, options: ReadyOptions) -> "Published":
+    """What others reached with drafters of the target."""
+    from eaglectl.acceptance.published import published_for
+
+    target = inspection.drafter.target
+    return published_for(target.repo or target.name or "", options.like, options.k, options.temperature)
+
+
+def _as_preset(options: ReadyOptions) -> ReadyOptions:
+    """The options with those of their preset. Raises UsageError for one that is not known."""
+    if options.like is None:
+        return options
+    from eaglectl.acceptance.published import presets
+
+    preset = presets().get(options.like)
+    if preset is None:
+        raise UsageError(f"--like {options.like}: {', '.join(presets())} was expected")
+    if options.prompts is not None:
+        raise UsageError(f"--like {options.like} has prompts of its own; leave --prompts out")
+    k = options.k if options.k != ReadyOptions().k else preset.k
+    return replace(
+        options, prompts=preset.prompts, k=k, temperature=preset.temperature, max_tokens=preset.max_new_tokens
+    )
+
+
+def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
+    """The target as it is named, and its folder where its weights are here."""
+    if target is None:
+        opened = open_folder(source)
+        try:
+            choice = fitting_target(choose_target(opened, None), read_checkpoint(opened), answers)
+        except UnreadableError:  # pickles, which are read when they are converted
+            choice = choose_target(opened, None)
+        target = choice.place
+    return target, weights_folder(target)
+
+
+def _inspected(
+    source: str, target: str | None, requests: Sequence[EngineRequest], options: ReadyOptions
+) -> Inspection:
+    labels = [label for request in requests for label in _known(request).labels]
+    return inspect(source, target=target, engines=labels, answers=options.answers)
+
+
+def _known(request: EngineRequest) -> EngineRequest:
+    return replace(request, unknown="")
+
+
+class _Work(Struct, frozen=True):
+    """The steps of one call: what is judged, run and written.
+
+    `is_named`: the engines were asked for, and each of them has to serve the drafter. `runs` are those that
+    were made, by place and engine: the reference stands for several.
+    """
+
+    source: str
+    target: str | None
+    weights: Path | None
+    requests: tuple[EngineRequest, ...]
+    servers: tuple[str, ...]
+    is_named: bool
+    options: ReadyOptions
+    on_progress: OnProgress | None
+    runs: "dict[tuple[str, str], tuple[SmokeReport | None, str]]" = field(default_factory=dict)
+
+    def stored(self, inspection: Inspection) -> tuple[EngineReadiness, ...]:
+        """What each engine does with the stored files, with acceptance where it can be run."""
+        verdicts = {(verdict.engine, verdict.release): verdict for verdict in inspection.requested}
+        states = []
+        for name in dict.fromkeys(request.engine for request in self.requests):
+            releases = [release for one in self.requests if one.engine == name for release in one.releases]
+            verdict = verdicts[name, self._release(name, releases)] if releases else None
+            state = EngineReadiness(
+                name,
+                verdict.release if verdict else installed_release(ENGINES[name]) or "",
+                verdict.outcome if verdict else ServedAs.UNKNOWN,
+                verdict.reasons if verdict else ("its installed release is not known to eaglectl",),
+                command=inspection.commands.get(name, ""),
+            )
+            report, gap = self._measured(self.source, self._engine(state), state)
+            states.append(replace(state, stored=report, stored_gap=gap))
+        for url in self.servers:
+            report, gap = self._run(self.source, url)
+            outcome = ServedAs.UNKNOWN if report is None else _outcome_of(report)
+            states.append(EngineReadiness(url, "", outcome, (), stored=report, stored_gap=gap))
+        return tuple(states)
+
+    def converted(self, result: Readiness, questions: "OpenQuestions", out: Path | None) -> Readiness:
+        """The result with the conversion, its validation, and its acceptance."""
+        with self._place(out) as place:
+            try:
+                if not self._is_better(result.engines, questions):
+                    return result
+                conversion = self._written(place, questions)
+            except RefusedError as error:
+                return replace(result, reason=str(error))
+            shown = str(out if out is not None else self._shown_place(result.inspection))
+            line = self._convert_command(shown)
+            result = replace(result, conversion=conversion, out=out, plan_command=line)
+            states = tuple(self._converted(state, place, shown) for state in result.engines)
+            result = replace(result, engines=states)
+            report_step(self.on_progress, "validating")
+            return replace(result, report=self._validated(place, states))
+
+    def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> "Report | None":
+        """The report on the output for the engines that serve it; None where none does."""
+        labels = tuple(state.label for state in states if state.is_serving)
+        if not labels:
+            return None
+        return validate(str(place), ValidateOptions(target=self.target, engines=labels, policy=Policy()))
+
+    def _converted(self, state: EngineReadiness, place: Path, shown: str) -> EngineReadiness:
+        if state.engine not in ENGINES:
+            gap = "a server has loaded its own drafter: start it with the output, and run smoke against it"
+            return replace(state, converted_gap=gap)
+        if state.release not in ENGINES[state.engine].releases:
+            return state
+        inspected = inspect(str(place), target=self.target, engines=[state.label])
+        (verdict,) = inspected.requested
+        line = inspected.commands.get(state.engine, "").replace(str(place), shown)
+        state = replace(
+            state, converted_outcome=verdict.outcome, converted_reasons=verdict.reasons, command=line
+        )
+        if verdict.outcome != ServedAs.AS_TRAINED:
+            return state
+        report, gap = self._measured(str(place), self._engine(state), state)
+        return replace(state, converted=report, converted_gap=gap)
+
+    def judged(self, result: Readiness) -> Readiness:
+        """The result with its verdict, the reason, and why acceptance is low where it is."""
+        serving = [state for state in result.engines if state.is_serving]
+        wanted = serving if self.is_named else serving[:1]
+        if result.reason:
+            return replace(result, verdict=CheckVerdict.FAIL)
+        if not wanted or (self.is_named and len(serving) < len(result.engines)):
+            return self._unserved(result)
+        if result.report is not None and result.report.verdict == CheckVerdict.FAIL:
+            findings = [f"{found.rule.id} {found.match.message}" for found in result.report.findings]
+            reason = next(iter(findings), result.report.problem)
+            return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
+        reports = [report for state in wanted if (report := state.final) is not None]
+        failed = next((report for report in reports if report.verdict == CheckVerdict.FAIL), None)
+        if failed is not None:
+            return self._diagnosed(result, failed)
+        unclear = next((report for report in reports if report.verdict != CheckVerdict.PASS), None)
+        if unclear is not None:
+            return replace(result, verdict=CheckVerdict.COULD_NOT_LOOK, reason="; ".join(unclear.gaps))
+        return replace(result, verdict=CheckVerdict.PASS)
+
+    def _unserved(self, result: Readiness) -> Readiness:
+        """The result where no engine, or not each that was asked for, is known to serve the drafter."""
+        other = next(state for state in result.engines if not state.is_serving)
+        title = ENGINES[other.engine].title if other.engine in ENGINES else other.engine
+        reasons = other.converted_reasons or other.stored_reasons
+        failures = tuple(other.stored.failures) if other.stored else ()
+        why = "; ".join(reasons or failures) or other.stored_gap
+        reason = f"{title} {other.release}".strip() + f": {why}"
+        is_open = other.final_outcome == ServedAs.UNKNOWN
+        verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
+        return replace(result, verdict=verdict, reason=reason)
+
+    def _diagnosed(self, result: Readiness, failed: "SmokeReport") -> Readiness:
+        """The result of a run that failed, with `diagnose`'s ending where that can look."""
+        reason = "; ".join(failed.failures)
+        options = self.options
+        asked = DiagnoseOptions(
+            prompts=options.prompts,
+            sample=options.sample,
+            k=options.k,
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+            device=options.device,
+            timeout=options.timeout,
+            trust_remote_code=options.trust_remote_code,
+            answers=options.answers,
+        )
+        if self.weights is None or not _has_torch():
+            return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
+        diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
+        return replace(result, verdict=CheckVerdict.FAIL, reason=reason, diagnosis=diagnosis)
+
+    def _is_better(self, states: Sequence[EngineReadiness], questions: "OpenQuestions") -> bool:
+        """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
+        if not any(state.is_serving for state in states):
+            return True
+        with questions.explaining():
+            asked = replace(self._conversion(questions), dry_run=True)
+            plan = convert(self.source, None, asked, on_progress=self.on_progress).plan
+        others = [state for state in states if state.stored_outcome.is_known_wrong]
+        return any(
+            verdict.outcome == ServedAs.AS_TRAINED
+            for state in others
+            for verdict in output_verdicts(plan, EngineRequest(state.engine, (state.release,)))
+        )
+
+    def _conversion(self, questions: "OpenQuestions") -> ConvertOptions:
+        names = {request.engine for request in self.requests} if self.is_named else set()
+        layout = layout_for(next(iter(names))) if len(names) == 1 else None
+        engines = [label for request in self.requests for label in _known(request).labels]
+        asked = ConvertOptions(
+            layout=layout,
+            engines=tuple(engines) if self.is_named else (),
+            target=self.target,
+            measure=None,
+        )
+        return asked.answered(questions.answers, questions.record)
+
+    def _written(self, place: Path, questions: "OpenQuestions") -> Conversion | None:
+        """The conversion; None where `place` holds one of this source already."""
+        if (place / RECORD).is_file() and self._is_same(place):
+            return None
+        report_step(self.on_progress, "converting")
+        with questions.explaining():
+            return convert(self.source, place, self._conversion(questions), on_progress=self.on_progress)
+
+    def _is_same(self, place: Path) -> bool:
+        """Whether `place` holds the drafter of the source, by meaning and tensors."""
+        asked = DiffOptions(target=self.target, answers=self.options.answers)
+        try:
+            return diff(self.source, str(place), asked).verdict == DiffVerdict.EQUAL
+        except EaglectlError:
+            return False
+
+    @contextmanager
+    def _place(self, out: Path | None) -> Iterator[Path]:
+        if out is not None:
+            yield out
+            return
+        with scratch_folder() as scratch:
+            yield scratch / "converted"
+
+    def _shown_place(self, inspection: Inspection) -> Path:
+        return default_place(open_folder(self.source), inspection.drafter.version)
+
+    def _convert_command(self, place: str) -> str:
+        words: list[Any] = ["-o", place]
+        for request in self.requests if self.is_named else ():
+            words += [word for label in _known(request).labels for word in ("--engine", label)]
+        return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
+
+    def _release(self, name: str, releases: Sequence[str]) -> str:
+        """The release to show of an engine: the installed one where it is requested, else the last."""
+        installed = installed_release(ENGINES[name])
+        return installed if installed is not None and installed in releases else releases[-1]
+
+    def _engine(self, state: EngineReadiness) -> str | None:
+        """What runs the drafter for an engine: itself where that release is installed; else nothing."""
+        is_here = state.engine in INSTALLED and installed_release(ENGINES[state.engine]) == state.release
+        return state.engine if is_here else None
+
+    def _measured(
+        self, place: str, engine: str | None, state: EngineReadiness
+    ) -> "tuple[SmokeReport | None, str]":
+        """A run of the files at `place`, or why there is none.
+
+        The reference runs what files mean: it stands for an engine that runs them as trained, and no other.
+        """
+        outcome = state.final_outcome
+        if engine is None and outcome != ServedAs.AS_TRAINED:
+            return None, f"{state.engine} {state.release} is not installed here"
+        return self._run(place, engine or REFERENCE)
+
+    def _run(self, place: str, engine: str) -> "tuple[SmokeReport | None, str]":
+        if self.weights is None:
+            return None, "the target's weights are not here"
+        if engine == REFERENCE and not _has_torch():
+            return None, "no torch"
+        answers = self.options.answers if place == self.source else Answers()
+        asked = self.options.smoke_options(engine, answers)
+        if (place, engine) not in self.runs:
+            try:
+                report = smoke(on_disk(place), str(self.weights), asked, on_progress=self.on_progress)
+                self.runs[place, engine] = report, ""
+            except (RefusedError, UnreadableError) as error:
+                self.runs[place, engine] = None, str(error)
+        return self.runs[place, engine]
+
+
+def _has_torch() -> bool:
+    return find_spec("torch") is not None and find_spec("transformers") is not None
+
+
+def _outcome_of(report: "SmokeReport") -> ServedAs:
+    return ServedAs.AS_TRAINED if report.verdict == CheckVerdict.PASS else ServedAs.UNKNOWN

@@ -1,0 +1,56 @@
+"""`eaglectl ready`."""
+
+from typing import Annotated
+
+import typer
+
+from eaglectl.api.options import ReadyOptions
+from eaglectl.cli.options import EXIT_CODES, Json, Source, offered, print_json
+from eaglectl.terminal import OutputSettings, ProgressBar
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="MODEL",
+        help="The target model: its folder, config.json or Hub repository; it is run where its weights"
+        " are here. Left out, the one that the checkpoint names, if it is here.",
+        autocompletion=offered,
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--out",
+        metavar="DIR",
+        help="Where the conversion is kept; left out, it is only measured.",
+    ),
+]
+
+
+def ready_command(
+    context: typer.Context,
+    source: Source,
+    *,
+    target: Target = None,
+    out: Out = None,
+    options: ReadyOptions,
+    json_: Json = False,
+) -> None:
+    """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
+    from eaglectl.api.readying import ready
+
+    settings: OutputSettings = context.obj
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        result = ready(source, target, out, options, on_progress=bar)
+    if json_:
+        from eaglectl.reports.json.ready import ready_document
+
+        print_json(ready_document(result))
+    else:
+        from eaglectl.reports.terminal.ready import print_readiness
+
+        settings.show(lambda console: print_readiness(console, result))
+    if code := EXIT_CODES[result.verdict]:
+        raise typer.Exit(code)

@@ -1,0 +1,175 @@
+"""`ready`: from a trainer's folder to a serving command, in one call."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import eaglectl  # noqa: E402
+from eaglectl.errors import UsageError  # noqa: E402
+from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
+from tests.conftest import FIXTURES  # noqa: E402
+from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
+
+SCHEMA = json.loads((FIXTURES.parent / "schemas/ready.schema.json").read_text())
+RUN = ("--target", TARGET, "--prompts", PROMPTS, "--sample", "8", "--max-tokens", "16", "--device", "cpu")
+
+
+def last(done: Outcome) -> str:
+    return done.out.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def automodel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny drafter in NeMo Automodel's layout, which no engine reads."""
+    place = tmp_path_factory.mktemp("ready") / "automodel"
+    call("convert", TINY / "eagle3", "--for", "automodel", "--target", TARGET, "-o", place)
+    return place
+
+
+def test_a_drafter_that_is_right_as_stored_is_not_converted(tmp_path: Path) -> None:
+    done = call("ready", TINY / "eagle3", *RUN, "-o", tmp_path / "out")
+    assert done.code == 0
+    assert last(done).startswith("ready  right as stored, ")
+    assert "in the reference (8 prompts, k=3); start it with: vllm serve " in last(done)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_drafter_that_no_engine_reads_is_converted_measured_and_started(
+    automodel: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = call("ready", automodel, *RUN, "-o", out)
+    assert done.code == 0
+    assert last(done).startswith("ready  converted 2.")
+    command = last(done).partition("start it with: ")[2]
+    assert json.loads(shlex.split(command)[-1])["model"] == str(out)
+    assert call("validate", out, "--target", TARGET).code == 0
+
+
+def test_what_is_converted_drafts_as_the_original_did(automodel: Path) -> None:
+    original = call("ready", TINY / "eagle3", *RUN, "--json").document["engines"][0]["stored"]
+    converted = call("ready", automodel, *RUN, "--json").document["engines"][0]["converted"]
+    assert converted["acceptance"]["acceptance_length"] == original["acceptance"]["acceptance_length"]
+
+
+def test_without_out_nothing_is_kept_and_the_command_that_writes_it_is_printed(
+    automodel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("ready", automodel, *RUN)
+    assert list(tmp_path.iterdir()) == []
+    written = last(done).partition("write it with: ")[2].partition("; then ")[0]
+    assert call(*shlex.split(written)[1:]).code == 0
+    assert (tmp_path / "automodel-eagle3" / "eaglectl.json").is_file()
+
+
+def test_a_second_call_takes_the_conversion_that_is_there(automodel: Path, tmp_path: Path) -> None:
+    call("ready", automodel, *RUN, "-o", tmp_path / "out")
+    before = (tmp_path / "out" / "config.json").stat().st_mtime_ns
+    again = call("ready", automodel, *RUN, "-o", tmp_path / "out")
+    assert last(again).startswith("ready  converted 2.")
+    assert (tmp_path / "out" / "config.json").stat().st_mtime_ns == before
+
+
+def test_a_folder_of_something_else_is_never_written_over(automodel: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert "notes.txt" not in refusal(2, "ready", automodel, *RUN, "-o", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_what_only_the_user_knows_is_asked() -> None:
+    message = refusal(2, "ready", FIXTURES / "producers/automodel/eagle3.1")
+    assert (
+        "--aux-layers 2,4,5" in message and "--target with the target's weights would measure it" in message
+    )
+
+
+def test_without_the_targets_weights_acceptance_is_said_not_to_be_measured() -> None:
+    done = call("ready", FIXTURES / "producers/eagle/bin")
+    assert done.code == 0
+    assert last(done).startswith(
+        "ready  converted; acceptance not measured (the target's weights are not here)"
+    )
+
+
+def test_a_drafter_that_nothing_runs_is_not_ready(tmp_path: Path) -> None:
+    geglu = drafter_folder(tmp_path, "geglu", config={"hidden_act": "gelu_pytorch_tanh"})
+    done = call("ready", geglu)
+    assert done.code == 1
+    assert last(done).startswith("not ready  ")
+    assert "no known release of any engine does" in last(done)
+
+
+def test_every_engine_that_is_asked_for_has_to_serve_it(tmp_path: Path) -> None:
+    done = call("ready", TINY / "eagle3", "--engine", "vllm", "--engine", "llama.cpp==0.3.36", *RUN[:2])
+    document = call("ready", TINY / "eagle3", "--engine", "vllm", "--engine", "llama.cpp", *RUN[:2], "--json")
+    outcomes = {
+        engine["engine"]: (engine["converted"] or engine["stored"])["outcome"]
+        for engine in document.document["engines"]
+    }
+    assert set(outcomes) == {"vllm", "llama.cpp"}
+    assert (done.code == 0) == all(outcome == "as trained" for outcome in outcomes.values())
+
+
+def test_a_target_that_no_engine_is_known_to_capture_is_no_pass(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(TARGET, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((target / "config.json").read_text())
+    config |= {"model_type": "foo_bar", "architectures": ["FooBarForCausalLM"]}
+    (target / "config.json").write_text(json.dumps(config))
+    done = call("ready", TINY / "eagle3", "--target", target)
+    assert done.code in (1, 3)
+    assert "ready  right" not in done.out and "start it with" not in done.out
+
+
+def test_a_dead_drafter_is_not_ready_and_its_cause_is_named(tmp_path: Path) -> None:
+    dead = tmp_path / "dead"
+    shutil.copytree(TINY / "eagle3", dead)
+    config = json.loads((dead / "config.json").read_text())
+    (dead / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e6}))
+    done = call("ready", dead, *RUN[:4], "--max-tokens", "24", "--device", "cpu", "--json")
+    assert done.code == 1
+    assert done.document["verdict"] == "fail"
+    assert done.document["line"].startswith("not ready  ")
+    assert done.document["cause"]
+
+
+def test_too_few_prompts_are_no_pass() -> None:
+    done = call("ready", TINY / "eagle3", *RUN[:4], "--sample", "2", "--max-tokens", "4", "--device", "cpu")
+    assert done.code == 3
+    assert last(done).startswith("could not look  ")
+
+
+@pytest.mark.parametrize("folder", [TINY / "eagle3", FIXTURES / "producers/eagle/bin"])
+def test_the_document_is_as_its_schema_says(folder: Path) -> None:
+    document = call("ready", folder, *(RUN if folder.parent == TINY else ()), "--json").document
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document["line"].startswith("ready  ")
+
+
+def test_a_preset_that_is_not_known_is_named_with_those_that_are() -> None:
+    assert "vllm-mt-bench" in refusal(2, "ready", TINY / "eagle3", *RUN[:2], "--like", "mt-bench")
+
+
+def test_a_preset_and_prompts_exclude_each_other() -> None:
+    assert "leave --prompts out" in refusal(2, "ready", TINY / "eagle3", *RUN, "--like", "vllm-mt-bench")
+
+
+def test_python_returns_what_the_command_prints() -> None:
+    options = eaglectl.ReadyOptions(prompts=PROMPTS, sample=8, max_tokens=16, device="cpu")
+    result = eaglectl.ready(str(TINY / "eagle3"), str(TARGET), None, options)
+    assert result.verdict == eaglectl.CheckVerdict.PASS
+    assert result.best is not None and result.best.engine == "vllm" and result.best.final is not None
+
+
+def test_python_raises_what_only_the_user_knows() -> None:
+    with pytest.raises(UsageError, match="--aux-layers"):
+        eaglectl.ready(str(FIXTURES / "producers/automodel/eagle3.1"))
