@@ -28,6 +28,7 @@ import open_facts
 import picture
 import published
 import ready_page
+import real_pair
 import round_trips
 import targets
 import troubleshooting
@@ -131,6 +132,7 @@ if __name__ == "__main__":
     open_facts.PAGE.write_text(open_facts.page())
     published.PAGE.write_text(published.page())
     ready_page.PAGE.write_text(ready_page.page())
+    real_pair.PAGE.write_text(real_pair.page())
     round_trips.PAGE.write_text(round_trips.page())
     targets.PAGE.write_text(targets.page())
     troubleshooting.PAGE.write_text(troubleshooting.page())

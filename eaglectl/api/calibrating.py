@@ -53,6 +53,7 @@ OF_A_RUN = {
     "--engine-arg": "engine_arguments",
     "--timeout": "timeout",
 }
+MOST_POSITIONS = 100  # of massive tokens that are kept
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
@@ -188,13 +189,24 @@ class _Pair(Struct, frozen=True):
     ) -> Statistics:
         """What was collected from `source` over `prompts`, with the digests of the pair."""
         from eaglectl.acceptance.prompts import prompt_digest
-        from eaglectl.conversion.calibration import Matrices, drafter_digest, target_digest
+        from eaglectl.conversion.calibration import (
+            MassiveTokens,
+            Matrices,
+            drafter_digest,
+            target_digest,
+        )
 
         digests = {
             "drafter": drafter_digest(self.checkpoint, self.drafter),
             "target": target_digest(FolderSource(self.target)),
             "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
         }
+        massive = moments.massive
+        matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
+        if massive.tokens and massive.normed is not None and massive.output is not None:
+            matrices = replace(
+                matrices, massive_states=massive.normed.numpy(), massive_outputs=massive.output.numpy()
+            )
         return Statistics(
             digests=digests,
             prompts=tuple(prompt_digest(prompt) for prompt in prompts),
@@ -206,7 +218,8 @@ class _Pair(Struct, frozen=True):
             sigma=sizes.sigma,
             sigmas=sizes.sigmas,
             is_direction=self.drafter.norms.norm_before_residual,
-            matrices=Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
+            matrices=matrices,
+            massive=MassiveTokens(massive.tokens, massive.positions[:MOST_POSITIONS], massive.channels),
             engine=source.engine,
         )
 

@@ -81,4 +81,6 @@ def _print_figures(statistics: "Statistics", of_what: str) -> None:
     say(f"{statistics.tokens} tokens of {len(statistics.prompts)} {of_what}")
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
         say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
+    if statistics.massive and statistics.massive.tokens:
+        say(f"  {statistics.massive.described(statistics.boundaries)}")
     say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")

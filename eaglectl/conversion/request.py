@@ -72,7 +72,7 @@ class UpgradeRecipe:
     statistics: Statistics | None = None
     is_start: bool = False
     dtype: str | None = None
-    refits: dict[bytes, tuple[Array, float]] = dataclasses.field(
+    refits: "dict[bytes, tuple[Array, Mapping[str, float]]]" = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
 

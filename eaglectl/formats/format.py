@@ -209,7 +209,8 @@ class Layout(Struct, frozen=True):
     all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
     place for it. `training`: how its trainer takes a start, with the switches by name. `has_gguf`: its
     engines load GGUF files. `has_null_size`: draft_vocab_size is null where the head is the target's.
-    `is_default`: written where no layout is named.
+    `needs_embedding`: why its trainer wants embed_tokens in the file. `is_default`: written where no layout
+    is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -233,6 +234,7 @@ class Layout(Struct, frozen=True):
     training: str = ""
     has_gguf: bool = False
     has_null_size: bool = False
+    needs_embedding: str = ""
     is_default: bool = False
 
     @property
@@ -255,7 +257,8 @@ class Format(Struct, frozen=True):
         norm_before_fc). `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
         they occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file
         and mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
-        with the drafter's keys added, so that num_hidden_layers is the target's depth.
+        with the drafter's keys added, so that num_hidden_layers is the target's depth. `target_key`: where
+        its config names the target.
     Layer ids
         `ids`: where they stand and what they mean there. `aux_convention`: what they mean in eagle_config
         where `ids` does not say it; ids at the top level that `ids` does not list were put there by others.
@@ -285,6 +288,7 @@ class Format(Struct, frozen=True):
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     retires: tuple[str, ...] = ()
     copies_target: bool = False
+    target_key: str = ""
     ids: tuple[IdsPlace, ...] = ()
     aux_convention: Convention | None = None
     orders_ids: bool = False

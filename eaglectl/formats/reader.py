@@ -310,7 +310,7 @@ def _compare_depth(keys: Keys, stated: int | None, given: int | None) -> None:
 
 def _known_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
     """The target as given, completed by what the drafter's own config says of it."""
-    verifier = keys.at("speculators_config.verifier.name_or_path")
+    verifier = keys.at(format.target_key) if format.target_key else MISSING
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))
     name = target.name or (target.repo or named if is_path else named or target.repo)

@@ -34,14 +34,15 @@ HELD_OUT = ("calibration", "gate", "test")
 BATCH = 100  # prompts of a file of answers
 DEV, ENGINE = ROOT / ".venv", ROOT / ".venv-engine"
 TRAINERS = {name: ROOT / f".venv-trainers-{name}" for name in ("specforge", "speculators")}
+UPGRADE_CHATS = 900
 TARGET_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SETTINGS: dict[str, dict[str, Any]] = {
     # 2 chats a step
     "specforge": {
-        "num_epochs": 3,
+        "num_epochs": 2,
         "save_interval": 300,
         "accumulation_steps": 2,
-        "learning_rate": 8e-4,
+        "learning_rate": 6e-4,
         "warmup_ratio": 0.03,
         "ttt_length": 4,
         "log_interval": 20,
@@ -55,8 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "scheduler-warmup-ratio": 0.03,
     },
     "upgrade": {
-        "epochs": 100,
-        "max-steps": 300,
+        "epochs": 1,
         "lr": 1e-4,
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
@@ -152,7 +152,8 @@ def train_on(cache: Path) -> None:
     layout = ConvertOptions(layout="speculators", target=target, target_name=TARGET_NAME)
     statistics = folder / "statistics"
     if not statistics.exists():
-        options = api.CalibrateOptions(prompts=FIXTURES / "calibration.jsonl", device="cpu")
+        states = folder / "speculators/hidden_states"
+        options = api.CalibrateOptions(states=states, states_layers=(2, 15, 27), device="cpu")
         api.calibrate(source, target, statistics, options)
     embedding = load_file(cache / "target/model.safetensors")["model.embed_tokens.weight"]
     for name in ("control", "3.1"):
@@ -170,21 +171,23 @@ def train_on(cache: Path) -> None:
             save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})
         if not (place / "speculators").exists():
             (place / "speculators").symlink_to(folder / "speculators")
+            rows = read_lines(cache / "features/rows.jsonl")
+            write_lines(place / "rows.jsonl", rows[:UPGRADE_CHATS])
         prepare(place, cache, "upgrade")
         run(TRAINERS["speculators"], TOOLS / "speculators_train.py", place, log=place / "log")
 
 
 def write_states(cache: Path, folder: Path) -> None:
-    """SpecForge's boundaries in speculators' format."""
+    """SpecForge's boundaries of the first chats in speculators' format."""
     import torch
     from safetensors.torch import load_file, save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted((cache / "features/specforge").glob("data_*.ckpt")):
-        place = folder / f"hs_{path.stem.removeprefix('data_')}.safetensors"
+    for number in range(UPGRADE_CHATS):
+        place = folder / f"hs_{number}.safetensors"
         if place.exists():
             continue
-        record = torch.load(path, weights_only=True)
+        record = torch.load(cache / f"features/specforge/data_{number}.ckpt", weights_only=True)
         last = load_file(cache / "features/speculators/hidden_states" / place.name)["hidden_states"][:, -1:]
         aux = record["aux_hidden_state"][0].unflatten(-1, (3, -1))
         save_file({"hidden_states": torch.cat((aux, last), 1), "token_ids": record["input_ids"]}, place)

@@ -59,8 +59,41 @@ def write_indexed(folder: Path) -> None:
     (indexed / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def from_target(state: dict[str, Any], target: dict[str, Any], t2d: Any) -> dict[str, Any]:
+    """What the start takes from the target: head, norm and last layer, and its last aux state as it is.
+
+    The states have an RMS of 3, 7 and 21: against them a layer of small random weights says nothing for
+    hundreds of steps. In place of that, 180 steps led to a loss of 1.96 for 2.42.
+    """
+    last = max(int(name.split(".")[2]) for name in target if name.startswith("model.layers."))
+    layer = f"model.layers.{last}."
+    found = {
+        "lm_head.weight": target[EMBEDDING][t2d],
+        "norm.weight": target["model.norm.weight"],
+        "midlayer.hidden_norm.weight": target[layer + "input_layernorm.weight"],
+    }
+    for name in (
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "self_attn.o_proj",
+        "post_attention_layernorm",
+    ):
+        found[f"midlayer.{name}.weight"] = target[f"{layer}{name}.weight"]
+    width = len(target["model.norm.weight"])
+    for name in ("q_proj", "k_proj", "v_proj"):
+        # the half of the embedding stays random
+        embedding = state[f"midlayer.self_attn.{name}.weight"][:, :width]
+        found[f"midlayer.self_attn.{name}.weight"] = torch.cat(
+            (embedding, target[f"{layer}self_attn.{name}.weight"]), 1
+        )
+    fc = 0.1 * state["fc.weight"]
+    fc[:, -width:] += torch.eye(width)
+    return found | {"fc.weight": fc}
+
+
 def write_start(folder: Path) -> None:
-    """A start with the target's head and final norm; SpecForge's own functions choose the vocabulary."""
+    """A start; SpecForge's own functions choose the vocabulary."""
     from specforge.data.preprocessing import process_token_dict_to_mappings
     from specforge.training.vocab_mapping import count_effective_feature_tokens
 
@@ -91,10 +124,9 @@ def write_start(folder: Path) -> None:
         load_draft_config_source(str(start)), attention_backend="sdpa", torch_dtype=torch.float32
     )
     state = {name: value for name, value in model.state_dict().items() if "embed" not in name}
-    target = load_file(folder / "target/model.safetensors")
-    state |= {"d2t": d2t, "t2d": t2d}
-    state["lm_head.weight"] = target[EMBEDDING][t2d].clone()
-    state["norm.weight"] = target["model.norm.weight"].clone()
+    state |= {"d2t": d2t, "t2d": t2d} | from_target(
+        state, load_file(folder / "target/model.safetensors"), t2d
+    )
     save_file(
         {
             name: value.contiguous().bfloat16() if value.is_floating_point() else value

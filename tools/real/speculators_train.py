@@ -66,11 +66,13 @@ def main() -> None:
     if not Path("data/hidden_states").exists():
         shutil.rmtree("data", ignore_errors=True)
         write_data(folder)
-    start = "--from-pretrained start" if Path("start").exists() else f"--target-layer-ids {BOUNDARIES}"
+    # the size of the vocabulary beside a start would put another vocabulary in place of the start's
+    fresh = f"--target-layer-ids {BOUNDARIES} --draft-vocab-size {DRAFT_VOCAB}"
     arguments = (
-        f"--verifier-name-or-path {VERIFIER} --data-path data --draft-vocab-size {DRAFT_VOCAB} {start}"
-        " --save-path runs --speculator-type eagle3 --draft-attn-impl sdpa --loss-implementation eager"
-        " --on-missing raise --total-seq-len 768 --num-workers 0 --train-data-ratio 0.97 --log-freq 20"
+        f"--verifier-name-or-path {VERIFIER} --data-path data --save-path runs --speculator-type eagle3"
+        f" {'--from-pretrained start' if Path('start').exists() else fresh}"
+        " --draft-attn-impl sdpa --loss-implementation eager --on-missing raise --total-seq-len 768"
+        " --num-workers 0 --train-data-ratio 0.97 --log-freq 20"
     ).split()
     settings = json.loads((folder / "settings.json").read_text())
     arguments += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]

@@ -1,0 +1,53 @@
+"""The real drafters as their trainers wrote them: read, and counted as another accounting counts."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from eaglectl import api
+from tests.real.conftest import REAL
+from tests.real.counting import NEW, accounted, few_prompts
+
+LIMIT = 20_000_000  # bytes of a drafter
+NAMES = ("speculators",)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_drafter_is_small_and_has_no_embedding(name: str) -> None:
+    from safetensors import safe_open
+
+    weights = REAL / name / "model.safetensors"
+    assert weights.stat().st_size <= LIMIT
+    with safe_open(weights, "pt") as file:
+        names = set(file.keys())
+        dtypes = {str(file.get_tensor(key).dtype) for key in names}
+    assert not any("embed" in key for key in names)
+    assert "torch.float32" not in dtypes and "torch.bfloat16" in dtypes
+
+
+def test_speculators_is_read_with_its_layers_and_switches() -> None:
+    seen = api.inspect(str(REAL / "speculators")).drafter
+    assert seen.aux.boundaries == (6, 18, 28)
+    norms = seen.norms
+    assert (norms.norm_output, norms.norm_before_fc, norms.norm_before_residual) == (True, True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [3, 5])
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_counts_what_the_accounting_counts(
+    name: str, k: int, real_target: Path, tmp_path: Path
+) -> None:
+    options = api.SmokeOptions(
+        engine="reference", device="cpu", prompts=few_prompts(tmp_path), max_tokens=NEW, k=k
+    )
+    report = api.smoke(str(REAL / name), str(real_target), options)
+    counts = accounted(name, real_target, k)
+    assert report.drafts == counts.drafts
+    assert report.acceptance_length == pytest.approx(counts.length, rel=1e-9)
+    found = [round(share.value * report.drafts) for share in report.per_position]
+    assert found == counts.accepted
+    assert report.lossless

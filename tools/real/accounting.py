@@ -1,0 +1,211 @@
+"""Greedy draft-and-verify of the real pair, counted a second time: transformers for the target, and the
+drafter written out from its trainer's own forward. Nothing of eaglectl is used.
+
+Greedy answers do not depend on the drafter, so the target runs once over each chat, and a round is a look at
+what the drafter says behind the tokens verified so far.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import linear, silu, softmax
+
+HEADS, KEY_HEADS, WIDTH, EPS = 9, 3, 64, 1e-5
+END = 2  # <|im_end|>
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a trainer's forward does: names of the layer, and its switches."""
+
+    boundaries: tuple[int, int, int]
+    layer: str
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    base: float = 100000.0
+
+
+SPECFORGE = Network((2, 15, 27), "midlayer")
+# the switches that speculators 0.9.0 trains with where it is given none
+SPECULATORS = Network((6, 18, 28), "layers.0", True, True, True)
+
+
+@dataclass
+class Counts:
+    """Rounds, accepted tokens by draft position, and new tokens, of all prompts together."""
+
+    drafts: int = 0
+    accepted: list[int] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+
+    @property
+    def length(self) -> float:
+        return 1 + sum(self.accepted) / self.drafts
+
+
+def norm(state: Tensor, weight: Tensor) -> Tensor:
+    return state * torch.rsqrt(state.pow(2).mean(-1, keepdim=True) + EPS) * weight
+
+
+def rotate(state: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Rotary embedding of [head, time, 64]."""
+    frequencies = base ** (-torch.arange(0, WIDTH, 2) / WIDTH)
+    angles = (positions[:, None] * frequencies).repeat(1, 2)
+    first, second = state.chunk(2, -1)
+    return state * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """A drafter's tensors, in float32."""
+    stored = load_file(folder / "model.safetensors")
+    return {name: value.float() if value.is_floating_point() else value for name, value in stored.items()}
+
+
+class Drafter:
+    """A drafter's forward in float32, with the keys and values of the verified tokens kept."""
+
+    def __init__(self, weights: Mapping[str, Tensor], network: Network, embedding: Tensor) -> None:
+        self.weights = weights
+        self.network, self.embedding = network, embedding
+        self.targets = self.weights["d2t"] + torch.arange(len(self.weights["d2t"]))
+
+    def weight(self, name: str) -> Tensor:
+        return self.weights[f"{self.network.layer}.{name}.weight"]
+
+    def combine(self, aux: Tensor) -> Tensor:
+        if self.network.norm_before_fc:
+            aux = norm(aux, self.weights["input_norm.weight"])
+        return linear(aux, self.weights["fc.weight"])
+
+    def forward(
+        self, tokens: Tensor, state: Tensor, positions: Tensor, past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The layer over [time] tokens and [time, hidden] states, behind `past` keys and values."""
+        embedded = norm(self.embedding[tokens], self.weight("input_layernorm"))
+        normed = norm(state, self.weight("hidden_norm"))
+        residual = normed if self.network.norm_before_residual else state
+        both = torch.cat((embedded, normed), -1)
+        query, key, value = (
+            linear(both, self.weight(f"self_attn.{name}_proj")).unflatten(-1, (-1, WIDTH)).transpose(0, 1)
+            for name in "qkv"
+        )
+        base = self.network.base
+        query, key = rotate(query, positions, base), rotate(key, positions, base)
+        if past is not None:
+            key, value = torch.cat((past[0], key), 1), torch.cat((past[1], value), 1)
+        groups = HEADS // KEY_HEADS
+        scores = query @ key.repeat_interleave(groups, 0).transpose(1, 2) / WIDTH**0.5
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(scores.shape[2] - scores.shape[1] + 1)
+        attended = softmax(scores.masked_fill(hidden, float("-inf")), -1) @ value.repeat_interleave(groups, 0)
+        residual = residual + linear(attended.transpose(0, 1).flatten(1), self.weight("self_attn.o_proj"))
+        inner = norm(residual, self.weight("post_attention_layernorm"))
+        gate = silu(linear(inner, self.weight("mlp.gate_proj"))) * linear(inner, self.weight("mlp.up_proj"))
+        return residual + linear(gate, self.weight("mlp.down_proj")), (key, value)
+
+    def say(self, state: Tensor) -> tuple[int, Tensor]:
+        """The token after a [1, hidden] state, and the state that is fed back."""
+        normed = norm(state, self.weights["norm.weight"])
+        token = int(self.targets[linear(normed, self.weights["lm_head.weight"]).argmax()])
+        return token, normed if self.network.norm_output else state
+
+    def chat(self, tokens: Sequence[int], aux: Tensor) -> "Chat":
+        return Chat(self, torch.tensor(tokens), aux)
+
+
+class Chat:
+    """A drafter over one chat whose tokens and target states are known."""
+
+    def __init__(self, drafter: Drafter, tokens: Tensor, aux: Tensor) -> None:
+        self.drafter = drafter
+        # the state of a position goes with the token after it
+        positions = torch.arange(len(tokens) - 1)
+        state = drafter.combine(aux[: len(tokens) - 1])
+        self.out, (self.keys, self.values) = drafter.forward(tokens[1:], state, positions, None)
+
+    def draft(self, known: int, count: int) -> list[int]:
+        """`count` tokens behind the first `known` tokens."""
+        token, state = self.drafter.say(self.out[known - 2 : known - 1])
+        past = self.keys[:, : known - 1], self.values[:, : known - 1]
+        found = [token]
+        for place in range(known - 1, known - 2 + count):
+            state, past = self.drafter.forward(torch.tensor([token]), state, torch.tensor([place]), past)
+            token, state = self.drafter.say(state)
+            found.append(token)
+        return found
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A chat that the target ended: its tokens, where its own begin, and its states by boundary."""
+
+    tokens: list[int]
+    start: int
+    states: tuple[Tensor, ...]
+
+
+@torch.inference_mode()
+def answer(target: Any, text: list[int], new: int) -> Answer:
+    """The target's greedy answer of exactly `new` tokens.
+
+    It goes on past an end of sequence, for the rounds that reach over it.
+    """
+    made = target.generate(
+        torch.tensor([text]),
+        attention_mask=torch.ones(1, len(text)),
+        max_new_tokens=new,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    states = target.model(made, output_hidden_states=True).hidden_states
+    return Answer(made[0].tolist(), len(text), tuple(state[0] for state in states))
+
+
+@torch.inference_mode()
+def count(drafter: Drafter, answers: Sequence[Answer], k: int, new: int, end: int = END) -> Counts:
+    """Draft-and-verify of each answer to `new` tokens or the end of sequence.
+
+    The answers are `k` tokens longer. A round counts in full, as engines count it: also tokens past the
+    limit, or past an end of sequence.
+    """
+    found = Counts(accepted=[0] * k)
+    for made in answers:
+        aux = torch.cat([made.states[b] for b in drafter.network.boundaries], -1)
+        chat = drafter.chat(made.tokens, aux)
+        known = made.start + 1  # the first new token is the target's
+        limit = made.start + new
+        while known < limit and end not in made.tokens[made.start : known]:
+            right = agreement(chat.draft(known, k), made.tokens[known : known + k])
+            found.drafts += 1
+            for place in range(right):
+                found.accepted[place] += 1
+            known += right + 1
+        found.tokens.append(until(made.tokens[made.start : min(known, limit)], end))
+    return found
+
+
+def until(tokens: list[int], end: int) -> list[int]:
+    """The tokens up to the first end of sequence."""
+    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+
+
+def agreement(drafted: Sequence[int], said: Sequence[int]) -> int:
+    """Number of tokens before the first that differs."""
+    pairs = zip(drafted, said, strict=True)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), len(drafted))
+
+
+def encode(tokenizer: Any, path: Path, every: int = 1) -> list[list[int]]:
+    """Every so many chats of a file, by the target's template."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()][::every]
+    texts = [
+        tokenizer.apply_chat_template(line["messages"], tokenize=False, add_generation_prompt=True)
+        for line in lines
+    ]
+    return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
