@@ -187,7 +187,7 @@ wheel: $(VENV)/.ready
 	$(BIN)/python release/wheel.py
 	$(PYTHON) -m venv --clear --without-pip $(WHEEL_VENV)
 	$(WHEEL_PIP) install --quiet --no-compile --require-hashes --no-deps --requirement requirements/run.txt
-	$(WHEEL_PIP) install --quiet --no-deps --no-index --find-links dist eaglectl
+	$(WHEEL_PIP) install --quiet --no-deps --no-index --find-links dist eagle-drafter-tools
 	$(WHEEL_PIP) check
 	$(WHEEL_BIN)/eaglectl --version
 	$(WHEEL_BIN)/eaglectl inspect fixtures/producers/vllm/native

@@ -2,10 +2,12 @@
 
     python benchmarks/intervals.py [--samples 2000]
     python benchmarks/intervals.py --measure
+    python benchmarks/intervals.py --gate
 
 Prompts are drawn from the 240 of fixtures/tiny, whose drafts and accepted drafts (k=3, 64 new tokens) are in
-tests/prompt_counts.json; the truth is the value over all of them. `--measure` writes that file again (some
-minutes on two cores).
+tests/prompt_counts.json; the truth is the value over all of them. `--measure` writes that file again (in
+some minutes). `--gate` runs both drafters once as the gate does, and compares the ratio of drafts from
+every position with that of rounds: how wide the intervals are, and how often they hold their truths.
 """
 
 import argparse
@@ -37,7 +39,11 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--gate", action="store_true")
     options = parser.parse_args()
+    if options.gate:
+        compare_positions(options.samples)
+        return
     if options.measure:
         write_counts()
     counts = json.loads(COUNTS.read_text())
@@ -62,6 +68,52 @@ def main() -> None:
             covered((bootstrapped(resamples, other, one) for one, other in pairs), quotient),
         ]
         print(f"| {size} | {' | '.join(f'{share:.1%}' for share in shares)} |", flush=True)
+
+
+def compare_positions(samples: int) -> None:
+    """Print width and coverage of the gate's two ratios, by the number of prompts."""
+    rounds, positions = gate_counts()
+    print("| prompts | rounds: width | held | from every position: width | held |")
+    print("|---|---|---|---|---|")
+    for size in SIZES:
+        random = np.random.default_rng(size)
+        drawn = [random.integers(0, len(rounds[0]), size) for _ in range(samples)]
+        cells = []
+        for old, new in (rounds, positions):
+            truth = ratio(new, old).value
+            estimates = [ratio([new[i] for i in rows], [old[i] for i in rows]) for rows in drawn]
+            width = np.median([estimate.high - estimate.low for estimate in estimates])
+            cells += [f"{width:.3f}", f"{covered(estimates, truth):.1%}"]
+        print(f"| {size} | {' | '.join(cells)} |", flush=True)
+
+
+def gate_counts() -> tuple[tuple[Prompts, Prompts], tuple[Prompts, Prompts]]:
+    """Both drafters' rounds, and their drafts from every position, on all prompts of the trained pair."""
+    from eaglectl.acceptance.job import EngineJob
+    from eaglectl.acceptance.prompts import read_prompts
+    from eaglectl.acceptance.sensitivity import FirstPass
+    from eaglectl.acceptance.stage import Stage
+
+    prompts = tuple(prompt for name in FILES for prompt in read_prompts(TINY / name))
+    with tempfile.TemporaryDirectory() as name:
+        plans = [
+            api.convert(
+                str(TINY / drafter),
+                Path(name) / drafter,
+                api.ConvertOptions(target=str(TINY / "target"), measure=None),
+            ).plan
+            for drafter in DRAFTERS
+        ]
+        jobs = [
+            EngineJob(Path(name) / drafter, plan.drafter, TINY / "target", prompts, device="cpu")
+            for drafter, plan in zip(DRAFTERS, plans, strict=True)
+        ]
+        stage = Stage(jobs[0])
+        models = [stage.drafter, stage.load(jobs[1].folder, jobs[1].drafter)]
+    old, new = (stage.run(model) for model in models)
+    first = FirstPass(stage, stage.boundaries, old)
+    starts = [first.run(model, stage.boundaries).at_starts for model in models]
+    return (old, new), (starts[0], starts[1])
 
 
 def covered(estimates: Iterable[Estimate], truth: float) -> float:

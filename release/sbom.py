@@ -22,7 +22,7 @@ def description(version: str) -> str:
 
 def main(python: str) -> None:
     """Write WHEEL.cdx.json, which the generator validates, and add it to SHA256SUMS."""
-    (wheel,) = DIST.glob("eaglectl-*.whl")
+    (wheel,) = DIST.glob("eagle_drafter_tools-*.whl")
     sbom = wheel.with_suffix(".cdx.json")
     with TemporaryDirectory() as folder:
         described = Path(folder, "pyproject.toml")

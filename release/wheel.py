@@ -22,7 +22,7 @@ PACKAGED = re.compile(
 )
 TEST = re.compile(r"/(?:tests?/|test_\w+\.py$|conftest\.py$)")
 METADATA = re.compile(
-    r"eaglectl-[\w.]+\.dist-info/(?:METADATA|WHEEL|RECORD|entry_points\.txt|licenses/(?:.+/)?LICENSE[\w.]*)"
+    r"eagle_drafter_tools-[\w.]+\.dist-info/(?:METADATA|WHEEL|RECORD|entry_points\.txt|licenses/(?:.+/)?LICENSE[\w.]*)"
 )
 # what must not change the wheel: rights and times of files, time zone, language, the order of sets
 FIRST = (0o022, 1_000_000_000, {"TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "1"})
@@ -100,7 +100,7 @@ def main() -> int:
             print(f"{first.name}:", *wrong, sep="\n  ")
             return 1
         DIST.mkdir(exist_ok=True)
-        for old in DIST.glob("eaglectl-*"):
+        for old in DIST.glob("eagle_drafter_tools-*"):
             old.unlink()
         shutil.copyfile(first, DIST / first.name)
     SUMS.write_text(record(DIST / first.name) + "\n")

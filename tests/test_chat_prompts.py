@@ -10,6 +10,7 @@ import pytest
 
 from eaglectl import api
 from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.probe import _foreign_template, _instructed, _written
 from eaglectl.acceptance.prompts import Prompt, choose_prompts, digest_prompts, prompt_digest, read_prompts
 from eaglectl.acceptance.tokens import tokenise
 from eaglectl.errors import UnreadableError, UsageError
@@ -172,3 +173,37 @@ def test_a_report_names_its_file_and_sample(tmp_path: Path) -> None:
 
     document = json.dumps(dict(facts(smoke_report())))
     assert "a sample of 99, x (SHA-256 bbbbbbbbbbbb)" in document
+
+
+CHAT = Prompt(
+    "",
+    messages=(
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": None, "tool_calls": [{}]},
+        {"role": "user", "content": "And now?"},
+    ),
+)
+
+
+def test_another_template_of_the_drift_probe_is_not_the_targets_own() -> None:
+    chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role }}{% endfor %}"
+    assert _foreign_template(chatml)[1] == "### assistant:\n"
+    assert _foreign_template("[INST]{{ messages[0].content }}[/INST]")[1] == "<|im_start|>assistant\n"
+    assert _foreign_template(None)[1] == "<|im_start|>assistant\n"
+
+
+def test_messages_are_written_turn_by_turn_into_another_template() -> None:
+    written = _written(CHAT, "[{role}] {text}\n", "[assistant] ")
+    assert written == Prompt("[system] Be short.\n[user] Hello\n[assistant] \n[user] And now?\n[assistant] ")
+    assert _written(Prompt("Hi"), "[{role}] {text}\n", ">").text == "[user] Hi\n>"
+
+
+def test_a_foreign_system_prompt_goes_before_the_first_text_of_the_user() -> None:
+    messages = _instructed(CHAT).messages
+    assert messages[1]["content"].startswith("You are the keeper") and messages[1]["content"].endswith(
+        "Hello"
+    )
+    assert (messages[0], *messages[2:]) == (CHAT.messages[0], *CHAT.messages[2:])
+    assert _instructed(Prompt("Hi", is_chat=True)).is_chat
+    assert _instructed(Prompt("Hi")).text.endswith("\n\nHi")

@@ -262,3 +262,11 @@ def test_a_flag_is_written_once(known: Callable[[Format], None], tmp_path: Path)
     assert not list(differences(acme_file(tmp_path), ACME, tmp_path))
     written = json.loads((tmp_path / "own/config.json").read_text())
     assert written["acme_postnorm"] is False and "eagle_config" not in written
+
+
+@pytest.mark.parametrize(
+    "path", sorted((FIXTURES.parent / "eaglectl").rglob("*.py")), ids=lambda path: path.stem
+)
+def test_no_module_outside_of_them_imports_a_producer(path: Path) -> None:
+    if path.parent.name != "producers":
+        assert "formats.producers." not in path.read_text()

@@ -44,7 +44,7 @@ COUNT, TOKENS = 16, 20
 # how each fault of tests/tiny.py that is not seen by a rule ends here, on prompts that may be too few
 RUN = {
     "aux layers one early": {"other-reading"},
-    "aux layers one late": {"other-reading"},
+    "aux layers one late": {"other-layers"},
     "norm_output on": {"other-reading"},
     "norm_before_residual on": {"other-reading"},
     "norm_output off": {"other-reading"},

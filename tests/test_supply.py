@@ -50,7 +50,7 @@ CHECKOUT = [
 METADATA = ["METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"]
 WHEEL = [
     *("eaglectl/__init__.py", "eaglectl/py.typed", "eaglectl/schemas/a.schema.json"),
-    *(f"eaglectl-0.1.0.dist-info/{name}" for name in METADATA),
+    *(f"eagle_drafter_tools-0.1.0.dist-info/{name}" for name in METADATA),
 ]
 
 
@@ -230,7 +230,10 @@ def test_a_service_that_hangs_is_left(audit: ModuleType, monkeypatch: pytest.Mon
             ["not of the package: eaglectl/__pycache__/a.cpython-311.pyc"],
         ),
         ([*WHEEL, "tests/b.py"], ["not of the package: tests/b.py"]),
-        ([*WHEEL, "eaglectl-0.1.0.dist-info/x"], ["not of the package: eaglectl-0.1.0.dist-info/x"]),
+        (
+            [*WHEEL, "eagle_drafter_tools-0.1.0.dist-info/x"],
+            ["not of the package: eagle_drafter_tools-0.1.0.dist-info/x"],
+        ),
     ],
     ids=["right", "no module", "no schema", "a script", "a cache", "a test", "metadata"],
 )

@@ -1,7 +1,7 @@
 """EAGLE-3 to 3.1: exact steps are exact in float64, others change little, forbidden ones are refused."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: 
 from eaglectl.checkpoint.source import FolderSource, Source  # noqa: E402
 from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
 from eaglectl.conversion.calibration import (  # noqa: E402
+    MassiveTokens,
     Matrices,
     Statistics,
     drafter_digest,
@@ -26,7 +27,7 @@ from eaglectl.conversion.calibration import (  # noqa: E402
     write_statistics,
 )
 from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
-from eaglectl.conversion.upgrade import downgrade, upgrade  # noqa: E402
+from eaglectl.conversion.upgrade import ALL, MASSIVE, OTHERS, downgrade, upgrade  # noqa: E402
 from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
 from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError  # noqa: E402
@@ -36,6 +37,7 @@ from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
+from eaglectl.reference.target_engine import AuxStates, join_states  # noqa: E402
 from tests.builders import call, drafter_folder, drafter_tensors, floats, read_safetensors  # noqa: E402
 from tests.cases import CASES, digests, true_answers  # noqa: E402
 
@@ -280,6 +282,65 @@ def test_sums_by_blocks_are_the_sums(columns: int, monkeypatch: pytest.MonkeyPat
     assert (
         max(float((one - other).norm() / other.norm()) for one, other in zip(sums, meant, strict=True)) < 1e-6
     )
+
+
+class Sinking:
+    """States of which those of some positions are 100 times the others', in one channel."""
+
+    engine: Mapping[str, str] = {}
+    at = (0, 5)
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.dims = drafter.dims
+        self.embedding = torch.randn(drafter.dims.vocab, drafter.dims.hidden, generator=torch.manual_seed(0))
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        width = self.dims.target_hidden
+        states = torch.randn(len(batch[0]), self.dims.aux, width, generator=torch.manual_seed(len(batch[0])))
+        for position in self.at:
+            states[position, 1, 3] = 100.0 * width**0.5
+        return join_states(batch, [states.flatten(1) for _ in batch])
+
+
+def collected(target: Sinking, drafter: Drafter) -> tuple[collecting.Sizes, collecting.Moments]:
+    batches = [collecting.Batch([list(range(length))], ["set"]) for length in (24, 32, 40)]
+    sizes = collecting.collect_sizes(target, model(drafter), batches, int)
+    return sizes, collecting.collect_moments(target, model(drafter), sizes.rms, batches, int)
+
+
+def test_states_a_hundred_times_the_others_leave_the_sizes_as_they_are() -> None:
+    drafter = made("vllm/native")
+    sizes, _ = collected(Sinking(drafter), drafter)
+    assert sizes.rms == pytest.approx((1.0,) * drafter.dims.aux, rel=0.1)
+
+
+def test_massive_tokens_are_counted_with_their_positions_and_channels() -> None:
+    drafter = made("vllm/native")
+    _, moments = collected(Sinking(drafter), drafter)
+    massive = moments.massive
+    assert (massive.tokens, massive.positions, massive.channels) == (6, (0, 5), ((), (3,), ()))
+    assert MassiveTokens(6, (0, 5), massive.channels).described((2, 4, 5)) == (
+        "massive tokens: 6, at positions 0, 5; channels 3 at boundary 4"
+    )
+    nothing = Sinking(drafter)
+    nothing.at = ()
+    assert collected(nothing, drafter)[1].massive.tokens == 0
+
+
+def test_the_residual_is_told_with_massive_tokens_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = made("vllm/native")
+    sizes, moments = collected(Sinking(drafter), drafter)
+    massive = moments.massive
+    assert massive.normed is not None and massive.output is not None
+    matrices = Matrices(
+        moments.gram.numpy(), moments.cross.numpy(), massive.normed.numpy(), massive.output.numpy()
+    )
+    known = statistics(drafter, sizes.rms, tokens=moments.tokens, matrices=matrices)
+    monkeypatch.setattr("eaglectl.conversion.upgrade_checks.TOKENS_PER_INPUT", 0)
+    refit = upgrade(NOWHERE, drafter, UpgradeRecipe("refit", False, known)).record["upgrade"]["refit"]
+    whole, few, others = (refit[name] for name in (ALL, MASSIVE, OTHERS))
+    assert whole**2 * 96 == pytest.approx(few**2 * 6 + others**2 * 90)
+    assert few > others
 
 
 @pytest.mark.parametrize("is_residual_normed", [False, True])

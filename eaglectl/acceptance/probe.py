@@ -1,6 +1,7 @@
 """The drift probe: other templates, a system prompt, long context, to depth 7."""
 
 from collections.abc import Mapping
+from dataclasses import replace as replace_prompt
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -10,13 +11,18 @@ from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Measurement, measure
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.acceptance.stage import Stage
+from eaglectl.acceptance.tokens import chat_messages
 from eaglectl.errors import UsageError
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
 
 DEPTH = 7
-TEMPLATE = "<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+# a message's turn, and what opens the answer; the first whose mark the target's own template lacks is taken
+TEMPLATES = (
+    ("<|im_start|>{role}\n{text}<|im_end|>\n", "<|im_start|>assistant\n"),
+    ("### {role}:\n{text}\n\n", "### assistant:\n"),
+)
 SYSTEM = (
     "You are the keeper of a lighthouse. Answer every question in the voice of an old sailor, and never"
     " mention ships.\n\n{text}"
@@ -45,11 +51,10 @@ class DriftCondition(Struct, frozen=True):
 
 def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
     """The prompts as given, in another template, after a system prompt, and in long context, to depth 7."""
-    if given := next((prompt for prompt in job.prompts if not prompt.text), None):
-        kind = "messages" if given.messages else "token ids"
+    if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
         raise UsageError(
             f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
-            f" {kind}; give --prompts as text, or --probe sensitivity"
+            " token ids; give --prompts as text or messages, or --probe sensitivity"
         )
     stage = Stage(replace(job, k=DEPTH))
     conditions = []
@@ -98,8 +103,7 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
     filler = token_ids(tokenizer, Prompt(FILLER))
 
-    def formatted(form: str) -> list[list[int]]:
-        return [token_ids(tokenizer, Prompt(form.format(text=prompt.text))) for prompt in job.prompts]
+    template = _foreign_template(getattr(tokenizer, "chat_template", None))
 
     def lengthened(ids: list[int]) -> list[int]:
         missing = longest - len(ids)
@@ -107,8 +111,8 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
 
     texts: dict[str, Any] = {
         "as given": stage.texts,
-        "another template": formatted(TEMPLATE),
-        "foreign system prompt": formatted(SYSTEM),
+        "another template": [token_ids(tokenizer, _written(prompt, *template)) for prompt in job.prompts],
+        "foreign system prompt": [token_ids(tokenizer, _instructed(prompt)) for prompt in job.prompts],
         "long context": [lengthened(ids) for ids in stage.texts],
     }
     fitting = {name: [ids for ids in group if len(ids) <= longest] for name, group in texts.items()}
@@ -118,3 +122,31 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
             " condition; give shorter ones"
         )
     return fitting
+
+
+def _foreign_template(own: object) -> tuple[str, str]:
+    """A template that is not the target's `own`."""
+    return next((form for form in TEMPLATES if form[0].partition("{")[0] not in str(own)), TEMPLATES[-1])
+
+
+def _written(prompt: Prompt, turn: str, opening: str) -> Prompt:
+    """The prompt's messages as text in a template."""
+    turns = [turn.format(role=message["role"], text=_content(message)) for message in chat_messages(prompt)]
+    return Prompt("".join(turns) + opening)
+
+
+def _instructed(prompt: Prompt) -> Prompt:
+    """The prompt with the system prompt before the first text of the user, in the target's own template."""
+    if not prompt.messages and not prompt.is_chat:
+        return Prompt(SYSTEM.format(text=prompt.text))
+    messages = list(chat_messages(prompt))
+    first = next((at for at, message in enumerate(messages) if message["role"] == "user"), 0)
+    messages[first] = {**messages[first], "content": SYSTEM.format(text=_content(messages[first]))}
+    if prompt.messages:
+        return replace_prompt(prompt, messages=tuple(messages))
+    return replace_prompt(prompt, text=messages[0]["content"])
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message; a call of a tool alone has none."""
+    return message.get("content") or ""

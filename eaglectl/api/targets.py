@@ -21,12 +21,13 @@ from eaglectl.checkpoint.opening import open_folder
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.formats.catalogue import target_keys
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 
 # config keys that name the target
-KEYS = ("speculators_config.verifier.name_or_path", "target_model_name_or_path")
+KEYS = target_keys()
 # config keys that no target has
 OF_DRAFTERS = ("draft_vocab_size", "speculators_model_type", "eagle_config")
 ASKS = re.compile(r"\b(pass|or) --target(?![\w-])")

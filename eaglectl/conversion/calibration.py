@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
 
@@ -20,19 +21,53 @@ from eaglectl.conversion.arithmetic import Array
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Segment
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.text import listed
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
 SCHEMA = "eaglectl/statistics/1"
 MAX_STATISTICS = 64 * MIB
 WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
+MOST_SHOWN = 6
 ENDS, PIECE = 1 << 16, 8 << 20
 
 
 class Matrices(Struct, frozen=True):
-    """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden]."""
+    """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden].
+
+    `massive_states` [tokens, aux*target_hidden] and `massive_outputs` [tokens, hidden] are of massive tokens;
+    None where those are not known, or too many.
+    """
 
     gram: Array
     cross: Array
+    massive_states: Array | None = None
+    massive_outputs: Array | None = None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All of them that there are, by name."""
+        return {name: array for name, array in msgspec.structs.asdict(self).items() if array is not None}
+
+
+class MassiveTokens(Struct, frozen=True):
+    """Tokens of which a state is ten times its layer's median: how many, at which positions.
+
+    `channels` are those in which the states of each boundary are massive.
+    """
+
+    tokens: int
+    positions: tuple[int, ...]
+    channels: tuple[tuple[int, ...], ...]
+
+    def described(self, boundaries: tuple[int, ...]) -> str:
+        """How many there are, where, and in which channels, for people."""
+        parts = [
+            f"{listed(map(str, channels), most=MOST_SHOWN)} at boundary {boundary}"
+            for boundary, channels in zip(boundaries, self.channels, strict=True)
+            if channels
+        ]
+        places = listed(map(str, self.positions), most=MOST_SHOWN)
+        return f"massive tokens: {self.tokens}, at positions {places}; channels {'; '.join(parts)}"
 
 
 class Statistics(Struct, frozen=True):
@@ -58,6 +93,7 @@ class Statistics(Struct, frozen=True):
     matrices: Matrices | None = None
     engine: Mapping[str, str] = field(default_factory=dict)
     measured: tuple[Mapping[str, Any], ...] = ()
+    massive: MassiveTokens | None = None
 
     def described(self) -> dict[str, Any]:
         """All of it but the matrices, as eaglectl.json stores it."""
@@ -72,6 +108,7 @@ class Statistics(Struct, frozen=True):
             "sigma_by_set": dict(self.sigmas),
             "is_direction": self.is_direction,
             "engine": dict(self.engine),
+            **({"massive": msgspec.to_builtins(self.massive)} if self.massive else {}),
             **({"measured": list(self.measured)} if self.measured else {}),
         }
 
@@ -131,8 +168,9 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
 
 def _stored(matrices: Matrices) -> Iterator[bytes]:
     table: dict[str, Any] = {"__metadata__": {"format": "np"}}
-    position, arrays = 0, [np.ascontiguousarray(array, "<f8") for array in (matrices.gram, matrices.cross)]
-    for name, array in zip(("gram", "cross"), arrays, strict=True):
+    position = 0
+    arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in matrices.arrays.items()}
+    for name, array in arrays.items():
         table[name] = {
             "dtype": "F64",
             "shape": list(array.shape),
@@ -142,8 +180,8 @@ def _stored(matrices: Matrices) -> Iterator[bytes]:
     raw = json.dumps(table, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
     yield len(raw).to_bytes(8, "little") + raw
-    for array in arrays:
-        view = array.data.cast("B")
+    for array in arrays.values():
+        view = array.reshape(-1).data.cast("B")
         yield from (bytes(view[start : start + PIECE]) for start in range(0, len(view), PIECE))
 
 
@@ -192,6 +230,7 @@ def _statistics(folder: Path, document: Mapping[str, Any]) -> Statistics:
         matrices=_matrices(folder, document),
         engine=dict(document.get("engine", {})),
         measured=tuple(document.get("measured", ())),
+        massive=msgspec.convert(document.get("massive"), MassiveTokens | None),
     )
 
 
@@ -221,7 +260,9 @@ def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
     arrays = {
         tensor.name: np.memmap(path, "<f8", "r", tensor.start, tensor.shape) for tensor in header.tensors
     }
-    return Matrices(arrays["gram"], arrays["cross"])
+    return Matrices(
+        arrays["gram"], arrays["cross"], arrays.get("massive_states"), arrays.get("massive_outputs")
+    )
 
 
 def _faults(statistics: Statistics) -> Iterator[str]:
@@ -255,6 +296,12 @@ def _matrix_faults(matrices: Matrices, layers: int) -> Iterator[str]:
         yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
     elif not are_finite:
         yield "the matrices are not finite"
+    states, outputs = matrices.massive_states, matrices.massive_outputs
+    if states is not None or outputs is not None:
+        shapes = [None if part is None else part.shape[1:] for part in (states, outputs)]
+        are_alike = states is not None and outputs is not None and len(states) == len(outputs)
+        if not are_alike or shapes != [gram.shape[1:], cross.shape[:1]]:
+            yield "the states of massive tokens do not fit the matrices"
 
 
 def check_statistics(

@@ -73,7 +73,8 @@ def check_expressible(
         )
     name = drafter.target.name
     if layout.is_nested_config and (name is None or name.startswith((".", "/", "~"))):
-        raise UsageError("a speculators config names the target by its Hub name; pass --target-name org/name")
+        text = f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"
+        raise UsageError(text)
 
 
 def _why(missing: Iterable[Feature], reasons: Mapping[Feature, str]) -> str:

@@ -29,7 +29,7 @@ from eaglectl.conversion.rotation import with_rotation
 from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
-from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.drafter import Drafter, Level, Note
 from eaglectl.drafter.vocabulary import offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, RefusedError
@@ -178,12 +178,9 @@ def _layout_notes(
             f" drafter has {base:g}: engines rotate as written, and training would go on with another"
         )
         yield Note("warning", "rope_theta", text)
-    if layout.is_nested_config and "embed_tokens.weight" not in drafter.tensors:
-        text = (
-            "speculators' own trainer (run: 0.9.0) wants embed_tokens in the file, and without it trains on"
-            " whatever its memory held; add the target's, as docs/train-on.md shows. vLLM serves without"
-        )
-        yield Note("warning" if is_for_training else "note", "embed_tokens", text)
+    if layout.needs_embedding and "embed_tokens.weight" not in drafter.tensors:
+        level: Level = "warning" if is_for_training else "note"
+        yield Note(level, "embed_tokens", layout.needs_embedding)
     written = sorted(drafter.features() & layout.cautions.keys())
     for text in dict.fromkeys(layout.cautions[feature] for feature in written):
         yield Note("warning", "training", text)

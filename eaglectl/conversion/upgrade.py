@@ -4,7 +4,7 @@ Nothing here runs a model: what was measured on data comes as Statistics. The ou
 EAGLE-3's acceptance; only training with the two norms improves on that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from math import sqrt
 from typing import Any
@@ -30,6 +30,9 @@ from eaglectl.errors import OptionNeededError, RefusedError
 STRENGTH = (
     1e-2  # of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
 )
+Refit = tuple[Array, Mapping[str, float]]
+# the relative residual of all tokens, of the massive ones, and of the others
+ALL, MASSIVE, OTHERS = "relative_residual", "relative_residual_massive", "relative_residual_others"
 LARGE_RESIDUAL = 0.15  # the shrinking alone leaves about a tenth
 UNIFORM = 1e-3  # the largest spread of norm.weight, relative to its RMS, that counts as uniform
 ALREADY = (
@@ -110,12 +113,12 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
             mode = "calibrated"
         else:
             prior = evaluate(drafter.tensors["fc.weight"], checkpoint)
-            made, residual = _refit(prior, np.repeat(scales, drafter.dims.target_hidden), recipe, statistics)
-            notes.extend(_residual_warnings(residual))
+            made, residuals = _refit(prior, np.repeat(scales, drafter.dims.target_hidden), recipe, statistics)
+            notes.extend(_residual_warnings(residuals))
             fc = tensors["fc.weight"]
             how = "ridge refit to the normed states"
             tensors["fc.weight"] = replace(fc, origin=Computed(how, (fc,), lambda _: made))
-            record["refit"] = {"strength": STRENGTH, "relative_residual": residual}
+            record["refit"] = {"strength": STRENGTH, **residuals}
     record |= {"fc_norm": mode, "scales": scales}
     result = replace(drafter, tensors=tensors, norms=replace(drafter.norms, fc_norm=True))
     return TransformedDrafter(result, tuple(notes), record)
@@ -131,7 +134,9 @@ def _fc_norm_tensors(drafter: Drafter, scales: Sequence[float], mode: str) -> di
     }
 
 
-def _residual_warnings(residual: float) -> list[Note]:
+def _residual_warnings(residuals: Mapping[str, float]) -> list[Note]:
+    """A warning where much is left of tokens that are not massive; those are few, and no norm fits both."""
+    residual = residuals.get(OTHERS, residuals[ALL])
     if residual <= LARGE_RESIDUAL:
         return []
     text = (
@@ -141,21 +146,19 @@ def _residual_warnings(residual: float) -> list[Note]:
     return [Note("warning", "fc.weight", text)]
 
 
-def _refit(
-    prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics
-) -> tuple[Array, float]:
-    """The refit fc [hidden, aux*target_hidden] and its relative residual, solved once per recipe."""
+def _refit(prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics) -> Refit:
+    """The refit fc [hidden, aux*target_hidden] and its relative residuals, solved once per recipe."""
     key = sha256(prior.data).digest() + columns.tobytes()
     if key not in recipe.refits:
         recipe.refits[key] = _solved(prior, columns, statistics)
     return recipe.refits[key]
 
 
-def _solved(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array, float]:
+def _solved(prior: Array, columns: Array, statistics: Statistics) -> Refit:
     """The refit fc and the share of the old one's output that it leaves unexplained (weighted as the fit).
 
-    It is fitted in units of each layer's scale (`columns`), so that the ridge does not depend on a layer's
-    scale.
+    Of all tokens, and where some are massive, of those and of the others. It is fitted in units of each
+    layer's scale (`columns`), so that the ridge does not depend on a layer's scale.
     """
     import torch
 
@@ -179,8 +182,17 @@ def _solved(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array
     made = solved.cpu().numpy()
     # sum q |W n - f|^2, with gram's part taken from the equation just solved:
     # made (gram + lam) = cross + lam start
-    left = float((made * (lam * (start - made) - statistics.matrices.cross)).sum()) / statistics.tokens + 1
-    return made / columns, sqrt(max(left, 0.0))
+    tokens = statistics.tokens
+    left = float((made * (lam * (start - made) - statistics.matrices.cross)).sum()) + tokens
+    residuals = {ALL: sqrt(max(left / tokens, 0.0))}
+    states, outputs = statistics.matrices.massive_states, statistics.matrices.massive_outputs
+    if states is not None and outputs is not None and len(states) < tokens:
+        massive = float(((states @ made.T - outputs) ** 2).sum())
+        residuals |= {
+            MASSIVE: sqrt(massive / len(states)),
+            OTHERS: sqrt(max(left - massive, 0.0) / (tokens - len(states))),
+        }
+    return made / columns, residuals
 
 
 def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:

@@ -13,7 +13,7 @@ SAMPLED_ROWS = 64
 
 
 def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str | None:
-    """The first matrix of plain numbers with one of `names`; vision towers have none of these."""
+    """The first matrix of plain numbers whose name has one of `endings`; vision towers have none of these."""
     for ending in endings:
         names = sorted((name for name in tensors if name == ending or name.endswith(f".{ending}")), key=len)
         for name in names:

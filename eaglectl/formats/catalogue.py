@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from eaglectl.formats import producers
 from eaglectl.formats.format import CheckpointSummary, Format
@@ -70,3 +71,15 @@ def prefixes() -> tuple[str, ...]:
 def tensor_names() -> Mapping[str, str]:
     """Every producer's own module names, and the canonical ones."""
     return {own: name for format in FORMATS for own, name in format.tensor_names.items()}
+
+
+def target_keys() -> tuple[str, ...]:
+    """Where configs name their target."""
+    return tuple(dict.fromkeys(format.target_key for format in FORMATS if format.target_key))
+
+
+def flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config without any nesting that a producer has, for who does not know the producer."""
+    for flatten in dict.fromkeys(format.flatten for format in FORMATS if format.flatten):
+        config = flatten(config)
+    return config

@@ -211,9 +211,14 @@ def model_class_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> ModelClas
     return "qwen3" if any(name.endswith("q_norm.weight") for name in tensors) else "llama"
 
 
+def known_semantics() -> Mapping[str, tuple[str, ...]]:
+    """The keys of --source-semantics with their values; none where they are no closed set."""
+    return {**SEMANTICS, **known_answers()}
+
+
 def check_answers(answers: Answers) -> None:
     """Raise UsageError where an answer is to no question that is ever asked."""
-    known = {**SEMANTICS, **known_answers()}
+    known = known_semantics()
     for key, value in answers.semantics.items():
         if value in known.get(key, ()) or _is_free_answer(key, value, answers):
             continue
@@ -305,7 +310,7 @@ def _compare_depth(keys: Keys, stated: int | None, given: int | None) -> None:
 
 def _known_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
     """The target as given, completed by what the drafter's own config says of it."""
-    verifier = keys.at("speculators_config.verifier.name_or_path")
+    verifier = keys.at(format.target_key) if format.target_key else MISSING
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))
     name = target.name or (target.repo or named if is_path else named or target.repo)

@@ -93,7 +93,7 @@ def _refuse_empty(shapes: Shapes) -> None:
 
 
 def _hidden(shapes: Shapes) -> int | None:
-    """The size that most of the tensors that carry it have, so that the odd one is the one that is named."""
+    """The most common hidden size; a tensor that differs is then the one reported."""
     places = [
         ("norm.weight", 0),
         ("layers.0.input_layernorm.weight", 0),

@@ -14,6 +14,9 @@ from eaglectl.reference.target_engine import AuxStates, StateSource
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagonal are mirrored, not computed
+MASSIVE = 10.0  # times the median RMS of a layer's states: a token with such a state is massive
+MOST_MASSIVE = 1024  # tokens beyond which massive ones are nothing apart, and their states are not kept
+LEAD = 0.5  # of the largest number of a massive state: channels with as much are massive
 MIN_SET_STATES = 500  # fed-back states below which the median of a set of prompts is left out
 
 
@@ -39,6 +42,20 @@ class Sizes(Struct, frozen=True):
     tokens: int
 
 
+class Massive(Struct, frozen=True):
+    """Tokens of which a state is MASSIVE times its layer's median, as the first one of many targets is.
+
+    `channels` are the massive channels of each layer's state. `normed` [tokens, aux*target_hidden] and
+    `output` [tokens, hidden] are the parts of these tokens in the moments; None where they are too many.
+    """
+
+    tokens: int
+    positions: tuple[int, ...]
+    channels: tuple[tuple[int, ...], ...]
+    normed: torch.Tensor | None
+    output: torch.Tensor | None
+
+
 class Moments(Struct, frozen=True):
     """Sums over tokens t of q_t n n' and q_t f n' (float64); n: normed aux states, f: fc of the plain ones.
 
@@ -49,6 +66,7 @@ class Moments(Struct, frozen=True):
     gram: torch.Tensor
     cross: torch.Tensor
     tokens: int
+    massive: Massive
 
 
 def collect_sizes(
@@ -95,20 +113,58 @@ def collect_moments(
     dims = drafter.dims
     width = dims.aux * dims.target_hidden
     gram = cross = None
-    count = 0
+    count, massive = 0, _MassiveTokens(drafter, scales)
     with torch.no_grad():
         for batch in batches:
             states = target.states(batch.texts)
             if gram is None or cross is None:
                 gram = states.aux.new_zeros(width, width, dtype=torch.float64)
                 cross = states.aux.new_zeros(dims.hidden, width, dtype=torch.float64)
-            for plain, normed in normed_chunks(states.aux[states.valid].float(), drafter):
-                add_moments(gram, cross, plain, normed, drafter, scales)
+            places = states.positions[states.valid].split(CHUNK)
+            chunks = normed_chunks(states.aux[states.valid].float(), drafter)
+            for (plain, normed), positions in zip(chunks, places, strict=True):
+                parts = add_moments(gram, cross, plain, normed, drafter, scales)
+                massive.add(plain, positions, *parts)
                 count += len(plain)
             for _ in batch.texts:
                 on_sequence()
     assert gram is not None and cross is not None
-    return Moments(mirror_upper(gram), cross, count)
+    return Moments(mirror_upper(gram), cross, count, massive.found())
+
+
+class _MassiveTokens:
+    """Collects the massive tokens of all chunks."""
+
+    def __init__(self, drafter: DraftModel, scales: Sequence[float]) -> None:
+        self.eps, self.scales = drafter.eps, scales
+        self.tokens = 0
+        self.positions: set[int] = set()
+        self.channels: list[set[int]] = [set() for _ in scales]
+        self.parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def add(
+        self, plain: torch.Tensor, positions: torch.Tensor, normed: torch.Tensor, output: torch.Tensor
+    ) -> None:
+        """Add the massive tokens of one chunk."""
+        rms = _rms(plain, len(self.scales), self.eps)
+        is_massive = rms > MASSIVE * rms.new_tensor(self.scales)
+        rows = is_massive.any(1)
+        self.tokens += int(rows.sum())
+        self.positions.update(positions[rows].tolist())
+        states = plain.unflatten(-1, (len(self.scales), -1)).abs()
+        for layer, channels in enumerate(self.channels):
+            massive = states[is_massive[:, layer], layer]
+            leading = massive >= LEAD * massive.amax(-1, keepdim=True) if len(massive) else massive.bool()
+            channels.update(leading.any(0).nonzero().flatten().tolist())
+        if self.tokens <= MOST_MASSIVE:
+            self.parts.append((normed[rows].double().cpu(), output[rows].double().cpu()))
+
+    def found(self) -> Massive:
+        normed = output = None
+        if self.tokens <= MOST_MASSIVE:
+            normed, output = (torch.cat(parts) for parts in zip(*self.parts, strict=True))
+        channels = tuple(tuple(sorted(layer)) for layer in self.channels)
+        return Massive(self.tokens, tuple(sorted(self.positions)), channels, normed, output)
 
 
 def normed_chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -125,10 +181,10 @@ def add_moments(
     normed: torch.Tensor,
     drafter: DraftModel,
     scales: Sequence[float],
-) -> None:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Add the products of one chunk to the float64 sums; of `gram`, only the upper triangle, by blocks.
 
-    The products are made in float32, the precision of the states.
+    The products are made in float32, the precision of the states. Returns the weighted rows of n and f.
     """
     weight = drafter.weights["fc.weight"].float()
     output = plain @ weight.T
@@ -143,6 +199,7 @@ def add_moments(
         part = slice(start, start + COLUMNS)
         gram[part, start:] += normed[:, part].T @ normed[:, start:]
         cross[:, part] += output.T @ normed[:, part]
+    return normed, output
 
 
 def mirror_upper(gram: torch.Tensor) -> torch.Tensor:

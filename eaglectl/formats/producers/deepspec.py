@@ -60,6 +60,7 @@ DEEPSPEC = Format(
     priority=35,
     ids=(IdsPlace(_IDS, "output", is_certain=True),),  # it takes hidden_states[id + 1]
     retires=(*_TRAINING, "num_target_layers", "target_model_name_or_path"),
+    target_key="target_model_name_or_path",
     doubts=_last_layer,
     schema=ConfigSchema(own=_OWN),
 )

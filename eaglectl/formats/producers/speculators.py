@@ -51,6 +51,11 @@ _EXPRESSES = ALWAYS | {
     Feature.QUANTISED,
 }
 
+_TARGET = "speculators_config.verifier.name_or_path"
+_WANTS_EMBEDDING = (
+    "speculators' own trainer (run: 0.9.0) wants embed_tokens in the file, and without it trains on"
+    " whatever its memory held; add the target's, as docs/train-on.md shows. vLLM serves without"
+)
 _RETIRES = (
     "speculators_model_type",
     "speculators_version",
@@ -224,6 +229,7 @@ SPECULATORS = Format(
     residual_default=True,
     retires=_RETIRES,
     flatten=flatten,
+    target_key=_TARGET,
     schema=_SCHEMA,
     layout=Layout(
         {"llama": "Eagle3DraftModel", "qwen3": "Eagle3DraftModel"},
@@ -231,6 +237,7 @@ SPECULATORS = Format(
         _EXPRESSES,
         states_flags=True,
         nest=nest,
+        needs_embedding=_WANTS_EMBEDDING,
         extra={"speculators_model_type": "eagle3"},
         engines=("vllm",),
         training="speculators train --from-pretrained OUT, with the target's embed_tokens in its file and"
@@ -249,6 +256,7 @@ PEAGLE = Format(
     aux_convention="boundary",
     retires=_RETIRES,
     flatten=flatten,
+    target_key=_TARGET,
     schema=_SCHEMA,
     layout=Layout(
         {"llama": "PEagleDraftModel", "qwen3": "PEagleDraftModel"},
@@ -256,6 +264,7 @@ PEAGLE = Format(
         (_EXPRESSES | {Feature.PARALLEL}) - {Feature.FC_NORM, Feature.NORM_OUTPUT},
         states_flags=True,
         nest=nest,
+        needs_embedding=_WANTS_EMBEDDING,
         extra={"speculators_model_type": "peagle"},
     ),
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS
+from eaglectl.formats.catalogue import flattened
 from eaglectl.formats.format import ModelClass
-from eaglectl.formats.producers.speculators import flatten
 from eaglectl.formats.reader import model_class_of
 from eaglectl.text import listed
 from eaglectl.validation.rule import CannotLook, Match, rule
@@ -177,7 +177,7 @@ def value_types(subject: Subject) -> Iterator[Match]:
     Fix: correct the value.
     """
     for key in ("torch_dtype", "dtype"):
-        stated = flatten(subject.config).get(key)
+        stated = flattened(subject.config).get(key)
         if stated is not None and not DTYPE.fullmatch(str(stated)):
             yield Match(f"{key} is {stated!r}; a type of torch was expected", key_place(subject.config, key))
     if subject.read_error is None or subject.ended_on("value-types"):
@@ -192,7 +192,7 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
 
     Fix: correct the key if the drafter was trained with silu; no engine serves another activation.
     """
-    stated = flatten(subject.config).get("hidden_act")
+    stated = flattened(subject.config).get("hidden_act")
     if isinstance(stated, str) and stated != "silu":
         yield Match(
             f"hidden_act is {stated!r}; engines build drafters with silu alone",
