@@ -1,178 +1,31 @@
 """Inspect, convert and check EAGLE-3 and EAGLE-3.1 drafters.
 
-The functions, options and results are those of `eaglectl.api`; importing eaglectl loads none of them.
+One function for each command, with its options and results; they print nothing and never exit. Their list is
+__init__.pyi, which type checkers read; the module of a name is imported on first use.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from eaglectl.api import (
-        AnswerOutcome,
-        Answers,
-        CalibrateOptions,
-        CardAnswers,
-        CheckVerdict,
-        Comparison,
-        Conversion,
-        ConvertOptions,
-        Destination,
-        DiagnoseOptions,
-        Diagnosis,
-        DiagnosisEnding,
-        DiffOptions,
-        DiffVerdict,
-        EaglectlError,
-        EngineReadiness,
-        FactState,
-        FailedSource,
-        FileChange,
-        FileState,
-        Finding,
-        FixResult,
-        GateEnding,
-        InitOptions,
-        Inspection,
-        LoadResult,
-        MeasuredAnswer,
-        MeasureOptions,
-        Policy,
-        Readiness,
-        ReadingOutcome,
-        ReadyOptions,
-        RefusedError,
-        RemainingFinding,
-        Report,
-        ServedAs,
-        SignatureState,
-        Signer,
-        SigningKey,
-        SmokeOptions,
-        SmokeReport,
-        Start,
-        Statistics,
-        Target,
-        TensorState,
-        UnreadableError,
-        UpgradeOptions,
-        Upload,
-        UploadOptions,
-        UploadOutcome,
-        UploadPlan,
-        UsageError,
-        ValidateOptions,
-        Verdict,
-        Verification,
-        VerifyOptions,
-        VerifyVerdict,
-        calibrate,
-        check_options,
-        convert,
-        diagnose,
-        diff,
-        fix,
-        init,
-        inspect,
-        load_only,
-        open_target,
-        parse_answers,
-        read_policy,
-        ready,
-        render_page,
-        smoke,
-        upgrade,
-        upload,
-        validate,
-        verify,
-    )
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 
 __version__ = "0.1.0"
-__all__: list[str] = [
-    "AnswerOutcome",
-    "Answers",
-    "CalibrateOptions",
-    "CardAnswers",
-    "CheckVerdict",
-    "Comparison",
-    "Conversion",
-    "ConvertOptions",
-    "Destination",
-    "DiagnoseOptions",
-    "Diagnosis",
-    "DiagnosisEnding",
-    "DiffOptions",
-    "DiffVerdict",
-    "EaglectlError",
-    "EngineReadiness",
-    "FactState",
-    "FailedSource",
-    "FileChange",
-    "FileState",
-    "Finding",
-    "FixResult",
-    "GateEnding",
-    "InitOptions",
-    "Inspection",
-    "LoadResult",
-    "MeasureOptions",
-    "MeasuredAnswer",
-    "Policy",
-    "Readiness",
-    "ReadingOutcome",
-    "ReadyOptions",
-    "RefusedError",
-    "RemainingFinding",
-    "Report",
-    "ServedAs",
-    "SignatureState",
-    "Signer",
-    "SigningKey",
-    "SmokeOptions",
-    "SmokeReport",
-    "Start",
-    "Statistics",
-    "Target",
-    "TensorState",
-    "UnreadableError",
-    "UpgradeOptions",
-    "Upload",
-    "UploadOptions",
-    "UploadOutcome",
-    "UploadPlan",
-    "UsageError",
-    "ValidateOptions",
-    "Verdict",
-    "Verification",
-    "VerifyOptions",
-    "VerifyVerdict",
-    "calibrate",
-    "check_options",
-    "convert",
-    "diagnose",
-    "diff",
-    "fix",
-    "init",
-    "inspect",
-    "load_only",
-    "open_target",
-    "parse_answers",
-    "read_policy",
-    "ready",
-    "render_page",
-    "smoke",
-    "upgrade",
-    "upload",
-    "validate",
-    "verify",
-]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
+@cache
+def _modules():
+    """The module of each public name."""
+    text = Path(__file__).with_suffix(".pyi").read_text("utf-8")
+    return {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", text, re.MULTILINE)}
+
+
+def __getattr__(name):
+    if name == "__all__":
+        return sorted(_modules())
+    if name.startswith("_") or name not in _modules():
         raise AttributeError(f"module 'eaglectl' has no attribute {name!r}")
-    from eaglectl import api
-
-    return getattr(api, name)
+    return getattr(import_module(_modules()[name]), name)
 
 
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+def __dir__():
+    return [*_modules(), "__version__"]

@@ -10,16 +10,18 @@ class EaglectlError(Exception):
     which the secrets of URLs are masked.
 
     `topic` names the rule of `eaglectl validate` that reports the same defect, `where` the place
-    ("config.json:KEY", "tensor:NAME"). `kind` is the name of the error in JSON documents.
+    ("config.json:KEY", "tensor:NAME"), `option` the option that it is about, by its name in Python. `kind` is
+    the name of the error in JSON documents.
     """
 
     exit_code: ClassVar[int] = 70
     kind: ClassVar[str] = "fault"
 
-    def __init__(self, message: str, topic: str = "", where: str = "") -> None:
+    def __init__(self, message: str, topic: str = "", where: str = "", *, option: str = "") -> None:
         super().__init__(printable(masked(message)))
         self.topic = topic
         self.where = where
+        self.option = option
 
 
 class RefusedError(EaglectlError):

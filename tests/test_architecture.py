@@ -4,9 +4,11 @@ import ast
 import dataclasses
 import graphlib
 import importlib
+import inspect
 import re
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,7 @@ ROOT = Path(eaglectl.__file__).parent
 PACKAGES = (
     "text",
     "errors",
+    "options",
     "progress",
     "verdicts",
     "checkpoint",
@@ -284,27 +287,35 @@ def test_validate_loads_no_other_command() -> None:
     assert not (HEAVY | others) & loaded
 
 
-def type_imports(path: Path) -> dict[str, str]:
-    """The module by name that a file imports for type checkers only."""
-    modules = {}
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            for statement in node.body:
-                if isinstance(statement, ast.ImportFrom) and statement.module:
-                    modules |= {alias.name: statement.module for alias in statement.names}
-    return modules
-
-
-def test_the_api_is_the_same_for_type_checkers_and_at_run_time() -> None:
-    modules = {name: f"eaglectl.{module}" for name, module in api.MODULES.items()}
-    assert type_imports(ROOT / "api/__init__.py") == modules
-    assert type_imports(ROOT / "__init__.py") == dict.fromkeys(modules, "eaglectl.api")
-
-
 def test_eaglectl_shows_the_whole_api() -> None:
-    assert eaglectl.__all__ == api.__all__ == dir(api) == sorted(api.MODULES)
-    assert set(dir(eaglectl)) == {*api.MODULES, "__version__"}
-    assert all(getattr(eaglectl, name) is getattr(api, name) for name in api.MODULES)
+    imports = [
+        node
+        for node in ast.parse((ROOT / "__init__.pyi").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+    ]
+    names = {alias.name for node in imports for alias in node.names}
+    assert eaglectl.__all__ == sorted(names) and set(dir(eaglectl)) == {*names, "__version__"}
+    assert all(getattr(eaglectl, name) is getattr(api, name) for name in names)
+
+
+# their types are of modules that their commands load, and others must not
+LAZY = {
+    "Conversion",
+    "EngineReadiness",
+    "FixResult",
+    "Inspection",
+    "Readiness",
+    "RemainingFinding",
+    "render_page",
+}
+
+
+@pytest.mark.parametrize("name", sorted({*eaglectl.__all__} - LAZY))
+def test_a_public_name_can_be_looked_up_in_a_notebook(name: str) -> None:
+    item = getattr(eaglectl, name)
+    inspect.signature(item)
+    typing.get_type_hints(item)
+    assert inspect.getdoc(item)
 
 
 def test_a_name_outside_the_api_is_an_error() -> None:

@@ -52,8 +52,9 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
         "eaglectl.cli.app",
         "eaglectl.cli.defaults",
         "eaglectl.cli.help",
-        "eaglectl.cli.plain_values",
+        "eaglectl.cli.command",
         "eaglectl.errors",
+        "eaglectl.options",
         "eaglectl.progress",
         "eaglectl.terminal",
         "eaglectl.text",
@@ -64,7 +65,7 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
 def test_a_command_loads_no_other_command(drafter: Path) -> None:
     loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.cli.")}
     assert loaded == {
-        f"eaglectl.cli.{name}" for name in ("app", "defaults", "help", "inspect", "options", "plain_values")
+        f"eaglectl.cli.{name}" for name in ("app", "command", "defaults", "help", "inspect", "options")
     }
 
 
@@ -97,14 +98,3 @@ def test_a_value_that_has_to_be_checked_is(drafter: Path, tmp_path: Path) -> Non
     assert call("inspect").code == 2
     (tmp_path / "out").mkdir()
     assert call("convert", drafter, "-o", tmp_path / "out").code == 2
-
-
-def test_hundreds_of_runs_of_one_process_change_nothing(drafter: Path) -> None:
-    from typer import core
-
-    from eaglectl.cli import run
-
-    before = core._TyperParameter.get_runtime_param
-    for _ in range(3):
-        assert run(["explain", "EGL101"]) == 0
-    assert core._TyperParameter.get_runtime_param is before

@@ -21,7 +21,7 @@ from eaglectl.acceptance.job import EngineJob  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, Measurement  # noqa: E402
 from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.inputs import MeasureOptions  # noqa: E402
+from eaglectl.api.options import MeasureOptions  # noqa: E402
 from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.calibration import read_statistics  # noqa: E402
 from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402

@@ -2,27 +2,30 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.api.converting import ConvertOptions, convert, readable_folder
-from eaglectl.api.inputs import MeasureOptions, check_timeout, open_target
+from eaglectl.api.converting import convert, readable_folder
+from eaglectl.api.inputs import check_timeout, open_target
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measured_questions
+from eaglectl.api.options import CalibrateOptions, ConvertOptions
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
+from eaglectl.conversion.calibration import Statistics
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
-from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.text import listed
@@ -30,14 +33,10 @@ from eaglectl.text import listed
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.conversion.calibration import Statistics
     from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.target_engine import StateSource, TargetEngine
 
-ANSWER_TOKENS = 64
-ENGINES = ("transformers", "vllm")
-TIMEOUT = 1800.0
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = (
     4  # of the longest sequence: token 0 is left out, and two more follow the last state that is measured
@@ -58,62 +57,16 @@ MOST_POSITIONS = 100  # of massive tokens that are kept
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
-class CalibrateOptions(Struct, frozen=True):
-    """Options of `calibrate`.
-
-    `prompts` is a file, None the built-in prompts, and `sample` how many of them are drawn by `seed`;
-    `answer_tokens` the most tokens of the target's own answer to each prompt that count too, which end with
-    the sequence unless `ignore_eos`. `engine` runs the target: transformers in this process, or the installed
-    vLLM in a child process, on `tensor_parallel_size` GPUs. `timeout` is in seconds, for vLLM to load and for
-    each of its batches. `engine_arguments` go to vLLM itself. `trust_remote_code` lets the
-    target's own code run. `force` replaces an existing folder.
-
-    `states` is a folder of hidden states that a trainer has on disk: they take the place of a run, and
-    `states_layers` states the boundaries that they are of, in the order of the files. `measure`: open
-    questions are measured first, on the same prompts.
-    """
-
-    prompts: str | Path | None = None
-    sample: int | None = None
-    seed: int = 0
-    answer_tokens: int = ANSWER_TOKENS
-    ignore_eos: bool = False
-    engine: str = "transformers"
-    device: str = "auto"
-    tensor_parallel_size: int = 1
-    timeout: float = TIMEOUT
-    trust_remote_code: bool = False
-    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
-    answers: Answers = field(default_factory=Answers)
-    force: bool = False
-    states: str | Path | None = None
-    states_layers: tuple[int, ...] | None = None
-    measure: bool = True
-
-    @property
-    def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None where nothing is run."""
-        if not self.measure or self.states is not None:
-            return None
-        return MeasureOptions(
-            self.prompts,
-            self.sample,
-            self.seed,
-            self.device,
-            self.answer_tokens,
-            self.ignore_eos,
-            self.trust_remote_code,
-        )
-
-
+@with_keywords
 def calibrate(
-    source: str,
-    target: str | None = None,
-    out: str | Path | None = None,
+    source: StrPath,
+    target: StrPath | None = None,
+    out: StrPath | None = None,
     options: CalibrateOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-) -> "Statistics":
+    **fields: Any,
+) -> Statistics:
     """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
 
     With `options.states`, nothing is run but the drafter. Without `target`, it is the one that the checkpoint
@@ -125,9 +78,9 @@ def calibrate(
     from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
     from eaglectl.conversion.calibration import write_statistics
 
-    options = options or CalibrateOptions()
+    source, options = os.fspath(source), options or CalibrateOptions()
     _check(options)
-    target = str(runnable_target(source, target, options.answers, "calibrate").place)
+    target = str(runnable_target(source, path_text(target), options.answers, "calibrate").place)
     if out is not None:
         for given in (source, target, options.prompts, options.states):
             if given is not None:
@@ -155,7 +108,7 @@ def collect_statistics(
     prompts: Sequence["Prompt"],
     options: CalibrateOptions,
     on_progress: OnProgress | None = None,
-) -> "Statistics":
+) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     from eaglectl.acceptance.job import EngineJob
@@ -186,7 +139,7 @@ def collect_statistics(
 
 def collect_stored(
     source: str, target: str, options: CalibrateOptions, on_progress: OnProgress | None = None
-) -> "Statistics":
+) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
     _require_torch()
     from eaglectl.acceptance.prompts import Prompt
@@ -233,13 +186,12 @@ class _Pair(Struct, frozen=True):
 
     def statistics(
         self, prompts: Sequence["Prompt"], source: "StateSource", sizes: "Sizes", moments: "Moments"
-    ) -> "Statistics":
+    ) -> Statistics:
         """What was collected from `source` over `prompts`, with the digests of the pair."""
         from eaglectl.acceptance.prompts import prompt_digest
         from eaglectl.conversion.calibration import (
             MassiveTokens,
             Matrices,
-            Statistics,
             drafter_digest,
             target_digest,
         )
@@ -306,8 +258,6 @@ def _check(options: CalibrateOptions) -> None:
     """Raise UsageError for an unknown engine, or an option that this engine does not have."""
     from eaglectl.acceptance.engine_arguments import check_engine_arguments
 
-    if options.engine not in ENGINES:
-        raise UsageError(f"--engine {options.engine}: {' or '.join(ENGINES)} was expected")
     check_timeout(options.timeout)
     _check_states(options)
     if options.sample is not None and options.prompts is None:
@@ -366,7 +316,7 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
 
     return [
         Batch([texts[index] for index in indices], [sets[index] for index in indices])
-        for indices in batches_by_length(texts, ANSWER_TOKENS)
+        for indices in batches_by_length(texts, CalibrateOptions().answer_tokens)
     ]
 
 
@@ -411,7 +361,7 @@ def _time_passes(
 
 def _cost(batch: "Batch") -> int:
     """What a batch costs, in tokens with padding."""
-    return len(batch.texts) * (max(map(len, batch.texts)) + ANSWER_TOKENS)
+    return len(batch.texts) * (max(map(len, batch.texts)) + CalibrateOptions().answer_tokens)
 
 
 def _collect(

@@ -1,14 +1,17 @@
 """`diff`: compare two drafters."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target
+from eaglectl.api.keywords import StrPath, with_keywords
+from eaglectl.api.options import DiffOptions
 from eaglectl.api.targets import (
     NONE_NAMED,
     TargetChoice,
@@ -41,20 +44,14 @@ from eaglectl.verdicts import FactState
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
 
 
-class DiffOptions(Struct, frozen=True):
-    """Options of `diff`.
-
-    `target` is of both; None: of each the one that it names, if it is here. `headers_only` reads no tensor
-    data. `answers` go to the side whose files leave the question open.
-    """
-
-    target: str | None = None
-    headers_only: bool = False
-    answers: Answers | None = None
-
-
+@with_keywords
 def diff(
-    a: str, b: str, options: DiffOptions | None = None, *, on_progress: OnProgress | None = None
+    a: StrPath,
+    b: StrPath,
+    options: DiffOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Comparison:
     """Compare two checkpoints: what they mean, their tensors' data, and how their files are written.
 
@@ -63,13 +60,13 @@ def diff(
     """
     options = options or DiffOptions()
     try:
-        return _compare(a, b, options, on_progress)
+        return _compare(os.fspath(a), os.fspath(b), options, on_progress)
     except RefusedError as error:  # its exit code would mean that they differ
         raise UnreadableError(str(error), error.topic, error.where) from None
 
 
 def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProgress | None) -> Comparison:
-    answers = options.answers or Answers()
+    answers = options.answers
     check_answers(answers)
     given = None if options.target is None else open_target(options.target)
     written_a, choice_a = _open("A", text_a, given, answers)

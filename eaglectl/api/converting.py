@@ -1,18 +1,20 @@
 """`convert`: rewriting a drafter in another layout."""
 
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import field
 from msgspec.structs import replace
 
 from eaglectl.api.copies import OpenedSource, opened, pinned_folder, selected_tokens_of, without_pickles
-from eaglectl.api.inputs import MeasureOptions, open_target, special_tokens
-from eaglectl.api.open_questions import MeasureRun, measure_open_questions
+from eaglectl.api.inputs import open_target, special_tokens
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.open_questions import measure_open_questions, measure_run
+from eaglectl.api.options import ConvertOptions
 from eaglectl.api.targets import TargetChoice, asking_for, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import open_folder
@@ -40,58 +42,29 @@ if TYPE_CHECKING:
 OnPlan = Callable[[ConversionPlan], None]
 
 
-class ConvertOptions(ConversionRequest, frozen=True):
-    """What `convert` writes (see ConversionRequest), what is known of the source, and how files are written.
-
-    `target` is the target model's folder, config.json or Hub repository; `target_name` is what published
-    files call it. `measure`: how open questions are measured where the target's weights are here; None: they
-    are asked. `link` hard-links weight files that do not change; `max_shard_size` is in bytes. `gguf` is
-    the GGUF file to write beside the folder.
-    """
-
-    target: str | None = None
-    target_name: str | None = None
-    target_rotation: str | None = None
-    trained_target: str | None = None
-    answers: Answers = field(default_factory=Answers)
-    dry_run: bool = False
-    force: bool = False
-    link: bool = False
-    max_shard_size: int | None = None
-    gguf: Path | None = None
-    measure: MeasureOptions | None = field(default_factory=MeasureOptions)
-
-    @property
-    def run(self) -> MeasureRun | None:
-        """The run that measures open questions; None: they are asked."""
-        return None if self.measure is None else MeasureRun(self.measure, self.target, self)
-
-    def answered(self, answers: Answers, record: Mapping[str, Any]) -> "ConvertOptions":
-        """The same with answers, and their evidence for eaglectl.json."""
-        return replace(self, answers=answers, record={**self.record, **record})
-
-
+@with_keywords
 def convert(
-    source: str,
-    out: str | Path | None = None,
+    source: StrPath,
+    out: StrPath | None = None,
     options: ConvertOptions | None = None,
     *,
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Conversion:
     """Rewrite a drafter in another layout; `out` defaults to NAME-eagleVERSION in the current folder.
 
     `on_plan` is called with the plan before anything is written. Raises UsageError for what only the user
     knows, RefusedError for what cannot be done, UnreadableError for input that cannot be read.
     """
-    start = time.perf_counter()
+    start, source = time.perf_counter(), os.fspath(source)
     original, options = open_folder(source), options or ConvertOptions()
     check_options(original, out, options)
     given = None if options.target is None else open_inputs(options)
-    with opened(original, out, is_looked_at=options.dry_run) as files:
+    with opened(original, path_text(out), is_looked_at=options.dry_run) as files:
         choice = TargetChoice(options.target) if given else target_of(files, options.answers)
         target, options = given or open_inputs(options, choice)
-        questions = measure_open_questions(files, target, options.answers, options.run, on_progress)
+        questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
         options = options.answered(questions.answers, questions.record)
         complete = completing(source, choice.text, options.answers)
         with asking_for(choice), questions.explaining():
@@ -146,7 +119,7 @@ def _gguf_beside(folder: Path, target: Target, options: ConvertOptions, name: st
         yield
 
 
-def check_options(original: FolderSource, out: str | Path | None, options: ConvertOptions) -> None:
+def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
     """Raise UsageError for an engine that is not known, and where writing `out` could touch an input."""
     from eaglectl.checkpoint.writer import check_apart
 

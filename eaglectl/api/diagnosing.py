@@ -1,28 +1,29 @@
 """`diagnose`: why acceptance is low."""
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.api.converting import ConvertOptions, convert
-from eaglectl.api.inputs import MeasureOptions
+import eaglectl
+from eaglectl.api.converting import convert
 from eaglectl.api.inspecting import inspect
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measured_questions
+from eaglectl.api.options import SERVERS, ConvertOptions, DiagnoseOptions, SmokeOptions, ValidateOptions
 from eaglectl.api.smoking import (
     INSTALLED,
-    SERVERS,
-    SmokeOptions,
     repair_command,
     search_aux_layers,
     smoke,
 )
 from eaglectl.api.targets import runnable_target
-from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.api.validating import validate
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import read_target_config, text_part
@@ -30,61 +31,24 @@ from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
-from eaglectl.formats.format import Answers
 from eaglectl.progress import OnProgress
 from eaglectl.validation.policy import Policy
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.diagnosis import Diagnosis, Evidence, Stage
+    from eaglectl.acceptance.diagnosis import Evidence, Stage
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
 
 
-class DiagnoseOptions(Struct, frozen=True):
-    """Options of `diagnose`.
-
-    `engine` is vllm or sglang, with a release as in "vllm==0.32.0" read but not run where it is not the
-    installed one, the URL of a running server, or None. `expected` is the acceptance length that training
-    reported. `measure`: open questions are measured first, on the same prompts. The others are as those of
-    `smoke`.
-    """
-
-    engine: str | None = None
-    prompts: str | Path | None = None
-    sample: int | None = None
-    k: int = 3
-    max_tokens: int = 64
-    temperature: float = 0.0
-    seed: int = 0
-    expected: float | None = None
-    device: str = "auto"
-    timeout: float = 600.0
-    trust_remote_code: bool = False
-    answers: Answers = field(default_factory=Answers)
-    measure: bool = True
-
-    @property
-    def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None: they are not."""
-        if not self.measure:
-            return None
-        return MeasureOptions(
-            self.prompts,
-            self.sample,
-            self.seed,
-            self.device,
-            self.max_tokens,
-            trust_remote_code=self.trust_remote_code,
-        )
-
-
+@with_keywords
 def diagnose(
-    source: str,
-    target: str | None = None,
+    source: StrPath,
+    target: StrPath | None = None,
     options: DiagnoseOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-) -> "Diagnosis":
+    **fields: Any,
+) -> "eaglectl.Diagnosis":
     """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
 
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
@@ -93,7 +57,7 @@ def diagnose(
     from eaglectl.acceptance.causes import CAUSES
     from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
 
-    options = options or DiagnoseOptions()
+    source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
     _check(options)
     choice = runnable_target(source, target, options.answers, "diagnose")
     place = str(choice.place)

@@ -12,8 +12,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.api.converting import ConvertOptions, OnPlan, convert
-from eaglectl.api.validating import ValidateOptions, judge_source, validate
+from eaglectl.api.converting import OnPlan, convert
+from eaglectl.api.keywords import StrPath, with_keywords
+from eaglectl.api.options import ConvertOptions, ValidateOptions
+from eaglectl.api.validating import judge_source, validate
 from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import Source
@@ -49,14 +51,16 @@ BLIND = "whether it is so in the output could not be looked at: {reason}"
 NOT_SHOWN = "no rule shows that the output is without it"
 
 
+@with_keywords
 def fix(
-    source: str,
-    out: str | Path | None = None,
+    source: StrPath,
+    out: StrPath | None = None,
     options: ValidateOptions | None = None,
     *,
     force: bool = False,
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> FixResult:
     """Convert a checkpoint where that repairs what `validate` finds.
 
@@ -66,6 +70,7 @@ def fix(
     """
     from eaglectl.checkpoint.writer import Folder
 
+    source = os.fspath(source)
     original, options = open_source(source), options or ValidateOptions()
     out = Path(out) if out is not None else Path(f"{original.label.rpartition('/')[2]}-fixed")
     _check_apart(out, source, options.target)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import read_config
@@ -17,6 +16,7 @@ from eaglectl.drafter.drafter import Target
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_target
+from eaglectl.options import options_of
 
 GENERATION = "generation_config.json"
 # seconds; the system's clocks take no more than 24 days at once
@@ -26,22 +26,6 @@ ADAPTED = (
     " sglang 34337 (NEXTN, DFLASH, DSPARK) acceptance stayed within 9 % for adapters that change little, and"
     " fell far for those that shift what is said; measure with the adapter"
 )
-DEVICES = ("auto", "cuda", "cpu")
-
-
-class MeasureOptions(Struct, frozen=True):
-    """How what a drafter's files leave open is measured: prompts as of `smoke`, and where the target runs.
-
-    `prompts` is a file, None the built-in prompts.
-    """
-
-    prompts: str | Path | None = None
-    sample: int | None = None
-    seed: int = 0
-    device: str = "auto"
-    max_tokens: int = 64
-    ignore_eos: bool = False
-    trust_remote_code: bool = False
 
 
 def open_target(text: str | None, name: str | None = None) -> Target:
@@ -102,35 +86,10 @@ def parse_answers(
     aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str], *, assume: bool = False
 ) -> Answers:
     """Answers from the texts of command-line options. Raises UsageError."""
-    layers = None
-    if aux_layers is not None:
-        try:
-            layers = tuple(int(item) for item in aux_layers.split(","))
-        except ValueError:
-            raise UsageError(
-                f"--aux-layers {aux_layers}: whole numbers with commas were expected, like 2,16,29"
-            ) from None
-        if any(layer < 0 for layer in layers):
-            raise UsageError(f"--aux-layers {aux_layers}: layers count from 0")
-    pairs: dict[str, str] = {}
-    for item in semantics:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UsageError(f"--source-semantics {item}: KEY=VALUE was expected")
-        if pairs.setdefault(key, value) != value:
-            raise UsageError(
-                f"--source-semantics {key} is given as {pairs[key]} and as {value}; give it once"
-            )
-    if aux_convention not in (None, "boundary", "output"):
-        raise UsageError(f"--aux-convention {aux_convention}: boundary or output was expected")
-    convention: Any = aux_convention
-    return Answers(layers, convention, pairs, assume=assume)
-
-
-def check_device(device: str) -> None:
-    """Raise UsageError for a --device that is not known."""
-    if device not in DEVICES:
-        raise UsageError(f"--device {device}: auto, cuda or cpu was expected")
+    given = {"aux_layers": aux_layers, "aux_convention": aux_convention, "semantics": semantics}
+    options = options_of(Answers)
+    values = {name: options[name].of_text(text) for name, text in given.items() if text}
+    return Answers(**values, assume=assume)
 
 
 def check_timeout(seconds: float) -> None:

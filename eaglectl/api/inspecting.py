@@ -1,9 +1,13 @@
 """What a checkpoint is."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
+from eaglectl.api.keywords import StrPath, with_keywords
+from eaglectl.api.options import InspectOptions
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.layout import CONFIG, INDEX
@@ -24,7 +28,6 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
-from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.results import Inspection
 from eaglectl.validation.judge import errors_for_engines
@@ -32,19 +35,18 @@ from eaglectl.validation.subject import GivenTarget, Subject
 from eaglectl.verdicts import ServedAs
 
 
-def inspect(
-    source: str, *, target: str | None = None, engines: Sequence[str] = (), answers: Answers | None = None
-) -> Inspection:
+@with_keywords
+def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection:
     """What a checkpoint is and what engines do with it; config and headers are read, no tensor data.
 
     Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
     UsageError.
     """
-    wanted = [parse_engine(text) for text in engines]
-    answers = answers or Answers()
+    options, source = options or InspectOptions(), os.fspath(source)
+    wanted, answers = [parse_engine(text) for text in options.engines], options.answers
     opened = open_source(source)
     checkpoint = read_checkpoint(opened)
-    choice = fitting_target(choose_target(checkpoint.source, target), checkpoint, answers)
+    choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
     known, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from eaglectl.api.converting import ConvertOptions, plan_conversion, write_conversion
+from eaglectl.api.converting import plan_conversion, write_conversion
 from eaglectl.api.copies import OpenedSource
+from eaglectl.api.options import ConvertOptions
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.drafter.drafter import Target
 from eaglectl.progress import OnProgress, report_step

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.copies import OpenedSource, opened, selected_tokens_of
-from eaglectl.api.inputs import MeasureOptions, open_target
+from eaglectl.api.inputs import open_target
+from eaglectl.api.options import ConvertOptions, MeasureOptions
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, weights_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -49,6 +50,11 @@ class MeasureRun(Struct, frozen=True):
     options: MeasureOptions
     target: str | None = None
     request: ConversionRequest = field(default_factory=ConversionRequest)
+
+
+def measure_run(options: ConvertOptions) -> MeasureRun | None:
+    """The run that measures what a conversion leaves open; None: it is asked."""
+    return None if options.measure is None else MeasureRun(options.measure, options.target, options)
 
 
 class OpenQuestions(Struct, frozen=True):

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.api.inputs import open_target
+from eaglectl.api.keywords import StrPath, with_keywords
+from eaglectl.api.options import ValidateOptions
 from eaglectl.api.release import (
     Content,
     card_facts,
@@ -23,7 +24,7 @@ from eaglectl.api.release import (
 )
 from eaglectl.api.release_changes import changes_of
 from eaglectl.api.release_target import ReleaseTarget, release_target
-from eaglectl.api.validating import ValidateOptions, judge_source
+from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.hub import HubSource, is_offline, open_hub
@@ -32,18 +33,17 @@ from eaglectl.checkpoint.opening import hub_name
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.commands import completing, whole_commands
-from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
-from eaglectl.publishing.card import CardAnswers
 from eaglectl.publishing.card_block import CardFacts, few_prompts
 from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.frozen import FrozenSource, freeze
 from eaglectl.publishing.leaks import check_leaks, check_message
 from eaglectl.publishing.model_index import nothing_measured
-from eaglectl.publishing.plan import Destination, UploadPlan, check_plan
+from eaglectl.publishing.plan import UploadPlan, check_plan
 from eaglectl.publishing.provenance import check_measured, kept_smoke, read_smoke
 from eaglectl.publishing.remote import Remote
+from eaglectl.publishing.request import Destination, UploadOptions, VerifyOptions
 from eaglectl.publishing.signature import Signer
 from eaglectl.publishing.signing import SigningKey
 from eaglectl.publishing.upload import Upload, carry_out
@@ -54,52 +54,15 @@ from eaglectl.validation.policy_file import read_policy
 from eaglectl.verdicts import UploadOutcome
 
 
-class UploadOptions(Struct, frozen=True):
-    """Options of `upload`.
-
-    `smoke` is a file of `eaglectl smoke --json`; `has_results`: its measurement, or the one that
-    eaglectl.json keeps, goes into the card's front matter. `signer` is a private key's file, "sigstore" or
-    a PKCS#11 URI. `has_bom` adds a CycloneDX ML-BOM. `card`: what only the user knows of the card.
-    `has_engines`: where no engine is named, the default ones are judged for.
-    `message` is the commit's: its first line is the title, what follows comes before what eaglectl writes.
-    """
-
-    policy: Policy | str | None = None
-    engines: Sequence[str] = ()
-    has_engines: bool = True
-    target: str | None = None
-    smoke: str | Path | None = None
-    has_results: bool = False
-    signer: SigningKey | str | None = None
-    has_bom: bool = False
-    message: str | None = None
-    dry_run: bool = False
-    answers: Answers | None = None
-    card: CardAnswers = field(default_factory=CardAnswers)
-
-
-class VerifyOptions(Struct, frozen=True):
-    """Options of `verify`: who must have signed, what must be there, or that model.sig is ignored.
-
-    `policy` is a policy or its file; None: nothing is required but what the options say. `against` is the
-    repository (org/name[@revision]) whose listing a folder must agree with.
-    """
-
-    signer: Signer | None = None
-    is_signature_ignored: bool = False
-    needs_signature: bool = False
-    needs_record: bool = False
-    policy: Policy | str | None = None
-    against: str | None = None
-
-
+@with_keywords
 def upload(
-    folder: str,
+    folder: StrPath,
     destination: Destination | str,
     options: UploadOptions | None = None,
     *,
     on_plan: Callable[[UploadPlan], None] | None = None,
     on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Upload:
     """Validate a folder, publish it in one commit and verify the commit; the folder is never written to.
 
@@ -109,7 +72,7 @@ def upload(
     changed in the meantime, UnreadableError where the Hub cannot be reached or fails, UsageError for options
     that contradict each other.
     """
-    options = options or UploadOptions()
+    folder, options = os.fspath(folder), options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
     with whole_commands(completing(folder, options.target, options.answers)):
         return _upload(folder, to, options, on_plan, on_progress)
@@ -126,7 +89,7 @@ def _upload(
     options.card.check()
     source = _folder(folder)
     smoke = _checked_smoke(source, to, options)
-    policy, answers = _policy(options), options.answers or Answers()
+    policy, answers = _policy(options), options.answers
     rules = ValidateOptions(
         options.target,
         options.engines,
@@ -193,8 +156,13 @@ def _judge(
     return rules, target, report
 
 
+@with_keywords
 def verify(
-    folder: str, options: VerifyOptions | None = None, *, on_progress: OnProgress | None = None
+    folder: StrPath,
+    options: VerifyOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Verification:
     """Compare a folder, or a repository on the Hub, with its SHA256SUMS, eaglectl.json and model.sig.
 
@@ -202,7 +170,7 @@ def verify(
     that could not be checked is on the result. Every file that is not listed is a difference. Raises
     UnreadableError where there is nothing to compare with, UsageError for options that contradict each other.
     """
-    options = options or VerifyOptions()
+    folder, options = os.fspath(folder), options or VerifyOptions()
     expected = _expected(options)
     is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
     if is_repository and options.against:
@@ -231,7 +199,7 @@ def _expected(options: VerifyOptions) -> Expected:
     """What the options and the policy require of a folder; a signer of the options replaces the policy's."""
     policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
     required = policy.verify
-    signer = options.signer or Signer()
+    signer = options.signer
     signer.check()
     if options.is_signature_ignored and (signer.name or options.needs_signature):
         raise UsageError(
@@ -268,7 +236,12 @@ def _policy(options: UploadOptions) -> Policy:
 
 
 def _signing_key(options: UploadOptions) -> SigningKey | None:
-    return SigningKey.read(options.signer) if isinstance(options.signer, str) else options.signer
+    certificate, chain = options.signing_certificate, options.certificate_chain
+    if isinstance(options.signer, str):
+        return SigningKey.read(options.signer, certificate=certificate, chain=chain)
+    if options.signer is None and (certificate is not None or chain is not None):
+        raise UsageError("--signing-certificate and --certificate-chain go with --sign KEY, which signs")
+    return options.signer
 
 
 def _checked_smoke(source: FolderSource, to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:

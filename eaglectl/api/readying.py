@@ -1,5 +1,6 @@
 """`ready`: from a trainer's folder to a serving command, with acceptance before and after."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.api.comparing import DiffOptions, diff
-from eaglectl.api.converting import ConvertOptions, convert, default_place
-from eaglectl.api.diagnosing import DiagnoseOptions, diagnose
-from eaglectl.api.inputs import MeasureOptions
+from eaglectl.api.comparing import diff
+from eaglectl.api.converting import convert, default_place
+from eaglectl.api.diagnosing import diagnose
 from eaglectl.api.inspecting import inspect
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measured_questions
-from eaglectl.api.smoking import INSTALLED, SERVERS, SmokeOptions, smoke
+from eaglectl.api.options import (
+    SERVERS,
+    ConvertOptions,
+    DiagnoseOptions,
+    DiffOptions,
+    ReadyOptions,
+    ValidateOptions,
+)
+from eaglectl.api.smoking import INSTALLED, smoke
 from eaglectl.api.targets import choose_target, fitting_target, weights_folder
-from eaglectl.api.validating import ValidateOptions, validate
+from eaglectl.api.validating import validate
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import on_disk, open_folder
@@ -49,61 +58,15 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 
 
-class ReadyOptions(Struct, frozen=True):
-    """Options of `ready`.
-
-    `engines` are those that shall serve the drafter, each with a release or without, or the URL of a server
-    that runs it as stored; none: those that are installed here, and the newest vLLM and SGLang. `measure`:
-    what the files leave open is measured where the target's weights are here. `like` is a preset of
-    published figures, which sets prompts, `k`, `temperature` and `max_tokens`. The others are as those of
-    `smoke`.
-    """
-
-    engines: Sequence[str] = ()
-    prompts: str | Path | None = None
-    like: str | None = None
-    sample: int | None = None
-    k: int = 3
-    max_tokens: int = 64
-    temperature: float = 0.0
-    seed: int = 0
-    device: str = "auto"
-    timeout: float = 600.0
-    trust_remote_code: bool = False
-    answers: Answers = field(default_factory=Answers)
-    measure: bool = True
-
-    def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
-        """The options of one run; a server loads the target itself, and takes no code of it."""
-        return SmokeOptions(
-            engine=engine,
-            device=self.device,
-            k=self.k,
-            prompts=self.prompts,
-            sample=self.sample,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            seed=self.seed,
-            timeout=self.timeout,
-            trust_remote_code=self.trust_remote_code and not engine.startswith(SERVERS),
-            answers=answers,
-        )
-
-    @property
-    def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None: they are asked."""
-        if not self.measure:
-            return None
-        return MeasureOptions(device=self.device, trust_remote_code=self.trust_remote_code)
-
-
+@with_keywords
 def ready(
-    source: str,
-    target: str | None = None,
-    out: str | Path | None = None,
+    source: StrPath,
+    target: StrPath | None = None,
+    out: StrPath | None = None,
     options: ReadyOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Readiness:
     """What engines do with a drafter as stored and converted, and how to start the one that serves it.
 
@@ -111,7 +74,7 @@ def ready(
     written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
     UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
     """
-    start = time.perf_counter()
+    start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
     options = _as_preset(options or ReadyOptions())
     servers = [engine for engine in options.engines if engine.startswith(SERVERS)]
     named = [engine for engine in options.engines if engine not in servers]
@@ -238,7 +201,7 @@ class _Work(Struct, frozen=True):
 
     def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> "Report | None":
         """The report on the output for the engines that serve it; None where none does."""
-        labels = [state.label for state in states if state.is_serving]
+        labels = tuple(state.label for state in states if state.is_serving)
         if not labels:
             return None
         return validate(str(place), ValidateOptions(target=self.target, engines=labels, policy=Policy()))

@@ -11,8 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.api.options import ValidateOptions
 from eaglectl.api.release_target import ReleaseTarget
-from eaglectl.api.validating import ValidateOptions, judge_source
+from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import BOM, CARD, PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
@@ -22,13 +23,14 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
 from eaglectl.publishing.attestation import make_statement, run_of
 from eaglectl.publishing.bom import make_bom
-from eaglectl.publishing.card import CardAnswers, make_card, with_answers
+from eaglectl.publishing.card import make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
 from eaglectl.publishing.files import LeftOut, UploadFile, written_file
 from eaglectl.publishing.frozen import FrozenSource
-from eaglectl.publishing.plan import Destination, RepositoryState, UploadPlan
+from eaglectl.publishing.plan import RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
+from eaglectl.publishing.request import CardAnswers, Destination
 from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files, sign_statement
 from eaglectl.publishing.upload import find_proposal
 from eaglectl.reports.json.validate import validate_document

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.api.options import ValidateOptions
 from eaglectl.api.targets import NONE_NAMED, TargetChoice, base_models, named_choices
-from eaglectl.api.validating import ValidateOptions, judge_source
+from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD
 from eaglectl.errors import RefusedError

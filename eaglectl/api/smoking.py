@@ -1,6 +1,7 @@
 """`smoke`: a drafter run against its target."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -8,12 +9,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.api.converting import ConvertOptions, convert
+import eaglectl
+from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
 from eaglectl.api.inputs import check_timeout, open_target
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.options import SERVERS, ConvertOptions, SmokeOptions
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
@@ -28,59 +31,25 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
+    from eaglectl.acceptance.job import EngineJob, EngineRun
     from eaglectl.acceptance.layers import LayerSearch
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
 
-PROBES = ("sensitivity", "drift")
 INSTALLED = ("vllm", "sglang")
 ENGINES = (*INSTALLED, "reference")
-SERVERS = ("http://", "https://")
 
 
-class SmokeOptions(Struct, frozen=True):
-    """Options of `smoke`.
-
-    `engine` is auto, vllm, sglang, reference, or the URL of a running server. `k` is the number of draft
-    tokens in a round, `max_tokens` the number of new tokens for each prompt, which end with the sequence
-    unless `ignore_eos`; `prompts` is a file, None the built-in prompts, and `sample` how many of them are
-    drawn by `seed`. `against` is a second drafter on the same prompts, to which the ratio must reach
-    `max_regression` (None: MAX_REGRESSION) on each set. `probe` is sensitivity or drift. `timeout` is in
-    seconds, for an engine's whole run and for each request to a server. `trust_remote_code` lets the target's
-    own code run. `tensor_parallel_size` GPUs hold the target, and `engine_arguments` go to the engine itself,
-    where it is vllm or sglang.
-    """
-
-    engine: str = "auto"
-    device: str = "auto"
-    k: int = 3
-    prompts: str | Path | None = None
-    sample: int | None = None
-    max_tokens: int = 64
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    seed: int = 0
-    against: str | None = None
-    max_regression: float | None = None
-    min_acceptance_length: float | None = None
-    min_position_0: float | None = None
-    timeout: float = 600.0
-    probe: str | None = None
-    trust_remote_code: bool = False
-    tensor_parallel_size: int = 1
-    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
-    answers: Answers = field(default_factory=Answers)
-
-
+@with_keywords
 def smoke(
-    source: str,
-    target: str | None = None,
+    source: StrPath,
+    target: StrPath | None = None,
     options: SmokeOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-) -> "SmokeReport":
+    **fields: Any,
+) -> "eaglectl.SmokeReport":
     """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
 
     vLLM and SGLang get the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
@@ -90,7 +59,7 @@ def smoke(
     from eaglectl.acceptance.prompts import choose_prompts
     from eaglectl.acceptance.report import MAX_REGRESSION, compare_drafters
 
-    options = options or SmokeOptions()
+    source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
     _check(options)
     report_step(on_progress, "loading the target")
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
@@ -145,13 +114,14 @@ def search_aux_layers(
 
 
 def load_only(
-    source: str, target: str | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
-) -> "LoadResult":
+    source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
+) -> "eaglectl.LoadResult":
     """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.vllm.run import load_only as load
 
     check_timeout(timeout)
+    source, target = os.fspath(source), path_text(target)
     choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
     source, target = on_disk(source), on_disk(str(choice.place), has_weights=False)
     drafter = _stored_drafter(open_folder(source), Path(target), Answers())
@@ -177,8 +147,6 @@ def _check(options: SmokeOptions) -> None:
         )
     if options.k < 1 or options.max_tokens < 1:
         raise UsageError("-k and --max-tokens need to be at least 1")
-    if options.probe not in (None, *PROBES):
-        raise UsageError(f"--probe {options.probe}: {' or '.join(PROBES)} was expected")
 
 
 def _check_arguments(options: SmokeOptions) -> None:
@@ -256,7 +224,7 @@ def _job(
     """The engine's job: the folder as stored, or for the reference engine with canonical names."""
     from eaglectl.acceptance.job import EngineJob
 
-    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> EngineJob:
+    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> "EngineJob":
         return EngineJob(
             folder,
             drafter,

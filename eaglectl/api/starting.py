@@ -4,12 +4,12 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct, field
-
-from eaglectl.api.inputs import MeasureOptions
 from eaglectl.api.inspecting import inspect
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import OpenQuestions, measured_questions
+from eaglectl.api.options import InitOptions
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.progress import OnProgress
@@ -28,25 +28,14 @@ HOW_TO_ANSWER = {
 }
 
 
-class InitOptions(Struct, frozen=True):
-    """Options of `init`: what goes into the file, the folder that it is written to (None: the current one).
-
-    `measure`: how open questions are measured where the target's weights are here; None: they are not.
-    """
-
-    engines: Sequence[str] = ()
-    answers: Answers = field(default_factory=Answers)
-    folder: Path | None = None
-    force: bool = False
-    measure: MeasureOptions | None = field(default_factory=MeasureOptions)
-
-
+@with_keywords
 def init(
-    source: str | None = None,
-    target: str | None = None,
+    source: StrPath | None = None,
+    target: StrPath | None = None,
     options: InitOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Start:
     """Write eaglectl.toml with the given answers, and return what stays open.
 
@@ -54,7 +43,7 @@ def init(
     here; what stays open becomes comments of the file. Raises UsageError where the file is there and
     `options.force` is not given, and what `inspect` raises.
     """
-    options = options or InitOptions()
+    source, target, options = path_text(source), path_text(target), options or InitOptions()
     path = (options.folder or Path()) / POLICY_FILE
     if path.exists() and not options.force:
         raise UsageError(f"{path} is there; edit it, or replace it with --force")

@@ -1,6 +1,7 @@
 """`convert --to 3.1`: statistics, the conversion, and the gate that it must pass before it is written."""
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.api.calibrating import GATE_SHARE, CalibrateOptions, collect_statistics, split_prompts
+from eaglectl.api.calibrating import GATE_SHARE, collect_statistics, split_prompts
 from eaglectl.api.converting import (
-    ConvertOptions,
     check_options,
     default_place,
     open_inputs,
@@ -22,14 +22,15 @@ from eaglectl.api.converting import (
     write_conversion,
 )
 from eaglectl.api.copies import OpenedSource, opened
-from eaglectl.api.inputs import check_device
-from eaglectl.api.measuring import MAX_TOKENS, PairMeasurement
-from eaglectl.api.open_questions import measure_open_questions
+from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.measuring import PairMeasurement
+from eaglectl.api.open_questions import measure_open_questions, measure_run
+from eaglectl.api.options import TOLERANCE, CalibrateOptions, ConvertOptions, UpgradeOptions
 from eaglectl.api.targets import TargetChoice, asking_for, weights_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.writer import check_apart, check_free
-from eaglectl.conversion.request import DEFAULT_LAYOUT, FC_NORM_MODES, UpgradeRecipe
+from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.commands import command, completing, whole_commands
@@ -43,54 +44,18 @@ if TYPE_CHECKING:
     from eaglectl.conversion.calibration import Statistics
     from eaglectl.conversion.plan import ConversionPlan
 
-TOLERANCE = 0.97
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 
 
-class UpgradeOptions(Struct, frozen=True):
-    """How EAGLE-3 becomes 3.1.
-
-    `statistics` is a folder of `calibrate`; without one, calibration runs on the prompts.
-
-    `fc_norm` is one of FC_NORM_MODES; `tolerance` the least ratio of acceptance that passes the gate;
-    `is_start` writes a trainer's start; `device` runs calibration and gate; at most `max_tokens` tokens are
-    generated per prompt in the gate, past the end of a sequence with `ignore_eos`; `sample` prompts are drawn
-    by `seed`; `trust_remote_code` lets the target's own code run.
-    """
-
-    fc_norm: str = "refit"
-    is_norm_output: bool = True
-    statistics: Path | None = None
-    prompts: Path | None = None
-    tolerance: float = TOLERANCE
-    has_gate: bool = True
-    is_start: bool = False
-    device: str = "auto"
-    max_tokens: int = MAX_TOKENS
-    sample: int | None = None
-    seed: int = 0
-    ignore_eos: bool = False
-    trust_remote_code: bool = False
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the gate runs."""
-        return self.has_gate and not self.is_start
-
-    def read_prompts(self) -> "tuple[Prompt, ...]":
-        """The prompts in the file, or the built-in ones."""
-        from eaglectl.acceptance.prompts import choose_prompts
-
-        return choose_prompts(self.prompts, self.sample, self.seed).prompts
-
-
+@with_keywords
 def upgrade(
-    source: str,
-    out: str | Path | None = None,
+    source: StrPath,
+    out: StrPath | None = None,
     options: UpgradeOptions | None = None,
     conversion: ConvertOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Conversion:
     """Convert EAGLE-3 to 3.1.
 
@@ -99,9 +64,14 @@ def upgrade(
     Raises UsageError for what is missing, RefusedError for what an upgrade would break,
     UnreadableError without torch or weights.
     """
-    options = options or UpgradeOptions()
+    source, options = os.fspath(source), options or UpgradeOptions()
     conversion = replace(conversion or ConvertOptions(), version="3.1")
     _check(options)
+    if conversion.fixes:
+        raise UsageError(
+            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
+            " convert the output with it"
+        )
     original = open_folder(on_disk(source))
     named = conversion.target
     needs_target = not options.is_start and (options.has_gate or options.statistics is None)
@@ -110,11 +80,13 @@ def upgrade(
     check_options(original, out, conversion)
     given = None if conversion.target is None else open_inputs(conversion)
     choice = TargetChoice(named)
-    with opened(original, out) as files:
+    with opened(original, path_text(out)) as files:
         if given is None:
             choice = target_of(files, conversion.answers, needs_weights=needs_target)
         target, conversion = given or open_inputs(conversion, choice)
-        questions = measure_open_questions(files, target, conversion.answers, conversion.run, on_progress)
+        questions = measure_open_questions(
+            files, target, conversion.answers, measure_run(conversion), on_progress
+        )
         conversion = conversion.answered(questions.answers, questions.record)
         place = None if out is None else Path(out)
         complete = completing(source, choice.text, conversion.answers)
@@ -125,9 +97,6 @@ def upgrade(
 
 def _check(options: UpgradeOptions) -> None:
     """Raise UsageError for a value that is not known, and for options that would have no effect."""
-    if options.fc_norm not in FC_NORM_MODES:
-        raise UsageError(f"--fc-norm {options.fc_norm}: {', '.join(FC_NORM_MODES)} was expected")
-    check_device(options.device)
     if not 0 < options.tolerance < math.inf:
         raise UsageError(f"--tolerance {options.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}")
     if options.fc_norm == "off" and not options.is_norm_output:

@@ -1,75 +1,38 @@
 """Validating checkpoints by rules."""
 
-from collections.abc import Sequence
+import os
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.api.copies import pickles_copied
 from eaglectl.api.inputs import open_target, target_source
+from eaglectl.api.keywords import StrPath, with_keywords
+from eaglectl.api.options import ValidateOptions
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
 from eaglectl.checkpoint.opening import check_cached, open_source
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.engines.registry import EngineRequest, default_requests, parse_engine
+from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
-from eaglectl.formats.format import Answers
 from eaglectl.formats.marks import why_other
 from eaglectl.progress import OnProgress
 from eaglectl.validation.catalogue import select_rules
 from eaglectl.validation.judge import Report, judge, skipped_report
-from eaglectl.validation.policy import Policy
-from eaglectl.validation.policy_file import read_policy
-from eaglectl.validation.rule import Severity
 from eaglectl.validation.subject import GivenTarget, Subject
 
 if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
 
 
-class ValidateOptions(Struct, frozen=True):
-    """Options of `validate`.
-
-    `engines` are requirements such as "vllm>=0.22"; where there are none, the policy's count, else those of
-    default_requests; none at all without `has_engines`. `select` and
-    `ignore` name rules by id, name or prefix. `fail_on` is the lowest severity that fails; None takes the
-    policy's, or "error". `policy` is a policy or the path of one; with None there is none, as only the
-    command line searches for a file. With `headers_only` no tensor data is read; `jobs` threads read it.
-    With `skip_others`, a folder that is no drafter's is skipped: it has no mark of one.
-    """
-
-    target: str | None = None
-    engines: Sequence[str] = ()
-    select: Sequence[str] = ()
-    ignore: Sequence[str] = ()
-    fail_on: Severity | Literal["never"] | None = None
-    policy: Policy | str | None = None
-    headers_only: bool = False
-    answers: Answers = field(default_factory=Answers)
-    jobs: int = 1
-    skip_others: bool = False
-    has_engines: bool = True
-
-    def requests(self, policy: Policy) -> tuple[EngineRequest, ...]:
-        """The engine releases to judge for."""
-        if not self.has_engines:
-            return ()
-        return tuple(map(parse_engine, self.engines or policy.engines)) or default_requests()
-
-    def read_policy(self) -> Policy:
-        """The policy, read from its file where `policy` is a path. Raises UsageError."""
-        return read_policy(self.policy) if isinstance(self.policy, str) else self.policy or Policy()
-
-    def least_severity(self, policy: Policy) -> Severity | None:
-        """The lowest severity that fails under a policy; None where nothing fails."""
-        severity = self.fail_on or policy.fail_on or "error"
-        return None if severity == "never" else severity
-
-
+@with_keywords
 def validate(
-    source: str, options: ValidateOptions | None = None, *, on_progress: OnProgress | None = None
+    source: StrPath,
+    options: ValidateOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
 ) -> Report:
     """Run the rules over one checkpoint, and what the requested engine releases do with it.
 
@@ -77,6 +40,7 @@ def validate(
     and UsageError for unknown rules and engines. Weights that are pickles are copied to a temporary folder,
     but with `headers_only`. `on_progress` is called with the bytes read of the weights.
     """
+    source = os.fspath(source)
     return judge_source(open_source(source), source, options or ValidateOptions(), on_progress)
 
 

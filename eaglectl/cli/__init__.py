@@ -20,6 +20,8 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 # objects made between two looks for garbage: what loading makes is none, and Python looks every 700
 GARBAGE_EVERY = 100_000
+COMPLETION = ("--install-completion", "--show-completion")
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
@@ -38,6 +40,7 @@ def run(arguments: list[str]) -> int:
 
     try:
         _check_moved(arguments)
+        _check_completion(arguments)
         app = make_app(_command(arguments))
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
@@ -54,6 +57,16 @@ def run(arguments: list[str]) -> int:
     if code == INTERRUPTED:
         _print_end("interrupted")
     return code
+
+
+def _check_completion(arguments: list[str]) -> None:
+    """Let typer take the shell that is named. Raises UsageError for another word."""
+    options, word = [option for option in COMPLETION if option in arguments], _command(arguments)
+    if options and word in SHELLS:
+        os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
+    elif options and word:
+        known = ", ".join(SHELLS)
+        raise UsageError(f"{options[0]} {word}: one of {known} was expected, or nothing for the one in use")
 
 
 def _command(arguments: list[str]) -> str | None:

@@ -10,8 +10,8 @@ import typer
 
 import eaglectl
 from eaglectl.checkpoint.files import current_folder
+from eaglectl.cli.command import command as command_of
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand
-from eaglectl.cli.plain_values import hand_on_plain_values
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
 
@@ -45,6 +45,8 @@ def make_app(name: str | None) -> typer.Typer:
     app = typer.Typer(
         name="eaglectl",
         no_args_is_help=True,
+        add_help_option=False,  # typer loads pydantic for its own, and for completion
+        add_completion=name not in COMMANDS,
         context_settings=HELP_OPTIONS,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -52,13 +54,20 @@ def make_app(name: str | None) -> typer.Typer:
     app.callback()(common)
     for command, summary in COMMANDS.items():
         module = import_module(f"eaglectl.cli.{command}") if name in (command, None) else None
-        function = getattr(module, f"{command}_command", _not_loaded)
+        function = command_of(getattr(module, f"{command}_command", _not_loaded))
         app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(function)
     return app
 
 
 def _not_loaded() -> None:
     raise AssertionError("only the command that is run is loaded")
+
+
+def _print_help(context: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        for line in context.get_help().splitlines():
+            say(line)
+        raise typer.Exit
 
 
 def _print_version(is_asked: bool) -> None:
@@ -82,6 +91,10 @@ def common(
         bool,
         typer.Option("-V", "--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
+    help_: Annotated[
+        bool,
+        typer.Option("-h", "--help", help="Show this message and exit.", is_eager=True, callback=_print_help),
+    ] = False,
 ) -> None:
     """Inspect, convert, validate, run and publish EAGLE-3 and EAGLE-3.1 drafters from any trainer."""
     context.obj = OutputSettings(quiet, verbose, no_color)
@@ -104,6 +117,3 @@ def _set_offline(context: typer.Context) -> None:
 
     context.call_on_close(restore)
     os.environ.update(dict.fromkeys(OFFLINE_VARIABLES, "1"))
-
-
-hand_on_plain_values()  # once: it wraps what typer has

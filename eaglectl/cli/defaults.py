@@ -17,16 +17,17 @@ READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "
 WITH_ENGINES = ("inspect", "convert")
 
 
-def command_defaults(command: str, judged: Sequence[str]) -> Mapping[str, Any]:
+def command_defaults(command: str, arguments: Sequence[Any]) -> Mapping[str, Any]:
     """Values of a command's parameters that the command line may leave out; they are told on stderr.
 
-    `judged` are the command's arguments: what lies in one of them says nothing. Raises UsageError for a file
-    that is not as it should be.
+    What lies in one of the command's `arguments` says nothing. Raises UsageError for a file that is not as it
+    should be.
     """
     if command not in READERS or not _has_file(current_folder()):
         return {}
     from eaglectl.validation.policy_file import ignored_file, read_defaults
 
+    judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
     defaults = read_defaults(judged=judged)
     if defaults.options:
         options = " ".join(f"{name} {value}".strip() for name, value in defaults.options)
@@ -45,8 +46,8 @@ def _parameters(defaults: "Defaults", *, has_engines: bool) -> dict[str, Any]:
         "target": defaults.target,
         "aux_layers": defaults.aux_layers,
         "aux_convention": defaults.aux_convention,
-        "source_semantics": list(defaults.source_semantics) or None,
-        "assume_defaults": defaults.assume or None,
-        "engine": (list(defaults.engines) or None) if has_engines else None,
+        "semantics": list(defaults.source_semantics) or None,
+        "assume": defaults.assume or None,
+        "engines": (list(defaults.engines) or None) if has_engines else None,
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -5,51 +5,53 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from msgspec import Struct
-
 from eaglectl.cli.options import print_json
 from eaglectl.errors import UsageError
+from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar
 
 if TYPE_CHECKING:
-    from eaglectl.api import ValidateOptions
+    from eaglectl.api.options import ValidateOptions
     from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.validation.judge import Report
 
-Fix = Annotated[
-    bool,
-    typer.Option(
-        "--fix",
-        help="Convert the checkpoint where that repairs findings and needs no other file; the verdict is"
-        " that of the output.",
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--out", help="--fix: the folder to write; NAME-fixed in the current folder by default."
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="--fix: replace an existing checkpoint folder at OUT.")]
+REPAIR = "Repair"
 
 
-class FixRequest(Struct, frozen=True):
+class FixOptions(Options, frozen=True):
     """The options of --fix."""
 
-    is_on: bool
-    out: Path | None
-    force: bool
+    fix: Annotated[
+        bool,
+        Option(
+            "Convert the checkpoint where that repairs findings and needs no other file; the verdict is that"
+            " of the output.",
+            group=REPAIR,
+        ),
+    ] = False
+    out: Annotated[
+        Path | None,
+        Option(
+            "--fix: the folder to write; NAME-fixed in the current folder by default.",
+            "-o, --out",
+            value="DIR",
+            group=REPAIR,
+            complete="folders",
+        ),
+    ] = None
+    force: Annotated[bool, Option("--fix: replace an existing checkpoint folder at OUT.", group=REPAIR)] = (
+        False
+    )
 
     def check(self, sources: Sequence[str], report_format: str, *, skip_others: bool) -> None:
         """Raise UsageError for options that contradict each other."""
-        if not self.is_on and (self.out is not None or self.force):
+        if not self.fix and (self.out is not None or self.force):
             raise UsageError("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
-        if self.is_on and len(sources) > 1:
+        if self.fix and len(sources) > 1:
             raise UsageError("--fix takes one checkpoint; give one")
-        if self.is_on and skip_others:
+        if self.fix and skip_others:
             raise UsageError("--fix and --skip-others: what is to be fixed is a drafter; leave one out")
-        if self.is_on and report_format not in ("text", "json"):
+        if self.fix and report_format not in ("text", "json"):
             raise UsageError(
                 f"--fix and --format {report_format}: text or json was expected;"
                 f" --output {report_format}=FILE writes the report too"
@@ -57,10 +59,10 @@ class FixRequest(Struct, frozen=True):
 
 
 def fix_one(
-    settings: OutputSettings, source: str, request: FixRequest, options: "ValidateOptions", *, is_json: bool
+    settings: OutputSettings, source: str, request: FixOptions, options: "ValidateOptions", *, is_json: bool
 ) -> "Report":
     """Fix one checkpoint and print the result; the report is on the output where one was written."""
-    from eaglectl.api import fix
+    from eaglectl.api.fixing import fix
     from eaglectl.reports.json.validate import fix_document
     from eaglectl.reports.terminal.convert import print_plan
     from eaglectl.reports.terminal.fix import print_fix

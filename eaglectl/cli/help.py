@@ -1,171 +1,16 @@
-"""`--help`: options in groups, with what each takes, and two examples for each command.
+"""`--help` in groups with two examples for each command, and the values of a command line as texts."""
 
-One table for each, so that a new option is placed by one line. An option of no group is a usual one, and
-comes first.
-"""
-
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperCommand
 
 from eaglectl.cli.defaults import command_defaults
+from eaglectl.text import printable
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
-
-ANSWERS = "Answers to questions"
-ADVANCED = "Advanced"
-WRITING = "Writing"
-UPGRADE = "EAGLE-3 as 3.1 (with --to 3.1)"
-SHARED: Mapping[str, tuple[str, ...]] = {
-    ANSWERS: ("--aux-layers", "--aux-convention", "--source-semantics", "--drop"),
-}
-# by command, then by group, in the order of --help
-GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "convert": {
-        WRITING: (
-            "--dry-run",
-            "--force",
-            "--force-unserved",
-            "--gguf",
-            "--link",
-            "--max-shard-size",
-            "--dtype",
-            "--target-name",
-        ),
-        UPGRADE: (
-            "--prompts",
-            "--calibration",
-            "--init-only",
-            "--tolerance",
-            "--gate",
-            "--fc-norm",
-            "--norm-output",
-            "--sample",
-            "--seed",
-            "--ignore-eos",
-            "--device",
-            "--trust-remote-code",
-        ),
-        "MLA, pruning and other rewriting": (
-            "--attention",
-            "--rope-style",
-            "--mla-query-lora",
-            "--materialize-lm-head",
-            "--draft-vocab",
-            "--token-counts",
-            "--fix-reading",
-        ),
-    },
-    "validate": {
-        "Rules": ("--select", "--ignore", "--fail-on", "--policy"),
-        "Reports": ("--format", "--output", "--page", "--json"),
-        "Repair": ("--fix", "--out", "--force"),
-    },
-    "smoke": {
-        "What must hold": ("--against", "--max-regression", "--min-acceptance-length", "--min-position-0"),
-        ADVANCED: (
-            "--device",
-            "--tensor-parallel-size",
-            "--engine-arg",
-            "--temperature",
-            "--seed",
-            "--sample",
-            "--ignore-eos",
-            "--timeout",
-            "--load-only",
-            "--trust-remote-code",
-        ),
-    },
-    "calibrate": {
-        "A trainer's states": ("--states", "--states-layers"),
-        ADVANCED: (
-            "--device",
-            "--engine",
-            "--tensor-parallel-size",
-            "--engine-arg",
-            "--timeout",
-            "--sample",
-            "--seed",
-            "--ignore-eos",
-            "--trust-remote-code",
-        ),
-    },
-    "diagnose": {
-        ADVANCED: (
-            "--num-speculative-tokens",
-            "--sample",
-            "--seed",
-            "--device",
-            "--timeout",
-            "--trust-remote-code",
-        ),
-    },
-    "ready": {
-        ADVANCED: (
-            "--num-speculative-tokens",
-            "--max-tokens",
-            "--temperature",
-            "--sample",
-            "--seed",
-            "--device",
-            "--timeout",
-            "--trust-remote-code",
-        ),
-    },
-    "upload": {
-        "The commit": ("--pr", "--revision", "--message", "--tag", "--private", "--yes"),
-        "The card": ("--license", "--base-model", "--training", "--smoke", "--eval-results"),
-        "Evidence": ("--sign", "--signing-certificate", "--certificate-chain", "--ml-bom"),
-    },
-    "verify": {
-        "Signature": (
-            "--public-key",
-            "--identity",
-            "--identity-provider",
-            "--certificate-chain",
-            "--no-signature",
-        ),
-        "What must be there": ("--require-signature", "--require-record", "--policy"),
-    },
-}
-# what an option takes: its values where the set is closed, else what they are
-VALUES: Mapping[str, str] = {
-    "--target": "MODEL",
-    "--engine": "ENGINE",
-    "--aux-layers": "2,16,29",
-    "--aux-convention": "boundary|output",
-    "--to": "3|3.1",
-    "--for": "LAYOUT",
-    "--target-name": "ORG/NAME",
-    "--drop": "TENSOR",
-    "--dtype": "bfloat16|float16|float32",
-    "--max-shard-size": "SIZE",
-    "--out": "DIR",
-    "--calibration": "DIR",
-    "--states": "DIR",
-    "--states-layers": "2,4,5",
-    "--prompts": "FILE",
-    "--token-counts": "FILE",
-    "--fc-norm": "refit|calibrated|off",
-    "--device": "auto|cuda|cpu",
-    "--attention": "mha",
-    "--rope-style": "interleaved",
-    "--fix-reading": "KEY=VALUE",
-    "--select": "RULE",
-    "--ignore": "RULE",
-    "--fail-on": "error|warning|note|never",
-    "--format": "FORMAT",
-    "--probe": "sensitivity|drift",
-    "--against": "DRAFTER",
-    "--revision": "BRANCH",
-    "--tag": "TAG",
-    "--gguf": "FILE",
-    "--like": "PRESET",
-}
-# how typer writes the types of parameters without a name for their value
-KINDS = {" <str>": "", " <list[str]>": "", " <path>": "", "<int>": "N", "<float>": "X", "<int range>": "N"}
 # `my-drafter`, `my-target` and `old-drafter` stand for folders
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "ready": ("my-drafter --target my-target", "my-drafter --target my-target --engine vllm -o served"),
@@ -202,32 +47,18 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose `--help` shows its options in the groups of GROUPS, and its EXAMPLES."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for parameter in self.params:
-            name = next((name for name in parameter.opts if name in VALUES), None)
-            if name and parameter.metavar is None:
-                parameter.metavar = VALUES[name]
-
-    def _place(self, parameter: Any) -> int:
-        """Where the parameter stands in its group; parameters without one keep the order of the function."""
-        names = [*GROUPS.get(self.name or "", {}).values(), *SHARED.values()]
-        order = [name for group in names for name in group]
-        return next((order.index(name) for name in parameter.opts if name in order), -1)
+    """A command whose `--help` shows its options in their groups, and its EXAMPLES."""
 
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """By the title of each group: parameters with what they take, and their help."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        sections |= {title: [] for title in (*SHARED, *GROUPS.get(self.name or "", {}))}
-        for parameter in sorted(self.get_params(ctx), key=self._place):
+        for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                name, text = record
-                for kind, value in KINDS.items():
-                    name = name.replace(kind, value)
-                sections[self._title(parameter)].append((name, text))
+                is_argument = isinstance(parameter, TyperArgument)
+                title = getattr(parameter, "rich_help_panel", None) or "Options"
+                name = re.sub(r" <[^>]*>$", "", record[0])  # types of texts say nothing
+                sections.setdefault("Arguments" if is_argument else title, []).append((name, record[1]))
         return {title: rows for title, rows in sections.items() if rows}
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -240,36 +71,28 @@ class GroupedCommand(TyperCommand):
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; an argument too many is answered with the option that it may be meant for."""
-        try:
-            ctx.default_map = command_defaults(self.name or "", self._arguments(ctx, args))
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            message = str(getattr(error, "message", ""))
-            if message.startswith("Got unexpected extra argument") and self._has("--target"):
-                error.message = f"{message}; the target model is given by --target"  # type: ignore[attr-defined]
-            raise
+        """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,
+        which takes longer than typer.
 
-    def _arguments(self, ctx: Any, args: list[str]) -> list[str]:
-        """The texts of the command's arguments, which are not options."""
-        values, _, _ = self.make_parser(ctx).parse_args(list(args))
-        texts: list[str] = []
-        for parameter in self.params:
-            if not isinstance(parameter, TyperOption) and (value := values.get(parameter.name)):
-                texts += [value] if isinstance(value, str) else value
-        return texts
-
-    def _has(self, name: str) -> bool:
-        return any(name in parameter.opts for parameter in self.params)
-
-    def _title(self, parameter: Any) -> str:
-        if not isinstance(parameter, TyperOption):
-            return "Arguments"
-        groups = {**GROUPS.get(self.name or "", {}), **SHARED}
-        for title, names in groups.items():
-            if set(names) & set(parameter.opts):
-                return title
-        return "Options"
+        An argument too many is answered with the option that it may be meant for.
+        """
+        values, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        parameters = self.get_params(ctx)
+        arguments = [values.get(one.name) for one in parameters if isinstance(one, TyperArgument)]
+        ctx.default_map = command_defaults(self.name or "", arguments)
+        for parameter in sorted(parameters, key=lambda one: not one.is_eager):
+            value, source = parameter.consume_value(ctx, values)
+            if isinstance(value, bool) or (value in (None, (), []) and parameter.required):
+                parameter.handle_parse_result(ctx, values, rest)  # it acts, or it is missing
+            elif parameter.expose_value:
+                ctx.set_parameter_source(parameter.name, source)
+                ctx.params[parameter.name] = () if value is None and parameter.multiple else value
+        if rest and not ctx.resilient_parsing:
+            has_target = any("--target" in one.opts for one in parameters)
+            hint = "; the target model is given by --target" if has_target else ""
+            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
+        ctx.args = rest
+        return rest
 
 
 def examples(path: str, name: str) -> list[str]:

@@ -2,21 +2,13 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from eaglectl.cli.options import (
-    AssumeDefaults,
-    AuxConvention,
-    AuxLayers,
-    Engines,
-    Json,
-    Page,
-    Semantics,
-    Target,
-    print_json,
-)
+from eaglectl.api.options import InspectOptions
+from eaglectl.cli.options import Json, Page, offered, print_json
+from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, report_fault
 
 Sources = Annotated[
@@ -25,26 +17,24 @@ Sources = Annotated[
         metavar="SOURCE...",
         help="Checkpoint folders, weight files beside their config.json,"
         " or Hub repositories: org/name[@revision].",
+        autocompletion=offered,
     ),
 ]
-Jobs = Annotated[
-    int, typer.Option("--jobs", min=1, max=64, help="Of several SOURCEs, how many at the same time.")
-]
-TOGETHER = 8
+
+
+class ListOptions(Options, frozen=True):
+    """What is shown, and how many at once."""
+
+    tensors: Annotated[bool, Option("List the tensors.")] = False
+    jobs: Annotated[int, Option("Of several SOURCEs, how many at the same time.", least=1, most=64)] = 8
 
 
 def inspect_command(
     context: typer.Context,
     sources: Sources,
-    target: Target = None,
-    engine: Engines = None,
+    options: InspectOptions,
+    listing: ListOptions,
     json_: Json = False,
-    tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors.")] = False,
-    aux_layers: AuxLayers = None,
-    aux_convention: AuxConvention = None,
-    source_semantics: Semantics = None,
-    assume_defaults: AssumeDefaults = False,
-    jobs: Jobs = TOGETHER,
     page: Page = None,
 ) -> None:
     """Show what checkpoints are, what they were trained on, and which engines run them as trained.
@@ -52,31 +42,27 @@ def inspect_command(
     Reads headers only. Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst
     of all.
     """
-    from eaglectl import api
+    from eaglectl.api.inspecting import inspect
 
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
-    look = partial(api.inspect, target=target, engines=engine or (), answers=answers)
     named, file = list(dict.fromkeys(sources)), _page_file(page)
     if len(named) > 1:
-        from eaglectl.checkpoint.hub_sharing import shared_repositories
-
-        with shared_repositories():
-            api.check_options(api.ValidateOptions(target, engine or ()))
-            _several(context.obj, named, look, jobs, file, is_json=json_, has_tensors=tensors)
+        _inspect_several(context.obj, named, options, listing, file, is_json=json_)
         return
-    found = look(named[0])
+    inspection = inspect(named[0], options)
     if json_:
         from eaglectl.reports.json.inspect import inspect_document
 
-        print_json(inspect_document(found))
+        print_json(inspect_document(inspection))
     else:
         from eaglectl.reports.terminal.inspect import print_inspection
 
-        context.obj.show(lambda console: print_inspection(console, found, has_tensors=tensors))
+        paint = partial(print_inspection, inspection=inspection, has_tensors=listing.tensors)
+        context.obj.show(paint)
     if file:
         from eaglectl.reports.files import write_page
+        from eaglectl.reports.pages.render import render_page
 
-        write_page(file, api.render_page(found, names=named, has_tensors=tensors))
+        write_page(file, render_page(inspection, names=named, has_tensors=listing.tensors))
 
 
 def _page_file(page: str | None) -> Path | None:
@@ -87,35 +73,38 @@ def _page_file(page: str | None) -> Path | None:
     return parse_page(page)
 
 
-def _several(
+def _inspect_several(
     settings: OutputSettings,
     sources: list[str],
-    look: Any,
-    jobs: int,
+    options: InspectOptions,
+    listing: ListOptions,
     page: Path | None,
     *,
     is_json: bool,
-    has_tensors: bool,
 ) -> None:
-    from eaglectl import api
+    from eaglectl.api.inspecting import inspect
+    from eaglectl.api.options import ValidateOptions
     from eaglectl.api.several import CRASH, inspect_all
+    from eaglectl.api.validating import check_options
     from eaglectl.reports.files import write_page
     from eaglectl.reports.json.inspect import inspections_document
+    from eaglectl.reports.pages.render import render_page
     from eaglectl.reports.terminal.inspect import print_inspections
     from eaglectl.results import FailedSource
 
+    check_options(ValidateOptions(options.target, options.engines))
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
-        done = inspect_all(sources, look, jobs=jobs, on_progress=bar)
-    for crash in done.crashes:
+        look = partial(inspect, options=options)
+        results = inspect_all(sources, look, jobs=listing.jobs, on_progress=bar)
+    for crash in results.crashes:
         report_fault(crash)
-    found = list(zip(sources, done.reports, strict=True))
+    inspections = list(zip(sources, results.reports, strict=True))
     if is_json:
-        print_json(inspections_document(found))
+        print_json(inspections_document(inspections))
     else:
-        settings.show(lambda console: print_inspections(console, found, has_tensors=has_tensors))
+        settings.show(lambda console: print_inspections(console, inspections, has_tensors=listing.tensors))
     if page:
-        write_page(page, api.render_page(*done.reports, names=sources, has_tensors=has_tensors))
-    codes = [report.exit_code for report in done.reports if isinstance(report, FailedSource)]
-    code = CRASH if done.crashes else max(codes, default=0)
-    if code:
+        write_page(page, render_page(*results.reports, names=sources, has_tensors=listing.tensors))
+    codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]
+    if code := CRASH if results.crashes else max(codes, default=0):
         raise typer.Exit(code)

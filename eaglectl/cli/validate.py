@@ -3,33 +3,23 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.fixing import Fix, FixRequest, Force, Out, fix_one
-from eaglectl.cli.options import (
-    EXIT_CODES,
-    AssumeDefaults,
-    AuxConvention,
-    AuxLayers,
-    Engines,
-    Json,
-    NoEngines,
-    Page,
-    Semantics,
-    Target,
-)
+from eaglectl.api.options import ValidateOptions
+from eaglectl.cli.fixing import FixOptions, fix_one
+from eaglectl.cli.options import EXIT_CODES, Json, Page, offered
 from eaglectl.errors import UsageError
+from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
 if TYPE_CHECKING:
-    from eaglectl.api import ValidateOptions
     from eaglectl.reports.files import Outputs
     from eaglectl.validation.judge import Report
-    from eaglectl.validation.policy import Policy
 
+REPORTS = "Reports"
 Sources = Annotated[
     list[str],
     typer.Argument(
@@ -37,52 +27,7 @@ Sources = Annotated[
         help="Checkpoint folders, files in them (weights, config.json, the index of the shards), or Hub"
         " repositories: org/name[@revision]. Of those, headers and rows are read by ranges; rules that need"
         " all the weights download them into the Hub client's cache, and with --headers-only none are.",
-    ),
-]
-Select = Annotated[list[str] | None, typer.Option("--select", help="Only these rules: EGL201, a name, EGL2.")]
-Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Not these rules.")]
-FailOn = Annotated[
-    str | None,
-    typer.Option(
-        "--fail-on", help="The least severity that fails: error (the default), warning, note or never."
-    ),
-]
-PolicyFile = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        metavar="FILE",
-        help="What to ask for beyond the rules; by default the nearest eaglectl.toml, or pyproject.toml with"
-        " [tool.eaglectl], from here upwards, and none in a checkpoint or a download.",
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format", help="On stdout: text (the default), json, junit, sarif, github, gitlab, markdown."
-    ),
-]
-Output = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output", metavar="FORMAT=FILE", help="Write a report to a file too. May be given several times."
-    ),
-]
-Jobs = Annotated[
-    int,
-    typer.Option(
-        "--jobs",
-        min=1,
-        max=64,
-        help="Checkpoints judged at the same time; of one, threads that read weights.",
-    ),
-]
-SkipOthers = Annotated[
-    bool,
-    typer.Option(
-        "--skip-others",
-        help="Skip folders without a mark of a drafter, as hooks and globs name them: a target, another"
-        " tool's config.json. What has a mark and cannot be read is not skipped.",
+        autocompletion=offered,
     ),
 ]
 # files that stand for their folder, as pre-commit hooks are given file names
@@ -90,78 +35,94 @@ FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
 CRASH = 70
 
 
+class ReportOptions(Options, frozen=True):
+    """What is written on the checkpoints, and where."""
+
+    format: Annotated[
+        str | None,
+        Option(
+            "On stdout: text (the default), json, junit, sarif, github, gitlab, markdown.",
+            value="FORMAT",
+            group=REPORTS,
+            complete="formats",
+        ),
+    ] = None
+    output: Annotated[
+        tuple[str, ...],
+        Option(
+            "Write a report to a file too. May be given several times.",
+            value="FORMAT=FILE",
+            group=REPORTS,
+            complete="outputs",
+        ),
+    ] = ()
+
+    def on_stdout(self, *, is_json: bool) -> str:
+        """The format on stdout. Raises UsageError for two."""
+        from eaglectl.reports.ci.outputs import FORMATS
+
+        name = self.format or ("json" if is_json else "text")
+        if name not in FORMATS:
+            raise UsageError(f"--format {name}: one of {', '.join(FORMATS)} was expected")
+        if is_json and name != "json":
+            raise UsageError(
+                f"--json and --format {name} are two formats; write one of them to a file: --output"
+                f" {name}=FILE"
+            )
+        return name
+
+
 def validate_command(
     context: typer.Context,
     sources: Sources,
-    target: Target = None,
-    engine: Engines = None,
-    no_engines: NoEngines = False,
-    select: Select = None,
-    ignore: Ignore = None,
-    fail_on: FailOn = None,
-    policy: PolicyFile = None,
-    headers_only: Annotated[bool, typer.Option("--headers-only", help="Read no tensor data.")] = False,
-    format_: Format = None,
-    output: Output = None,
-    jobs: Jobs = 1,
-    aux_layers: AuxLayers = None,
-    aux_convention: AuxConvention = None,
-    source_semantics: Semantics = None,
-    assume_defaults: AssumeDefaults = False,
+    options: ValidateOptions,
+    reporting: ReportOptions,
+    fixing: FixOptions,
     json_: Json = False,
-    fix: Fix = False,
-    out: Out = None,
-    force: Force = False,
-    skip_others: SkipOthers = False,
     page: Page = None,
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
-    from eaglectl import api
+    from eaglectl.api.validating import check_options
     from eaglectl.reports.ci import outputs
     from eaglectl.reports.files import parse_page
+    from eaglectl.validation.policy_file import read_policy
 
-    report_format, files = _report_format(format_, is_json=json_), outputs.parse_outputs(output or ())
-    severity, page_file = _severity(fail_on), parse_page(page, files)
-    answers = api.parse_answers(aux_layers, aux_convention, source_semantics or [], assume=assume_defaults)
-    read_policy = api.read_policy(policy, judged=sources)
-    options = api.ValidateOptions(
-        target, engine or (), select or (), ignore or (), severity, read_policy, headers_only, answers
-    )
-    if engine and no_engines:
+    shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
+    page_file, folders = parse_page(page, files), _folders(sources)
+    path = options.policy if isinstance(options.policy, str) else None
+    options = replace(options, policy=read_policy(path, judged=sources))
+    if options.engines and not options.has_engines:
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
-    options = replace(options, skip_others=skip_others, has_engines=not no_engines)
-    api.check_options(options)
-    fix_request, folders = FixRequest(fix, out, force), _folders(sources)
-    if len(folders) == 1:
-        options = replace(options, jobs=jobs)
-    fix_request.check(folders, report_format, skip_others=skip_others)
-    is_quiet, has_crashed = context.obj.quiet, False
-    if fix:
-        is_json = report_format == "json"
-        reports = [fix_one(context.obj, folders[0], fix_request, options, is_json=is_json)]
+    check_options(options)
+    fixing.check(folders, shown, skip_others=options.skip_others)
+    has_crashed = False
+    if fixing.fix:
+        one = options if len(folders) == 1 else replace(options, jobs=1)
+        reports = [fix_one(context.obj, folders[0], fixing, one, is_json=shown == "json")]
     else:
-        reports, has_crashed = _validate_all(context.obj, folders, options, read_policy, jobs)
-        _show(context.obj, report_format, reports, is_quiet=is_quiet)
+        reports, has_crashed = _validate_all(context.obj, folders, options)
+        _show(context.obj, shown, reports)
     _write(files, page_file, reports)
-    if not fix and "github" in (report_format, *(name for name, _ in files)):
+    if not fixing.fix and "github" in (shown, *(name for name, _ in files)):
         outputs.append_summary(reports)
     _exit(reports, has_crashed=has_crashed)
 
 
 def _validate_all(
-    settings: OutputSettings, folders: Sequence[str], options: "ValidateOptions", policy: "Policy", jobs: int
+    settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
 ) -> "tuple[list[Report], bool]":
     """The reports on all folders, and whether eaglectl crashed on one; tracebacks go to stderr."""
-    from eaglectl import api
     from eaglectl.api.several import validate_all
+    from eaglectl.api.validating import validate
     from eaglectl.validation.judge import unopened_report
 
+    policy, is_single = options.read_policy(), len(folders) == 1
     unopened = partial(unopened_report, fail_on=options.least_severity(policy), policy=policy.origin)
-    is_single = len(folders) == 1
+    one = options if is_single else replace(options, jobs=1)  # else one thread each, and `jobs` of them
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
-        validate = partial(api.validate, options=options, on_progress=bar if is_single else None)
+        judge = partial(validate, options=one, on_progress=bar if is_single else None)
         on_progress = None if is_single else bar
-        results = validate_all(folders, validate, unopened, jobs=jobs, on_progress=on_progress)
+        results = validate_all(folders, judge, unopened, jobs=options.jobs, on_progress=on_progress)
     for crash in results.crashes:
         report_fault(crash)
     return results.reports, bool(results.crashes)
@@ -175,7 +136,7 @@ def _exit(reports: "list[Report]", *, has_crashed: bool) -> None:
         raise typer.Exit(code)
 
 
-def _show(settings: OutputSettings, name: str, reports: "list[Report]", *, is_quiet: bool) -> None:
+def _show(settings: OutputSettings, name: str, reports: "list[Report]") -> None:
     from eaglectl.reports.ci import outputs
 
     if name != "text":
@@ -183,17 +144,18 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", *, is_qu
         return
     from eaglectl.reports.terminal.validate import print_reports
 
-    settings.show(lambda console: print_reports(console, reports, is_quiet=is_quiet))
+    settings.show(lambda console: print_reports(console, reports, is_quiet=settings.quiet))
 
 
 def _write(files: "Outputs", page: Path | None, reports: "list[Report]") -> None:
     """Write the page, then the files of --output: one that cannot be written ends the command."""
-    from eaglectl import api
     from eaglectl.reports.ci import outputs
     from eaglectl.reports.files import write_page
 
     if page:
-        write_page(page, api.render_page(*reports))
+        from eaglectl.reports.pages.render import render_page
+
+        write_page(page, render_page(*reports))
     outputs.write_outputs(files, reports)
 
 
@@ -205,22 +167,3 @@ def _folders(sources: list[str]) -> list[str]:
 def _folder(source: str) -> str:
     path = Path(source)
     return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source
-
-
-def _report_format(text: str | None, *, is_json: bool) -> str:
-    from eaglectl.reports.ci.outputs import FORMATS
-
-    name = text or ("json" if is_json else "text")
-    if name not in FORMATS:
-        raise UsageError(f"--format {text}: one of {', '.join(FORMATS)} was expected")
-    if is_json and name != "json":
-        raise UsageError(
-            f"--json and --format {name} are two formats; write one of them to a file: --output {name}=FILE"
-        )
-    return name
-
-
-def _severity(text: str | None) -> Any:
-    if text not in (None, "error", "warning", "note", "never"):
-        raise UsageError(f"--fail-on {text}: error, warning, note or never was expected")
-    return text

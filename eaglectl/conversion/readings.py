@@ -53,7 +53,7 @@ def readings(drafter: Drafter) -> Iterator[Reading]:
 
     Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (candidates.py).
     """
-    for key, declared in _READINGS.items():
+    for key, declared in READINGS.items():
         for value in () if key in TABLES else declared.values(drafter):
             yield Reading(key, value, declared.title.format(value=_shortened(value)))
 
@@ -63,9 +63,9 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
 
     Raises UsageError for a reading that is not known, or that this drafter's tensors do not allow.
     """
-    if key not in _READINGS:
-        raise UsageError(f"--fix-reading {key}: one of {', '.join(_READINGS)} was expected")
-    declared = _READINGS[key]
+    if key not in READINGS:
+        raise UsageError(f"--fix-reading {key}: one of {', '.join(READINGS)} was expected")
+    declared = READINGS[key]
     if (allowed := tuple(declared.values(drafter))) and value in allowed:
         return tuple(declared.moves(drafter, value))
     if allowed and declared.count is not None:
@@ -78,12 +78,6 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
     else:
         raise UsageError(f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading")
     raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected")
-
-
-def parse_reading(text: str) -> tuple[str, str]:
-    """KEY and VALUE of one --fix-reading; `exchanged` where only KEY is given."""
-    key, _, value = text.partition("=")
-    return key, value or "exchanged"
 
 
 def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> TransformedDrafter:
@@ -352,7 +346,7 @@ def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 # the order of the report; where several readings win alike, the first is named
-_READINGS: Mapping[str, _Declared] = {
+READINGS: Mapping[str, _Declared] = {
     "rotary": _Declared("rotary rows {value}", _pairings, _rotary_moves),
     "gate-up": _Declared(
         "gate_proj and up_proj {value}",

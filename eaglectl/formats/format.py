@@ -1,7 +1,7 @@
 """The declaration of a producer: marks, spellings, conventions, doubts, and what its layout expresses."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -9,6 +9,8 @@ from msgspec.structs import replace
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.drafter.drafter import Choice, Drafter, Feature, Level, Note, SettledBy, question
+from eaglectl.errors import UsageError
+from eaglectl.options import ANSWERS, Option, Options
 
 ModelClass = Literal["llama", "qwen3", "mla"]
 IdMeaning = Literal["boundary", "output", "sglang"]
@@ -18,6 +20,28 @@ TOP_IDS = "eagle_aux_hidden_state_layer_ids"
 NESTED_IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
 
+def read_layers(text: str) -> tuple[int, ...]:
+    """Layers with commas between them. Raises ValueError."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ValueError("layers from 0 with commas, like 2,16,29,")
+    return tuple(map(int, parts))
+
+
+def read_semantics(texts: Sequence[str]) -> Mapping[str, str]:
+    """The pairs of texts KEY=VALUE. Raises ValueError, and UsageError for two values of one key."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError("KEY=VALUE")
+        if pairs.setdefault(key, value) != value:
+            raise UsageError(
+                f"--source-semantics {key} is given as {pairs[key]} and as {value}; give it once"
+            )
+    return pairs
+
+
 class Origin(Struct, frozen=True):
     """Who gave an answer, and what speaks for it: a measurement's figures, or the source of what is known."""
 
@@ -25,18 +49,50 @@ class Origin(Struct, frozen=True):
     evidence: str = ""
 
 
-class Answers(Struct, frozen=True):
+class Answers(Options, frozen=True):
     """Answers to what a file leaves open: aux layers, convention, facts about the trainer.
 
     `origins`: by the key of a choice, who gave the answer, where it was not the user. `assume`: questions
     that nothing answers get the producer's usual value (--assume-defaults).
     """
 
-    aux_layers: tuple[int, ...] | None = None
-    aux_convention: Convention | None = None
-    semantics: Mapping[str, str] = field(default_factory=dict)
+    aux_layers: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "The trained aux layers as boundaries (or by --aux-convention), like 2,16,29.",
+            value="2,16,29",
+            group=ANSWERS,
+            read=read_layers,
+        ),
+    ] = None
+    aux_convention: Annotated[
+        Convention | None,
+        Option(
+            "What the file's layer ids mean: boundary or output.",
+            value="boundary|output",
+            group=ANSWERS,
+            choices=("boundary", "output"),
+        ),
+    ] = None
+    semantics: Annotated[
+        Mapping[str, str],
+        Option(
+            "A fact about the trainer that the file cannot state, like specforge=pre-879.",
+            "--source-semantics",
+            value="KEY=VALUE",
+            group=ANSWERS,
+            read=read_semantics,
+            complete="semantics",
+        ),
+    ] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    assume: bool = False
+    assume: Annotated[
+        bool,
+        Option(
+            "Write the producer's usual value where nothing settles it; a doubt until it is settled.",
+            "--assume-defaults",
+        ),
+    ] = False
 
     def choosing(self, choice: Choice, origin: Origin | None = None) -> "Answers":
         """These answers and `choice`, whose layers are boundaries; `origin` where it was not the user's.

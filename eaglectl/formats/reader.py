@@ -211,9 +211,14 @@ def model_class_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> ModelClas
     return "qwen3" if any(name.endswith("q_norm.weight") for name in tensors) else "llama"
 
 
+def known_semantics() -> Mapping[str, tuple[str, ...]]:
+    """The keys of --source-semantics with their values; none where they are no closed set."""
+    return {**SEMANTICS, **known_answers()}
+
+
 def check_answers(answers: Answers) -> None:
     """Raise UsageError where an answer is to no question that is ever asked."""
-    known = {**SEMANTICS, **known_answers()}
+    known = known_semantics()
     for key, value in answers.semantics.items():
         if value in known.get(key, ()) or _is_free_answer(key, value, answers):
             continue

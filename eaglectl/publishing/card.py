@@ -3,9 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.front_matter import MATTER, front_matter
@@ -14,12 +12,12 @@ from eaglectl.checkpoint.layout import CARD
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.publishing.card_block import CardFacts, card_block
 from eaglectl.publishing.model_index import with_results
+from eaglectl.publishing.request import CardAnswers
 from eaglectl.publishing.training import hub_datasets, read_training
 
 BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
 FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
-LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
 LIBRARIES = ("vllm", "sglang")
 # a list in brackets on one line, without brackets in it
 FLOW = re.compile(r"\[[^\[\]]*\][ \t]*(?:#.*)?")
@@ -27,26 +25,6 @@ KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
 # line breaks to YAML, and not to those who split at line feeds
 ODD_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
-
-
-class CardAnswers(Struct, frozen=True):
-    """What only the user knows of a card: the licence, the target on the Hub, and a file on the training."""
-
-    licence: str | None = None
-    base_model: str | None = None
-    training: str | Path | None = None
-
-    def check(self) -> None:
-        """Raise UsageError for a licence or a base model that the Hub could not read."""
-        if self.licence is not None and not LICENCE.fullmatch(self.licence):
-            raise UsageError(f"--license {self.licence}: an identifier was expected, like apache-2.0")
-        if self.licence == "other":
-            raise UsageError(
-                "--license other needs a name and a link: write license, license_name and license_link into"
-                f" the front matter of {CARD}"
-            )
-        if self.base_model is not None and not is_repo_name(self.base_model):
-            raise UsageError(f"--base-model {self.base_model}: org/name on the Hub was expected")
 
 
 def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts:

@@ -4,40 +4,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import SIGNATURE
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import RefusedError
 from eaglectl.publishing.changes import Changes
 from eaglectl.publishing.files import LeftOut, UploadFile
 from eaglectl.verdicts import FileChange
-
-
-class Destination(Struct, frozen=True):
-    """Where to publish: org/name on the Hub, and how.
-
-    `is_pull` None: a pull request, or a commit where the call creates the repository. `is_private` None: a
-    new repository is private. `tag` is set on the commit once it is verified.
-    """
-
-    repo: str
-    revision: str = "main"
-    is_pull: bool | None = None
-    is_private: bool | None = None
-    tag: str | None = None
-
-    def check(self) -> None:
-        """Raise UsageError for names that the Hub does not allow."""
-        if not is_repo_name(self.repo):
-            raise UsageError(f"{self.repo}: REPO is org/name; a branch is given by --revision")
-        _check_ref("--revision", "branch", self.revision)
-        if self.tag:
-            _check_ref("--tag", "tag", self.tag)
-
-
-def _check_ref(option: str, kind: str, name: str) -> None:
-    is_text = name.isprintable() and bool(name.strip())
-    if not is_text or set(name) & set(" ~^:?*[\\") or ".." in name or name[0] in "-/":
-        raise UsageError(f"{option} {name}: the name of a {kind} was expected, like v1.0")
 
 
 class RemoteFile(Struct, frozen=True):

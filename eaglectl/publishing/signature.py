@@ -8,13 +8,14 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.options import Option, Options
 from eaglectl.verdicts import SignatureState
 
 INSTALL = "install eaglectl's sign extra: pip install '.[sign]' in a checkout"
@@ -24,15 +25,32 @@ PAYLOAD, STATEMENT = "application/vnd.in-toto+json", "https://in-toto.io/Stateme
 CERTIFICATES_OPEN = "; whether the certificate had expired or was revoked when it signed"
 
 
-class Signer(Struct, frozen=True):
+class Signer(Options, frozen=True):
     """Who must have signed: the holder of `public_key` (a file), or of a certificate under a root in
     `certificate_chain` (a file), or `identity` at `provider` (Sigstore).
     """
 
-    public_key: str | None = None
-    identity: str | None = None
-    provider: str | None = None
-    certificate_chain: str | None = None
+    public_key: Annotated[
+        str | None,
+        Option(
+            "Who must have signed: the holder of this key.", value="FILE", group="Signature", complete="files"
+        ),
+    ] = None
+    identity: Annotated[
+        str | None, Option("Who must have signed, by Sigstore.", value="NAME", group="Signature")
+    ] = None
+    provider: Annotated[
+        str | None, Option("Who knows that identity.", "--identity-provider", value="URL", group="Signature")
+    ] = None
+    certificate_chain: Annotated[
+        str | None,
+        Option(
+            "Who must have signed: the holder of a certificate under a root in this file.",
+            value="FILE",
+            group="Signature",
+            complete="files",
+        ),
+    ] = None
 
     def check(self) -> None:
         """Raise UsageError for options that do not go together, UnreadableError for a missing key."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.readings import parse_reading
-from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.request import ConversionRequest, parse_reading
 from eaglectl.conversion.serving import unserved
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.facts import AppliedFact, Fact

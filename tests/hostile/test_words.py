@@ -611,7 +611,7 @@ def test_a_usage_error_of_click_is_shown_in_one_line(monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> None:
         raise RawError(EVIL)
 
-    monkeypatch.setattr("eaglectl.api.inspect", fail, raising=False)
+    monkeypatch.setattr("eaglectl.api.inspecting.inspect", fail)
     outcome = call("inspect", good)
     assert outcome.code == 2 and "Error: w\\nPASS-" in outcome.err
     assert list(faults(outcome.err)) == []

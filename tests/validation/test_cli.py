@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import eaglectl
 from eaglectl.reports.ci.outputs import FORMATS
 from eaglectl.validation.catalogue import find_rule, rules
 from eaglectl.validation.rule import Rule, rule
@@ -160,16 +161,14 @@ def test_one_source_never_stops_the_others(jobs: int, good: Path, bad: Path, tmp
 def test_a_crash_in_one_is_told_with_its_traceback_and_the_others_are_judged(
     jobs: int, good: Path, bad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eaglectl import api
-
-    real = api.validate
+    real = eaglectl.validate
 
     def crashing(source: str, **given: Any) -> Any:
         if source.endswith("good"):
             raise ZeroDivisionError("of our own")
         return real(source, **given)
 
-    monkeypatch.setattr(api, "validate", crashing)
+    monkeypatch.setattr("eaglectl.api.validating.validate", crashing)
     outcome = validate(good, bad, "--json", "--jobs", str(jobs))
     assert outcome.code == 70 and outcome.err.count("Traceback") == 1 and "please report it" in outcome.err
     verdicts = [(one["verdict"], one["problem"]) for one in outcome.document["reports"]]

@@ -1,0 +1,279 @@
+"""Options, each declared once: as a field of a record.
+
+    class DiffOptions(Options, frozen=True):
+        headers_only: Annotated[bool, Option("Read no tensor data.")] = False
+
+That field is `eaglectl diff --headers-only` with its help, and `headers_only=True` of `eaglectl.diff`. A
+field that is a record itself stands for the options of that record.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, reduce
+from operator import or_
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, force_setattr
+from msgspec.structs import fields as struct_fields
+
+from eaglectl.errors import UsageError
+
+NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
+
+class Option(Struct, frozen=True):
+    """What an option is, beside its type and its default, which are those of the field.
+
+    `flags` is how the command line spells it ("-o, --out", "--gate/--no-gate"; by default the field's name),
+    `value` what --help says that it takes, `group` its panel of --help. A value is one of `choices`, and from
+    `least` to `most`. `read` makes it of a text, of each text where there may be several, and raises
+    ValueError with what was expected. `complete` names the function of eaglectl.cli.completion that offers
+    values to a shell.
+    """
+
+    help: str
+    flags: str = ""
+    value: str = ""
+    group: str = ""
+    choices: tuple[str, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+    read: Callable[[Any], Any] | None = None
+    complete: str = ""
+
+
+# of fields that are none
+HIDDEN = Option("")
+# options of several commands
+TARGET = Option(
+    "The target model: its folder, config.json or Hub repository. Only the config is read. Left out, the one"
+    " that the checkpoint names, if it is here.",
+    value="MODEL",
+    complete="checkpoints",
+)
+ENGINE = Option(
+    "An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times.",
+    "--engine",
+    value="ENGINE",
+    complete="engines",
+)
+NO_ENGINES = Option(
+    "Judge by the rules alone. Left out, and without --engine, the engines of eaglectl.toml are judged for,"
+    " else the newest known vLLM and SGLang, and every engine installed here.",
+    "--no-engines",
+)
+# a group of --help
+ANSWERS = "Answers to questions"
+
+
+class Field(Struct, frozen=True):
+    """A field of a record: `kind` is its type without None, `record` the record that it holds, if it does."""
+
+    name: str
+    kind: Any
+    is_optional: bool
+    is_required: bool
+    default: Any
+    option: Option
+    record: "type[Options] | None"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """How the command line spells it."""
+        return tuple((self.option.flags or f"--{self.name.replace('_', '-')}").split(", "))
+
+    @property
+    def flag(self) -> str:
+        """The long one of its flags, which sets it."""
+        return max(self.flags, key=len).partition("/")[0]
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the command line may give it several times."""
+        return self.is_mapping or (get_origin(self.kind) is tuple and get_args(self.kind)[0] is not int)
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether the texts of the command line are read together."""
+        return get_origin(self.kind) is Mapping
+
+    @property
+    def is_inverted(self) -> bool:
+        """Whether its only flag switches off what is on by default."""
+        return self.kind is bool and self.default is True and "/" not in self.flags[-1]
+
+    @property
+    def shown_default(self) -> Any:
+        """The default in a signature; None for a record or a mapping, which is made anew."""
+        return None if self.default is NODEFAULT else self.default
+
+    @property
+    def expected(self) -> str:
+        """What a value is, in words."""
+        if choices := self.option.choices:
+            return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+        words = "a list of texts" if self.is_list else EXPECTED.get(self.kind, str(self.kind))
+        if self.option.most < math.inf:
+            return f"{words} from {self.option.least:g} to {self.option.most:g}"
+        return f"{words} of at least {self.option.least:g}" if self.option.least > -math.inf else words
+
+    def of_text(self, text: Any) -> Any:
+        """The value of what the command line gives: a text, several, or a flag. Raises UsageError."""
+        if isinstance(text, bool):
+            return not text if self.is_inverted else text
+        value = text
+        try:
+            if "\0" in text:  # which no file's name has
+                raise ValueError
+            if self.kind is int and not self.option.read and NUMBER.fullmatch(text):
+                value = int(text)
+            elif self.kind is float and "_" not in text:
+                value = float(text)
+            return self.checked(value)
+        except ValueError as error:
+            why = f"{self._why(error)} was expected"
+            raise UsageError(f"{self.flag} {text}: {why}", option=self.name) from None
+
+    def checked(self, value: Any) -> Any:
+        """The value as the record keeps it. Raises ValueError for one that is none, UsageError with why."""
+        if value is None and self.is_optional:
+            return None
+        value = _converted(self._read(value), self.kind)
+        if self.option.choices and value not in self.option.choices:
+            raise ValueError
+        if isinstance(value, int | float) and (value < self.option.least or value > self.option.most):
+            raise ValueError
+        return value
+
+    def _read(self, value: Any) -> Any:
+        """The value with its texts read."""
+        read = self.option.read
+        if read is None or isinstance(value, Mapping):
+            return value
+        if self.is_mapping:
+            return read([value] if isinstance(value, str) else value)
+        if self.is_list and not isinstance(value, str):
+            return tuple(read(item) if isinstance(item, str) else item for item in value)
+        return read(value) if isinstance(value, str) else value
+
+    def error(self, value: Any, error: ValueError, record: str) -> UsageError:
+        """The error of a record that is made with a value that is none."""
+        why = f"{self._why(error)} was expected"
+        return UsageError(f"{record}({self.name}={value!r}): {why}", option=self.name)
+
+    def _why(self, error: ValueError) -> str:
+        return str(error) or self.expected
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """A value as `kind`: paths as texts or as Path, lists as tuples. Raises ValueError for another type."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    origin = get_origin(kind) or kind
+    if origin in (Union, UnionType):
+        return _first_converted(value, get_args(kind))
+    if origin is tuple:
+        return _as_tuple(value, get_args(kind))
+    if origin is Path and isinstance(value, str):
+        return Path(value)
+    if origin is float and type(value) is int:
+        return float(value)
+    if isinstance(value, bool) and origin in (int, float):
+        raise ValueError
+    return _checked_kind(value, origin, get_args(kind))
+
+
+def _checked_kind(value: Any, origin: Any, choices: Sequence[Any]) -> Any:
+    is_one = value in choices if origin is Literal else origin is Any or isinstance(value, origin)
+    if not is_one:
+        raise ValueError
+    return value
+
+
+def _as_tuple(value: Any, kinds: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError
+    each = [kinds[0]] * len(value) if kinds[-1] is ... else kinds
+    return tuple(_converted(item, kind) for item, kind in zip(value, each, strict=True))
+
+
+def _first_converted(value: Any, kinds: Sequence[Any]) -> Any:
+    for kind in kinds:
+        with suppress(ValueError):
+            return _converted(value, kind)
+    raise ValueError
+
+
+class Options(Struct, frozen=True):
+    """A record of options, which are checked when it is made."""
+
+    def __post_init__(self) -> None:
+        for one in fields(type(self)):
+            value = getattr(self, one.name)
+            if value is one.default:
+                continue
+            try:
+                kept = one.checked(value)
+            except ValueError as error:
+                raise one.error(value, error, type(self).__name__) from None
+            if kept is not value:
+                force_setattr(self, one.name, kept)
+
+
+@cache
+def fields(record: type[Options]) -> tuple[Field, ...]:
+    """The fields of a record, in order."""
+    hints = get_type_hints(record, include_extras=True)
+    return tuple(_field(one, hints[one.name]) for one in struct_fields(record))
+
+
+def _field(one: FieldInfo, hint: Any) -> Field:
+    option = HIDDEN
+    if get_origin(hint) is Annotated:
+        hint, option = get_args(hint)[:2]
+    kind, is_optional = hint, False
+    if get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        kind, is_optional = reduce(or_, kinds), True
+    record = kind if isinstance(kind, type) and issubclass(kind, Options) else None
+    return Field(one.name, kind, is_optional, one.required, one.default, option, record)
+
+
+@cache
+def options_of(record: type[Options]) -> Mapping[str, Field]:
+    """Every option of a record and of those in it, by the name of its field."""
+    found: dict[str, Field] = {}
+    for one in fields(record):
+        if one.option is not HIDDEN:
+            found[one.name] = one
+        if one.record is not None:
+            found = {**found, **options_of(one.record)}
+    return found
+
+
+def made(record: type[Options], values: Mapping[str, Any]) -> Any:
+    """The record of the values of its options, and of those of the records in it. Raises UsageError.
+
+    A record that has a flag itself, like --measure/--no-measure, is None where the flag is off.
+    """
+    given: dict[str, Any] = {}
+    for one in fields(record):
+        if one.record is not None and not isinstance(values.get(one.name), one.record):
+            inner = {name: values[name] for name in options_of(one.record) if name in values}
+            if one.name in values and not values[one.name]:
+                given[one.name] = None
+            elif inner:
+                given[one.name] = made(one.record, inner)
+        elif one.name in values:
+            given[one.name] = values[one.name]
+    if any(one.is_required and one.name not in given for one in fields(record)):
+        flags = [one.flag for one in fields(record) if one.option is not HIDDEN]
+        raise UsageError(f"{' and '.join(flags)} go together")
+    return record(**given)
