@@ -12,7 +12,7 @@ from tests.real.conftest import REAL
 from tests.real.counting import NEW, accounted, few_prompts
 
 LIMIT = 20_000_000  # bytes of a drafter
-NAMES = ("speculators",)
+NAMES = ("specforge", "speculators")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -26,6 +26,13 @@ def test_a_drafter_is_small_and_has_no_embedding(name: str) -> None:
         dtypes = {str(file.get_tensor(key).dtype) for key in names}
     assert not any("embed" in key for key in names)
     assert "torch.float32" not in dtypes and "torch.bfloat16" in dtypes
+
+
+def test_specforges_names_no_layers_and_is_read_by_its_default() -> None:
+    assert api.inspect(str(REAL / "specforge")).drafter.aux.boundaries is None
+    seen = api.inspect(str(REAL / "specforge"), target=str(REAL / "target")).drafter
+    assert seen.aux.boundaries == (2, 15, 27)
+    assert (seen.norms.norm_output, seen.norms.norm_before_fc, seen.norms.fc_norm) == (False, False, False)
 
 
 def test_speculators_is_read_with_its_layers_and_switches() -> None:
@@ -46,8 +53,8 @@ def test_smoke_counts_what_the_accounting_counts(
     )
     report = api.smoke(str(REAL / name), str(real_target), options)
     counts = accounted(name, real_target, k)
-    assert report.drafts == counts.drafts
-    assert report.acceptance_length == pytest.approx(counts.length, rel=1e-9)
-    found = [round(share.value * report.drafts) for share in report.per_position]
-    assert found == counts.accepted
-    assert report.lossless
+    measured = report.measured
+    assert measured.drafts == counts.drafts
+    assert measured.length.value == pytest.approx(counts.length, rel=1e-9)
+    assert [round(share.value * measured.drafts) for share in measured.per_position] == counts.accepted
+    assert report.is_lossless

@@ -9,6 +9,7 @@ from tests.real.conftest import REAL
 from tests.real.counting import NEW, accounted, few_prompts
 
 RESOLVED = {
+    "specforge": {"aux_layers": [2, 15, 27], "norm_output": False, "norm_before_fc": False},
     "speculators": {"aux_layers": [6, 18, 28], "norm_output": True, "norm_before_fc": True},
 }
 
@@ -18,7 +19,8 @@ def test_vllm_counts_what_the_accounting_counts(name: str, real_target: Path, tm
     options = api.SmokeOptions(engine="vllm", prompts=few_prompts(tmp_path), max_tokens=NEW, k=3)
     report = api.smoke(str(REAL / name), str(real_target), options)
     counts = accounted(name, real_target, 3)
-    assert report.drafts == counts.drafts
-    assert [round(share.value * report.drafts) for share in report.per_position] == counts.accepted
-    assert report.lossless
-    assert report.engine.resolved.items() >= RESOLVED[name].items()
+    measured = report.measured
+    assert measured.drafts == counts.drafts
+    assert [round(share.value * measured.drafts) for share in measured.per_position] == counts.accepted
+    assert report.is_lossless
+    assert report.run.resolved.items() >= RESOLVED[name].items()

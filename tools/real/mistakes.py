@@ -9,7 +9,6 @@ for one of the prompts or of the target, the target answers anew.
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -111,8 +110,8 @@ def other_template(tokenizer: Any, every: int) -> list[list[int]]:
 class Table:
     """Rows as they are measured."""
 
-    def __init__(self, drafters: dict[str, Weights], embedding: torch.Tensor) -> None:
-        self.drafters, self.embedding = drafters, embedding
+    def __init__(self, drafters: dict[str, Weights], embedding: torch.Tensor, out: Path) -> None:
+        self.drafters, self.embedding, self.out = drafters, embedding, out
         self.rows: list[dict[str, Any]] = []
         self.healthy: dict[str, float] = {}
 
@@ -129,6 +128,7 @@ class Table:
             "accepted": found.accepted,
         }
         self.rows.append(row)
+        self.out.write_text(json.dumps(self.rows, indent=1) + "\n")
         print(f"{pair:12} {mistake:40} {length:.4f}  {row['lost']:7.1%}", flush=True)
 
     def add_answers(self, mistake: str, answers: list[Answer]) -> None:
@@ -164,7 +164,7 @@ def main() -> None:
     drafters = {
         name: read_weights(options.drafters / name) for name in PAIRS if (options.drafters / name).exists()
     }
-    table = Table(drafters, embedding)
+    table = Table(drafters, embedding, options.out)
     for pair, weights in drafters.items():
         table.add(pair, "none", PAIRS[pair], weights, healthy)
         for mistake, network, changed in changes(PAIRS[pair], weights):
@@ -183,8 +183,6 @@ def main() -> None:
         other = load()
         change(other)
         table.add_answers(mistake, answers(other, texts))
-    assert all(math.isfinite(row["length"]) for row in table.rows)
-    options.out.write_text(json.dumps(table.rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
