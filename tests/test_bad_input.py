@@ -410,7 +410,7 @@ FLAGS: dict[str, Patch] = {
         {},
         ("config says fc_norm: true", "no 3 fc_norm.N.weight"),
     ),
-    "use_aux_norm without tensors": ({"fc_norm": ABSENT, "use_aux_norm": True}, {}, ("fc_norm: true",)),
+    "use_aux_norm without tensors": ({"fc_norm": ABSENT, "use_aux_norm": True}, {}, ("use_aux_norm: true",)),
     "tensors with fc_norm false": (
         {"fc_norm": False},
         FC_NORMS,

@@ -93,12 +93,15 @@ def test_an_error_is_one_sentence_and_one_document(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "given", [[], ["bogus"], ["convert"], ["inspect", "a", "--jobs", "0"], ["inspect", "x", "--bogus"]]
-)
+@pytest.mark.parametrize("given", [[], ["bogus"], ["convert"], ["inspect", "x", "--bogus"]])
 def test_wrong_calls_end_with_2(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, *given)
     assert code == 2 and "Usage" in out + err and "Traceback" not in err
+
+
+def test_a_number_out_of_its_bounds_is_named_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, "inspect", "a", "--jobs", "0")
+    assert (code, out, err) == (2, "", "eaglectl: --jobs 0: a whole number from 1 to 64 was expected\n")
 
 
 def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str]) -> None:

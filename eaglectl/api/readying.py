@@ -226,23 +226,26 @@ class _Work(Struct, frozen=True):
     def judged(self, result: Readiness) -> Readiness:
         """The result with its verdict, the reason, and why acceptance is low where it is."""
         serving = [state for state in result.engines if state.is_serving]
-        wanted = serving if self.is_named else serving[:1]
+        is_served = len(serving) == len(result.engines) if self.is_named else bool(serving)
         if result.reason:
             return replace(result, verdict=CheckVerdict.FAIL)
-        if not wanted or (self.is_named and len(serving) < len(result.engines)):
+        if not is_served:
             return self._unserved(result)
         if result.report is not None and result.report.verdict == CheckVerdict.FAIL:
             findings = [f"{found.rule.id} {found.match.message}" for found in result.report.findings]
             reason = next(iter(findings), result.report.problem)
             return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
-        reports = [report for state in wanted if (report := state.final) is not None]
-        failed = next((report for report in reports if report.verdict == CheckVerdict.FAIL), None)
-        if failed is not None:
-            return self._diagnosed(result, failed)
-        unclear = next((report for report in reports if report.verdict != CheckVerdict.PASS), None)
-        if unclear is not None:
-            return replace(result, verdict=CheckVerdict.COULD_NOT_LOOK, reason="; ".join(unclear.gaps))
-        return replace(result, verdict=CheckVerdict.PASS)
+        wanted = serving if self.is_named else serving[:1]
+        return self._run_verdict(result, [state.final for state in wanted if state.final is not None])
+
+    def _run_verdict(self, result: Readiness, reports: "Sequence[SmokeReport]") -> Readiness:
+        """The verdict of the runs of what is served: the worst of them."""
+        for report in reports:
+            if report.verdict == CheckVerdict.FAIL:
+                return self._diagnosed(result, report)
+        gaps = [gap for report in reports for gap in report.gaps]
+        verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
+        return replace(result, verdict=verdict, reason="; ".join(gaps))
 
     def _unserved(self, result: Readiness) -> Readiness:
         """The result where no engine, or not each that was asked for, is known to serve the drafter."""

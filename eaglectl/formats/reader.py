@@ -308,6 +308,13 @@ def _compare_depth(keys: Keys, stated: int | None, given: int | None) -> None:
         )
 
 
+def _copied_depth(keys: Keys) -> int | None:
+    """The target's number of layers in a config that is the target's; a drafter has no more than four."""
+    keys.taken.add("num_hidden_layers")
+    copied = keys.at("num_hidden_layers")
+    return copied if type(copied) is int and copied > 4 else None
+
+
 def _known_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
     """The target as given, completed by what the drafter's own config says of it."""
     verifier = keys.at(format.target_key) if format.target_key else MISSING
@@ -320,9 +327,7 @@ def _known_target(keys: Keys, format: Format, target: Target, aux: int) -> Targe
     _compare_depth(keys, stated_depth, target.depth)
     depth = target.depth or stated_depth
     if format.copies_target and depth is None:
-        keys.taken.add("num_hidden_layers")
-        copied = keys.at("num_hidden_layers")
-        depth = copied if type(copied) is int and copied > 4 else None
+        depth = _copied_depth(keys)
     if stated is not MISSING:
         keys.taken.discard("target_model_type")
     return replace(target, name=name, model_type=model_type, depth=depth)

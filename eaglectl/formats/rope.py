@@ -28,22 +28,13 @@ def read_rope(
     answer = RopeAnswer.of(answers)
     theta = keys.take_float("rope_theta")
     tables = {name: keys.take_mapping(name) or {} for name in ("rope_scaling", "rope_parameters")}
-    if any(isinstance(value, Mapping) for value in tables["rope_parameters"].values()):
-        raise RefusedError(
-            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
-            " rope_theta and rope_scaling",
-            "rope-values",
-            "config.json:rope_parameters",
-        )
+    _check_layer_types(tables["rope_parameters"])
     bases = ({} if theta is None else {"rope_theta": theta}) | _inner_bases(tables)
     scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
     if answer.base in (None, "stored") and len(set(bases.values())) > 1:
         _ask_base(keys, answers, bases)
-    if (
-        answer.scaling in (None, "stored")
-        and len(scalings) == 2
-        and scalings["rope_scaling"] != scalings["rope_parameters"]
-    ):
+    is_contradiction = len(scalings) == 2 and scalings["rope_scaling"] != scalings["rope_parameters"]
+    if answer.scaling in (None, "stored") and is_contradiction:
         _ask_scaling(keys, answers, scalings)
     if not bases:
         keys.add_note(
@@ -58,6 +49,17 @@ def read_rope(
         has_mla_factors,
     )
     return _answered(rope, answer, scalings, target or Target())
+
+
+def _check_layer_types(parameters: Mapping[str, Any]) -> None:
+    """Raise RefusedError for settings of each layer type, as targets with sliding windows have them."""
+    if any(isinstance(value, Mapping) for value in parameters.values()):
+        raise RefusedError(
+            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
+            " rope_theta and rope_scaling",
+            "rope-values",
+            "config.json:rope_parameters",
+        )
 
 
 def _answered(

@@ -152,17 +152,27 @@ def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, 
         )
     _check_width(hidden, total, width, count)
     number = total // width
+    _compare_count(
+        keys, (hidden, total), (number, width), is_width_known=bool(count or stated or target.hidden)
+    )
+    return number, width
+
+
+def _compare_count(keys: Keys, fc: tuple[int, int], read: tuple[int, int], *, is_width_known: bool) -> None:
+    """Note or ask where num_aux_hidden_states is not the number of states that fc takes.
+
+    `fc` is its shape, `read` the number and the width that it was read with.
+    """
+    (hidden, total), (number, width) = fc, read
     named = keys.take_int("num_aux_hidden_states")
     if named is None or named == number:
-        return number, width
+        return
     text = (
         f"config says num_aux_hidden_states: {named}, and fc.weight [{hidden}, {total}] takes {number} of"
         f" width {width}"
     )
-    is_width_known = bool(count or stated or target.hidden)
     if is_width_known or total % named:
         keys.add_note("warning", "num_aux_hidden_states", f"{text}; the tensor is believed", "aux-count")
-    else:
-        why = f"{text}, or {named} of {total // named}, as the target's width is not stated"
-        keys.ask("num_aux_hidden_states", why, "aux-count", Choice("--target", is_free=True))
-    return number, width
+        return
+    why = f"{text}, or {named} of {total // named}, as the target's width is not stated"
+    keys.ask("num_aux_hidden_states", why, "aux-count", Choice("--target", is_free=True))

@@ -151,7 +151,7 @@ def test_convert_runs_the_code_with_the_option_and_names_it(
 ) -> None:
     target, marker = planted(tmp_path, "tokenizer")
     arguments = [*commands(tmp_path, target)["convert"], "--trust-remote-code"]
-    assert run(arguments) in (0, 1), capsys.readouterr().err
+    assert run(arguments) in (0, 1, 3), capsys.readouterr().err  # 3: too few prompts for the gate
     assert marker.exists()
     assert "--trust-remote-code" in capsys.readouterr().out
 

@@ -131,6 +131,8 @@ COMMANDS: dict[str, list[str]] = {
     "convert layout": ["convert", EAGLE3, "-o", "OUT", "--for", "speculators", "--target-name", "a/b"],
     "convert init only": ["convert", EAGLE3, "-o", "OUT", "--to", "3.1", "--init-only"],
     "convert counts": ["convert", EAGLE3, "-o", "OUT", "--draft-vocab", "8", "--token-counts", "COUNTS"],
+    "ready": ["ready", EAGLE3],
+    "ready engine": ["ready", EAGLE3, "--engine", "sglang"],
     "validate": ["validate", EAGLE3],
     "validate target": ["validate", EAGLE3, "--target", str(TARGET)],
     "validate engine": ["validate", EAGLE3, "--engine", "sglang"],

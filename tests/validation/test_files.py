@@ -1,6 +1,7 @@
 """Rules on files: every bad case is a good drafter, a patch, and exactly the findings it must give."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,13 @@ def pickle_weights(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def distribute_weights(folder: Path) -> None:
+    """Put a distributed checkpoint of a fixture, config and all, in the place of the folder's files."""
+    shutil.rmtree(folder)
+    shutil.copytree(FIXTURES / "producers/torchspec/dcp", folder)
+    (folder / "meta.json").unlink(missing_ok=True)
+
+
 TWICE = json.dumps(drafter_config())[:-1].encode() + b', "hidden_size": 32}'
 ALL_IN_ONE = dict.fromkeys(drafter_tensors(), "model.safetensors")
 BAD = (
@@ -88,6 +96,12 @@ BAD = (
         says="pytorch_model.bin",
     ),
     Patch("pickled weights", ("EGL002",), also=pickle_weights, says="pytorch_model.bin"),
+    Patch(
+        "a distributed checkpoint",
+        ("EGL002", "EGL002", "EGL009", "EGL110", "EGL409"),
+        also=distribute_weights,
+        says="no engine loads",
+    ),
     Patch("an optimizer's state", ("EGL002",), files={"optimizer.pt": b"x"}, says="optimizer.pt"),
     Patch("code", ("EGL002",), files={"config.py": b"import os"}, says="is code"),
     Patch("a link that leaves", ("EGL002",), also=link_out, says="symbolic link"),

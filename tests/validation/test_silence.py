@@ -26,8 +26,8 @@ TRUE: Mapping[str, tuple[str, ...]] = {
     "specforge/gqa-ids": V1_READS_OTHERS,
     "specforge/peagle": ("EGL101",),
     "torchspec/mla": V1_READS_OTHERS,
-    "torchspec/dcp": ("EGL002", "EGL002", "EGL005"),
-    "torchspec/dcp-2ranks": ("EGL002", "EGL002", "EGL002", "EGL005"),
+    "torchspec/dcp": ("EGL002", "EGL002", "EGL005", "EGL009"),
+    "torchspec/dcp-2ranks": ("EGL002", "EGL002", "EGL002", "EGL005", "EGL009"),
     "angelslim/qwen3": ("EGL607",),  # its code trains with base 10000
     "angelslim/ids": ("EGL406", "EGL607"),  # no engine reads the key
     "angelslim/gqa": ("EGL107",),
