@@ -61,7 +61,9 @@ def test_the_reference_accepts_as_much_as_every_engine_did(tmp_path: Path) -> No
 def test_the_pair_is_small() -> None:
     sizes = [path.stat().st_size for path in TINY.rglob("*") if path.is_file()]
     assert sum(sizes) < 12e6
-    others = [path for path in FIXTURES.rglob("*") if path.is_file() and FIXTURES / "real" not in path.parents]
+    others = [
+        path for path in FIXTURES.rglob("*") if path.is_file() and FIXTURES / "real" not in path.parents
+    ]
     assert sum(path.stat().st_size for path in others) < 15e6
 
 
