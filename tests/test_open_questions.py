@@ -16,8 +16,8 @@ from eaglectl.acceptance.answering import MeasuredAnswer, _judged, is_measurable
 from eaglectl.acceptance.measurement import PromptResult  # noqa: E402
 from eaglectl.acceptance.prompts import builtin_prompts, more_prompts  # noqa: E402
 from eaglectl.acceptance.sensitivity import Drafts  # noqa: E402
-from eaglectl.api.inputs import MeasureOptions  # noqa: E402
 from eaglectl.api.open_questions import measured_questions  # noqa: E402
+from eaglectl.api.options import MeasureOptions  # noqa: E402
 from eaglectl.drafter.drafter import Choice, question  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402

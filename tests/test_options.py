@@ -1,0 +1,117 @@
+"""Options, each declared once: records check values, Python takes keywords, shells are offered values."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.options import options_of
+from tests.builders import call
+from tests.conftest import FIXTURES
+
+TINY, ROOT = FIXTURES / "tiny/eagle3", FIXTURES.parent
+
+
+@pytest.mark.parametrize(
+    ("record", "given", "option", "message"),
+    [
+        ("ConvertOptions", {"dry_run": "yes"}, "dry_run", "ConvertOptions(dry_run='yes'): True or False was"),
+        ("ConvertOptions", {"dtype": "int8"}, "dtype", "bfloat16, float16 or float32 was expected"),
+        ("ConvertOptions", {"max_shard_size": "big"}, "max_shard_size", "a size like 500MB or 2GB was"),
+        ("ConvertOptions", {"version": "4"}, "version", "3 or 3.1 was expected"),
+        ("Answers", {"aux_convention": "input"}, "aux_convention", "boundary or output was expected"),
+        ("Answers", {"aux_layers": "2,x"}, "aux_layers", "layers from 0 with commas"),
+        ("ValidateOptions", {"engines": "vllm"}, "engines", "a list of texts was expected"),
+        ("ValidateOptions", {"jobs": 65}, "jobs", "a whole number from 1 to 64 was expected"),
+        ("ValidateOptions", {"jobs": True}, "jobs", "a whole number from 1 to 64 was expected"),
+        ("SmokeOptions", {"k": "3"}, "k", "a whole number was expected"),
+        ("SmokeOptions", {"probe": "all"}, "probe", "sensitivity or drift was expected"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_when_the_record_is_made(
+    record: str, given: dict[str, Any], option: str, message: str
+) -> None:
+    with pytest.raises(eaglectl.UsageError) as raised:
+        getattr(eaglectl, record)(**given)
+    assert message in str(raised.value) and raised.value.option == option
+
+
+def test_a_record_takes_paths_lists_and_texts() -> None:
+    options = eaglectl.ConvertOptions(target=Path("t"), engines=["vllm"], max_shard_size="2GB", gguf="x.gguf")
+    assert (options.target, options.engines, options.max_shard_size) == ("t", ("vllm",), 2 * 10**9)
+    assert options.gguf == Path("x.gguf")
+
+
+def test_a_function_takes_its_options_as_keywords_and_paths_as_they_are(tmp_path: Path) -> None:
+    done = eaglectl.convert(TINY, tmp_path / "out", layout="torchspec", link=True, force=True)
+    assert eaglectl.validate(done.out, headers_only=True).verdict in ("pass", "fail")
+    assert done.plan.layout == "torchspec"
+
+
+def test_a_keyword_that_is_none_names_the_near_one() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dry_rn'; did you mean 'dry_run'"):
+        eaglectl.convert(TINY, dry_rn=True)
+
+
+def test_a_record_and_keywords_beside_each_other_are_refused() -> None:
+    with pytest.raises(eaglectl.UsageError, match="options is given beside dry_run"):
+        eaglectl.convert(TINY, options=eaglectl.ConvertOptions(), dry_run=True)
+
+
+def test_an_error_of_a_function_has_the_option_that_it_names() -> None:
+    with pytest.raises(eaglectl.UsageError) as raised:
+        eaglectl.smoke(TINY, FIXTURES / "tiny/target", timeout=0.0)
+    assert raised.value.option == "timeout"
+
+
+def test_help_describes_each_option() -> None:
+    for option in options_of(eaglectl.DiffOptions).values():
+        assert f"{option.name}: {option.option.help}" in eaglectl.diff.__doc__
+
+
+COMPLETED = [
+    ("validate x --select EGL20", "EGL201"),
+    ("validate x --select missing-t", "missing-tensor"),
+    ("validate x --engine vllm==0.3", "vllm==0.32.0"),
+    ("validate x --format sar", "sarif"),
+    ("validate x --fail-on w", "warning"),
+    ("validate x --output sar", "sarif="),
+    ("convert x --for sg", "sglang"),
+    ("convert x --dtype bf", "bfloat16"),
+    ("convert x --source-semantics specforge=pr", "specforge=pre-879"),
+    ("convert x --fix-reading rot", "rotary="),
+    ("smoke x --probe s", "sensitivity"),
+    ("smoke x --target fixtures/tiny/t", "fixtures/tiny/target"),
+    ("inspect fixtures/tiny/eag", "fixtures/tiny/eagle3"),
+]
+
+
+@pytest.mark.parametrize(("line", "offered"), COMPLETED)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_offered_the_values_of_an_option(shell: str, line: str, offered: str) -> None:
+    words = f"eaglectl {line}"
+    done = subprocess.run(
+        [sys.executable, "-m", "eaglectl"],
+        env={
+            "_EAGLECTL_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+            "_TYPER_COMPLETE_ARGS": words,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "PYTHONPATH": str(ROOT),
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert offered in done.stdout and "Traceback" not in done.stderr, done
+
+
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+def test_a_shell_that_is_none_is_refused(option: str) -> None:
+    done = call(option, "nonsense")
+    assert done.code == 2 and f"{option} nonsense: one of bash, zsh, fish" in done.err
