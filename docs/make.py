@@ -133,6 +133,7 @@ if __name__ == "__main__":
     published.PAGE.write_text(published.page())
     ready_page.PAGE.write_text(ready_page.page())
     real_pair.PAGE.write_text(real_pair.page())
+    real_pair.PICTURE.write_text(real_pair.drawing())
     round_trips.PAGE.write_text(round_trips.page())
     targets.PAGE.write_text(targets.page())
     troubleshooting.PAGE.write_text(troubleshooting.page())

@@ -61,3 +61,10 @@ def test_no_topic_is_in_two_sets(prompts: ModuleType) -> None:
         for topic in prompts.topics(kind):
             owners = [name for name, text in texts.items() if f" {topic}" in f" {text}"]
             assert len(owners) <= 1 or len(topic) < 12, (topic, owners)
+
+
+def test_the_page_of_the_pair_is_what_was_recorded() -> None:
+    from docs import real_pair
+
+    assert real_pair.PAGE.read_text() == real_pair.page(), "run `make docs`"
+    assert real_pair.PICTURE.read_text() == real_pair.drawing(), "run `make docs`"

@@ -29,12 +29,16 @@ class Network:
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
+    fc_norm: bool = False
     base: float = 100000.0
 
 
 SPECFORGE = Network((2, 15, 27), "midlayer")
 # the switches that speculators 0.9.0 trains with where it is given none
 SPECULATORS = Network((6, 18, 28), "layers.0", True, True, True)
+# SpecForge's, trained on by speculators: as it is, and as 3.1
+CONTROL = Network((2, 15, 27), "layers.0")
+UPGRADED = Network((2, 15, 27), "layers.0", norm_output=True, fc_norm=True)
 
 
 @dataclass
@@ -82,6 +86,11 @@ class Drafter:
     def combine(self, aux: Tensor) -> Tensor:
         if self.network.norm_before_fc:
             aux = norm(aux, self.weights["input_norm.weight"])
+        if self.network.fc_norm:
+            states = enumerate(aux.chunk(3, -1))
+            aux = torch.cat(
+                [norm(state, self.weights[f"fc_norm.{place}.weight"]) for place, state in states], -1
+            )
         return linear(aux, self.weights["fc.weight"])
 
     def forward(

@@ -55,8 +55,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
     },
+    # for a result, 1,000 and more; recorded were 100
     "upgrade": {
         "epochs": 1,
+        "max-steps": 100,
         "lr": 1e-4,
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
