@@ -98,7 +98,7 @@ class Conversion(Struct, frozen=True):
     @property
     def commands(self) -> Mapping[str, str]:
         """The command that serves the output, for each engine that runs it as trained."""
-        return {one.verdict.engine: one.command for one in self.serving if one.is_served}
+        return {row.verdict.engine: row.command for row in self.serving if row.is_served}
 
 
 class EngineReadiness(Struct, frozen=True):

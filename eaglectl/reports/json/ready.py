@@ -8,6 +8,9 @@ from eaglectl.reports.json.measurement import measurement_part
 from eaglectl.reports.readiness import last_line
 from eaglectl.results import EngineReadiness, Readiness
 
+# of a published figure
+PUBLISHED = ("length", "drafter", "preset", "k", "url")
+
 
 def ready_document(result: Readiness) -> dict[str, Any]:
     """eaglectl/ready/1."""
@@ -26,8 +29,8 @@ def ready_document(result: Readiness) -> dict[str, Any]:
         "cause": None if result.diagnosis is None else result.diagnosis.cause,
         "next": [] if result.diagnosis is None else list(result.diagnosis.commands),
         "published": [
-            {"length": one.length, "drafter": one.drafter, "preset": one.preset, "k": one.k, "url": one.url}
-            for one in (published.alike if published else ())
+            {name: getattr(figure, name) for name in PUBLISHED}
+            for figure in (published.alike if published else ())
         ],
         "seconds": round(result.seconds, 3),
     }
