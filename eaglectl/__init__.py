@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 @cache
 def _modules():
     """The module of each public name."""
-    text = Path(__file__).with_suffix(".pyi").read_text("utf-8")
+    text = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     return {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", text, re.MULTILINE)}
 
 

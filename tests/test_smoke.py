@@ -303,7 +303,7 @@ def test_an_unknown_probe_is_refused_before_anything_runs(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_engine, "run_reference", lambda job: pytest.fail("it ran"))
-    with pytest.raises(UsageError, match="--probe luck: sensitivity or drift was expected"):
+    with pytest.raises(UsageError, match=r"probe='luck'\): sensitivity or drift was expected"):
         eaglectl.smoke(DRAFTER, str(target), eaglectl.SmokeOptions(engine="reference", probe="luck"))
 
 

@@ -639,7 +639,7 @@ def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, P
 
 
 SENSELESS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a device that is none": ("--device tpu", {"device": "tpu"}),
+    "a device that is none": ("device='tpu'", {"device": "tpu"}),
     "no number": ("--tolerance nan", {"tolerance": float("nan"), "has_gate": True}),
     "a bar that all pass": ("--tolerance 0", {"tolerance": 0.0, "has_gate": True}),
     "a bar that none can pass": ("--tolerance inf", {"tolerance": float("inf"), "has_gate": True}),

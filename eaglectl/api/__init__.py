@@ -6,7 +6,7 @@ import eaglectl
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name not in eaglectl.__all__:  # a package of eaglectl may have the name of a module here
         raise AttributeError(f"module 'eaglectl.api' has no attribute {name!r}")
     return getattr(eaglectl, name)
 

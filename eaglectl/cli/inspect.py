@@ -86,14 +86,15 @@ def _inspect_several(
     from eaglectl.api.options import ValidateOptions
     from eaglectl.api.several import CRASH, inspect_all
     from eaglectl.api.validating import check_options
+    from eaglectl.checkpoint.hub_sharing import shared_repositories
     from eaglectl.reports.files import write_page
     from eaglectl.reports.json.inspect import inspections_document
     from eaglectl.reports.pages.render import render_page
     from eaglectl.reports.terminal.inspect import print_inspections
     from eaglectl.results import FailedSource
 
-    check_options(ValidateOptions(options.target, options.engines))
-    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+    with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:
+        check_options(ValidateOptions(options.target, options.engines))
         look = partial(inspect, options=options)
         results = inspect_all(sources, look, jobs=listing.jobs, on_progress=bar)
     for crash in results.crashes:

@@ -37,8 +37,6 @@ class TargetModel:
         self.hooks: list[Any] = []
         self._kept = slice(None)  # positions of which the lm_head makes logits
         self._head_input: torch.Tensor | None = None
-        if isinstance(output := model.get_output_embeddings(), nn.Module):
-            output.register_forward_pre_hook(self._cut)
         self.record(boundaries)
 
     def record(self, boundaries: Sequence[int]) -> None:
@@ -109,7 +107,6 @@ class TargetModel:
         inputs, states = self._head_input, self._take_states(tokens.device)
         if inputs is None:
             return states, output.logits.argmax(-1)
-        self._kept = slice(None)
         head = self.model.get_output_embeddings()
         rows = inputs.flatten(0, 1).split(max(1, LOGITS // len(self.head)))
         choices = torch.cat([head(part[None])[0].argmax(-1) for part in rows])
@@ -117,6 +114,9 @@ class TargetModel:
         return states, choices.view(tokens.shape).to(tokens.device)
 
     def _run(self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, **caching: Any) -> Any:
+        head = self.model.get_output_embeddings()
+        # for this pass alone: the model may be run by others, with logits at every position
+        hook = head.register_forward_pre_hook(self._cut) if isinstance(head, nn.Module) else None
         try:
             return self.model(
                 input_ids=tokens, position_ids=positions, attention_mask=valid.long(), **caching
@@ -125,6 +125,9 @@ class TargetModel:
             raise UnreadableError(
                 f"the target ({type(self.model).__name__}) does not run in transformers: {first_lines(error)}"
             ) from None
+        finally:
+            if hook is not None:
+                hook.remove()
 
     def _take_states(self, device: torch.device) -> dict[int, torch.Tensor]:
         """What was recorded, which is kept no longer here."""
