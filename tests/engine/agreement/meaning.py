@@ -43,10 +43,16 @@ def _narrow(window: int) -> None:
     forward = DraftModel.forward
 
     def windowed(
-        self: Any, embeddings: Any, state: Any, positions: Any, caches: Any, mask: torch.Tensor
+        self: Any,
+        embeddings: Any,
+        state: Any,
+        positions: Any,
+        caches: Any,
+        mask: torch.Tensor,
+        kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
         behind = mask.sum(-1, keepdim=True) - mask.cumsum(-1)
-        return forward(self, embeddings, state, positions, caches, mask & (behind < window))
+        return forward(self, embeddings, state, positions, caches, mask & (behind < window), kept)
 
     DraftModel.forward = windowed
 
