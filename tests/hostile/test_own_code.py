@@ -259,4 +259,6 @@ def test_a_process_with_a_yes_on_stdin_runs_no_code(place: str, command: str, tm
     )
     assert not marker.exists()
     assert "Do you wish" not in done.stdout + done.stderr
-    assert done.returncode == 3 if place in NEEDED else done.returncode in (0, 1), done.stderr
+    ends = (0, 1, 3) if command == "convert" else (0, 1)  # 3: too few prompts for the gate
+    allowed = (3,) if place in NEEDED else ends
+    assert done.returncode in allowed, done.stderr
