@@ -87,6 +87,10 @@ def test_a_healthy_drafter_ends_in_healthy(healthy: Diagnosis) -> None:
     assert "another revision of the target" in {title for title, _ in healthy.not_looked}
 
 
+def test_the_repr_of_a_diagnosis_is_without_its_evidence(healthy: Diagnosis) -> None:
+    assert "cause='healthy'" in repr(healthy) and "Evidence(" not in repr(healthy)
+
+
 @pytest.mark.slow
 def test_a_healthy_3_1_drafter_ends_in_healthy(good: dict[str, Path], prompts: Path) -> None:
     assert diagnose(good["eagle3.1"], prompts).cause == "healthy"

@@ -195,6 +195,7 @@ def test_the_commands_that_follow_name_the_file(tmp_path: Path) -> None:
         ({"layout": "vllm"}, UsageError, "--gguf goes with --for llama.cpp"),
         ({"version": "3.1"}, UsageError, "--gguf goes with --for llama.cpp, and EAGLE-3"),
         ({"gguf": "missing/d.gguf"}, UsageError, "missing is no folder"),
+        ({"gguf": "/".join(["y" * 250] * 20)}, UsageError, "is no folder; make it"),
         ({"gguf": "drafter/d.gguf"}, UsageError, "never writes over its input: give another --gguf"),
         ({"gguf": "out/d.gguf"}, UsageError, "lie in one another"),
         ({"gguf": "there"}, UsageError, "there is there already; give another --gguf"),

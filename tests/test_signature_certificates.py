@@ -194,12 +194,30 @@ def test_a_certificate_that_could_not_be_verified_is_refused(authority: Authorit
         (3, "is not for signatures", sign(*authority.issue("useless", can_sign=False))),
         (3, "no certificate in PEM", sign(key, Path("no.crt"))),
         (3, "no.pem", sign(key, certificate, "--certificate-chain", "no.pem")),
-        (2, "opens no encrypted key", sign(*authority.issue("closed", b"secret"))),
+        (2, "the key is encrypted", sign(*authority.issue("closed", b"secret"))),
         (2, "makes its own certificates", sign(Path("sigstore"), certificate)),
         (2, "go with --sign", dry("--signing-certificate", certificate)),
         (2, "goes with --signing-certificate", dry("--sign", key, "--certificate-chain", authority.root)),
     ):
         assert (done.code, says in " ".join(done.err.split())) == (code, True), done
+
+
+def test_an_encrypted_key_signs_beside_its_certificate(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = authority.issue("closed", b"opensesame")
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", "wrong")
+    done = sign(key, certificate)
+    assert done.code == 3 and "the password does not open it" in done.err and "wrong" not in done.err
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", "opensesame")
+    other = sign(key, authority.issue("other")[1])
+    assert other.code == 3 and "other.crt must be of its public key" in other.err
+    done = sign(key, certificate)
+    assert done.code == 0 and "opensesame" not in done.out + done.err
+    signer = api.SigningKey(str(key), "opensesame", str(certificate))
+    plan = api.upload("drafter", "org/drafter", api.UploadOptions(dry_run=True, signer=signer)).plan
+    code, document = judged(downloaded(plan.files, Path("download")), authority.root)
+    assert code == 0 and document["signature"]["judgement"] == "verified"
 
 
 def test_ways_to_say_who_signed_exclude_each_other(authority: Authority) -> None:

@@ -132,6 +132,11 @@ class Diagnosis(Struct, frozen=True):
     evidence: Evidence
     measured: tuple[MeasuredAnswer, ...] = ()
 
+    def __repr__(self) -> str:
+        """Without the evidence, which holds whole drafters and every run."""
+        names = [name for name in self.__struct_fields__ if name != "evidence"]
+        return f"Diagnosis({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
     @property
     def verdict(self) -> CheckVerdict:
         """PASS for HEALTHY, COULD_NOT_LOOK, or FAIL for a cause and for none that was found."""

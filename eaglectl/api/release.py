@@ -112,8 +112,8 @@ def check_published(
 
 def served_releases(source: FrozenSource, folder: str, options: ValidateOptions) -> dict[str, str]:
     """Engine -> its releases that serve the drafter as it was trained; engines without any are left out."""
-    engines, rules = [f"{name}>=0" for name in ENGINES], ["EGL10", "EGL11", "EGL12"]
-    options = replace(options, engines=engines, select=rules, headers_only=True, fail_on="never")
+    engines, rules = [f"{name}>=0" for name in ENGINES], ("EGL10", "EGL11", "EGL12")
+    options = replace(options, engines=tuple(engines), select=rules, headers_only=True, fail_on="never")
     report = judge_source(source, folder, options)
     passed: dict[str, list[str]] = {}
     for verdict in report.releases:

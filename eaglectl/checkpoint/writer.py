@@ -344,6 +344,8 @@ def check_apart(out: Path, source: Path, option: str = "-o") -> None:
     """Raise UsageError where writing `out` could touch `source`."""
     try:
         there, here = out.resolve(), source.resolve()
+    except ValueError:  # a null byte
+        raise UsageError(f"{out} or {source} is no path; give another") from None
     except (OSError, RuntimeError):
         raise UsageError(
             f"{out}: a symbolic link on the way leads to itself; give another {option}"

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.renaming import exchange, rename_new
 from eaglectl.checkpoint.scratch import scratch_folder, sync_folder
@@ -84,7 +85,7 @@ def check_gguf(file: Path, out: Path, *, force: bool) -> None:
     if find_spec("gguf") is None:
         raise UnreadableError(f"--gguf {file}: the package gguf is not installed; {INSTALL}")
     check_apart(file, out, "--gguf")
-    if not file.absolute().parent.is_dir():
+    if not is_folder(file.absolute().parent):
         raise UsageError(f"--gguf {file}: {file.parent} is no folder; make it")
     _check_free(file, force=force)
 

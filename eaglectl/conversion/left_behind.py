@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.source import check_whole
 from eaglectl.conversion.plan import LeftBehind, Step
 from eaglectl.conversion.plan_checks import missing_features
 from eaglectl.drafter.drafter import Drafter, bias_feature
@@ -85,12 +86,16 @@ def tensors_left_behind(
 
 
 def side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
-    """The files beside the weights that are copied, and those that are left behind."""
+    """The files beside the weights that are copied, and those that are left behind.
+
+    Raises UnreadableError for one to copy that is larger than any of its kind.
+    """
     copied, left = [], []
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in REWRITTEN or "/" in name:
             continue
         if _is_copied(name):
+            check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)
         else:
             left.append(LeftBehind(name, _why_left(name)))

@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from eaglectl.checkpoint.files import read_small_file
@@ -76,11 +78,6 @@ class SigningKey:
             return
         if self.key == SIGSTORE:
             raise UsageError("--signing-certificate: sigstore makes its own certificates; leave it out")
-        if _is_encrypted(self.key):
-            raise UsageError(
-                f"--signing-certificate: model-signing opens no encrypted key beside a certificate, and"
-                f" {self.key} is one; use an unencrypted key, or a token's pkcs11: URI"
-            )
         if self.chain is not None:
             read_small_file(Path(self.chain), MAX_KEY, "--certificate-chain")
         _check_usable(self.certificate)
@@ -112,7 +109,7 @@ class SigningKey:
             about = f"a PEM file of an elliptic curve (P-256, P-384 or P-521) was expected{KINDS}"
             if is_encrypted:
                 about = "the password does not open it"
-            elif self.certificate is not None:
+            if self.certificate is not None:
                 about = f"{about}; and {self.certificate} must be of its public key"
             raise UnreadableError(
                 f"--sign {self.key} is no private key that can be used ({type(error).__name__}); {about}"
@@ -234,13 +231,29 @@ def _config(signer: SigningKey) -> Any:
         if certificates:
             return config.use_pkcs11_certificate_signer(pkcs11_uri=uri, **certificates)
         return config.use_pkcs11_signer(pkcs11_uri=uri)
+    password = signer.password if _is_encrypted(signer.key) else None
+    if certificates and password:
+        from model_signing._signing import sign_certificate
+
+        # the package's own function takes the path of a key without a password alone
+        key = SimpleNamespace(read_bytes=partial(_opened, signer.key, password))
+        config._signer = sign_certificate.Signer(key, *certificates.values())
+        return config
     if certificates:
         return config.use_certificate_signer(private_key=signer.key, **certificates)
-    password = signer.password if _is_encrypted(signer.key) else None
     # the package hands it to cryptography, which takes bytes
     return config.use_elliptic_key_signer(
         private_key=signer.key, password=password.encode() if password else None
     )
+
+
+def _opened(path: str, password: str) -> bytes:
+    """An encrypted key in PEM without its password, in memory alone."""
+    from cryptography.hazmat.primitives import serialization as keys
+
+    raw = read_small_file(Path(path), MAX_KEY, "--sign")
+    key = keys.load_pem_private_key(raw, password.encode())
+    return key.private_bytes(keys.Encoding.PEM, keys.PrivateFormat.PKCS8, keys.NoEncryption())
 
 
 def _with_pin(signer: SigningKey) -> str:

@@ -282,7 +282,7 @@ class _Table(Struct, frozen=True):
 
     def text(self, key: str) -> str:
         value = self.values.get(key, "")
-        if not isinstance(value, str):
+        if not isinstance(value, str) or "\0" in value:  # which no name has
             raise self.error(key, "a text")
         return value
 

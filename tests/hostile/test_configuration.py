@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglectl import UsageError, convert
 from tests.builders import call, drafter_folder
 
 FAILS = {"hidden_act": "relu"}
@@ -176,3 +177,21 @@ def test_a_name_that_no_file_can_have_is_an_error_in_words(arguments: tuple[str,
     command = [*arguments[:1], name, *arguments[1:]] if arguments[0] == "upload" else [*arguments, name]
     done = call(*command, *([name] if arguments[0] == "smoke" else []))
     assert done.code in (2, 3) and done.err.startswith("eaglectl: ")
+
+
+@pytest.mark.parametrize("command", ["inspect", "calibrate"])
+def test_a_target_with_a_null_byte_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "eaglectl.toml").write_text('[defaults]\ntarget = "a/\\u0000b"\n')
+    done = call(command, drafter_folder(tmp_path / "d"), *(["-o", "out"] if command == "calibrate" else []))
+    assert done.code == 2 and "defaults.target is 'a/\\x00b'; expected a text" in done.err
+
+
+@pytest.mark.parametrize("field", ["out", "target", "gguf"])
+def test_a_null_byte_in_a_path_of_the_api_is_a_usage_error(tmp_path: Path, field: str) -> None:
+    paths = {"out": str(tmp_path / "out"), field: f"{tmp_path}/a\0b"}
+    layout = {"layout": "llama.cpp"} if field == "gguf" else {}
+    with pytest.raises(UsageError, match="is no path"):
+        convert(str(drafter_folder(tmp_path)), **paths, **layout)

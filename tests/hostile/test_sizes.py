@@ -90,4 +90,24 @@ def test_a_sparse_file_of_a_terabyte_is_not_read(tmp_path: Path, name: str, comm
     done = call(command, source)
     assert done.code != 70 and time.monotonic() - start < 5
     if command == "validate":
-        assert "1099511627776 bytes; at most 268435456 of a file are searched" in done.out
+        assert "1099511627776 bytes; at most 268435456 are searched" in done.out
+
+
+def test_a_header_that_is_too_long_to_be_searched_is_named_at_once(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    (source / "model.safetensors").write_bytes(many(150_000))
+    start = time.monotonic()
+    done = call("validate", source)
+    assert done.code == 1 and "the header of model.safetensors has" in done.out
+    assert "at most 8388608 are searched" in " ".join(done.out.split())
+    assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("name", ["README.md", "tokenizer.json", "extra.txt"])
+def test_a_side_file_larger_than_any_is_not_copied(tmp_path: Path, name: str) -> None:
+    source, out = drafter_folder(tmp_path), tmp_path / "out"
+    sparse(source / name)
+    start = time.monotonic()
+    done = call("convert", source, "-o", out)
+    assert done.code == 3 and f"{name} in {source} has 1099511627776 bytes" in done.err, done.err
+    assert not out.exists() and time.monotonic() - start < 3

@@ -26,6 +26,8 @@ COMPRESSED = {
 MAX_PNG_TEXT = 64 << 20
 # of one file; weights but for their headers are not searched
 MAX_SCANNED = 256 << 20
+# of a header: 4,096 tensors, the most of a drafter, take a tenth of it
+MAX_HEADER_SCANNED = 8 << 20
 BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -49,6 +51,7 @@ def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Ite
     """
     if name.lower().endswith(".safetensors"):
         size = min(size, 8 + int.from_bytes(read(0, min(size, 8)), "little"))  # checked by other rules
+        check_searched(f"the header of {name}", size, MAX_HEADER_SCANNED)
     check_searched(name, size)
     seen = set()
     for secret in _scan(size, read, token):
@@ -57,10 +60,10 @@ def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Ite
             yield secret
 
 
-def check_searched(name: str, size: int) -> None:
-    """Raise UnreadableError for a file that is too large to be searched."""
-    if size > MAX_SCANNED:
-        raise UnreadableError(f"{name} has {size} bytes; at most {MAX_SCANNED} of a file are searched")
+def check_searched(name: str, size: int, most: int = MAX_SCANNED) -> None:
+    """Raise UnreadableError for a file, or a header, that is too large to be searched."""
+    if size > most:
+        raise UnreadableError(f"{name} has {size} bytes; at most {most} are searched")
 
 
 def scan_text(text: str, token: str | None = None) -> Iterator[Secret]:
