@@ -2,9 +2,10 @@
 
 import ctypes
 import resource
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 # a template takes milliseconds; a text of a million tokens has some MB
@@ -33,9 +34,36 @@ def rendered(render: Callable[[], str]) -> str:
     return text
 
 
+def within_time() -> AbstractContextManager[None]:
+    """Raise TemplateLimitError in this thread once the time is over: the sandbox of jinja bounds no loops."""
+    is_main = threading.current_thread() is threading.main_thread()
+    is_free = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and not any(
+        signal.getitimer(signal.ITIMER_REAL)
+    )
+    return _within_alarm() if is_main and is_free else _within_timer()
+
+
 @contextmanager
-def within_time() -> Iterator[None]:
-    """Raise TemplateLimitError in this thread once the time is over: the sandbox of jinja bounds no loops.
+def _within_alarm() -> Iterator[None]:
+    """By a signal, which ends long arithmetic (9 ** 99999999) and regular expressions too."""
+
+    def end(*_: object) -> None:
+        raise TemplateLimitError
+
+    signal.signal(signal.SIGALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        yield
+    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+@contextmanager
+def _within_timer() -> Iterator[None]:
+    """By a thread, where the signal is not ours: between two steps of Python alone.
 
     An exception that was set and is not raised yet comes up at the call of `cancel`. It is not taken back:
     CPython 3.11 would look for one at every call from then on, and hang where it traces.

@@ -1,10 +1,12 @@
 """Chat templates without an end: a target's template is a program, and is given a time and a size."""
 
 import resource
+import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,42 @@ def test_a_template_without_an_end_is_stopped(name: str, monkeypatch: pytest.Mon
         written(template)
     assert time.monotonic() - start < 5
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_arithmetic_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    start = time.monotonic()
+    with pytest.raises(TemplateLimitError):
+        written("{% set n = x | length + 8 %}{{ n ** 99999999 > 1 }}")
+    assert time.monotonic() - start < 5
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("is_alarm_taken", [False, True])
+def test_a_thread_and_a_taken_alarm_have_a_deadline_too(
+    monkeypatch: pytest.MonkeyPatch, is_alarm_taken: bool
+) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+
+    def outcome() -> BaseException | None:
+        try:
+            written(LOOPS)
+        except TemplateLimitError as error:
+            return error
+        return None
+
+    if not is_alarm_taken:
+        with ThreadPoolExecutor(1) as pool:
+            assert isinstance(pool.submit(outcome).result(5), TemplateLimitError)
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 60)
+        assert isinstance(outcome(), TemplateLimitError)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_template_that_ends_is_rendered_and_leaves_no_thread() -> None:
