@@ -37,6 +37,8 @@ class OtherHub:
     def __init__(self, endpoint: str, *, is_bare: bool = False) -> None:
         self.endpoint = endpoint
         self.is_bare = is_bare
+        # ETags as versions: hexadecimal, and no digests
+        self.has_versions = False
         self.repos: dict[str, list[tuple[str, str, Files]]] = {}
         self.tags: dict[str, dict[str, str]] = defaultdict(dict)
         self.blobs: dict[str, bytes] = {}
@@ -232,7 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.json({"detail": "Not Found"}, 404)
         oid, data = found[0], found[1][name]
         digest = hashlib.sha256(data).hexdigest()
-        headers = {"X-Repo-Commit": oid, "ETag": f'"{digest}"', "X-Linked-Size": str(len(data))}
+        etag = hashlib.sha256(b"version of " + data).hexdigest() if self.hub.has_versions else digest
+        headers = {"X-Repo-Commit": oid, "ETag": f'"{etag}"', "X-Linked-Size": str(len(data))}
         headers = {} if self.hub.is_bare else headers
         if is_large(name):
             self.hub.blobs[digest] = data

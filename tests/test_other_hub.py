@@ -235,6 +235,22 @@ def test_a_hub_without_etags_is_inspected_and_its_downloads_are_refused(
     assert done.code == 3 and is_one_line(done) and not (tmp_path / "out").exists(), done
 
 
+def test_a_hub_whose_etags_are_hexadecimal_and_no_digests_is_used_by_its_downloads(
+    hub: OtherHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import snapshot_download
+
+    hub.has_versions = True
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    monkeypatch.chdir(tmp_path)
+    assert call("inspect", "org/drafter").code == 0
+    done = call("convert", "org/drafter", "--for", "sglang", "-o", "out")
+    assert done.code == 3 and not (tmp_path / "out").exists()
+    assert "run `hf download org/drafter --local-dir drafter` and give drafter" in done.err
+    snapshot_download("org/drafter", local_dir="drafter", endpoint=hub.endpoint)
+    assert call("convert", "drafter", "--for", "sglang", "-o", "out").code == 0
+
+
 @pytest.mark.parametrize("command", ["inspect", "convert"])
 def test_a_repository_that_is_not_there_is_told(hub: OtherHub, command: str) -> None:
     done = call(command, "org/none")

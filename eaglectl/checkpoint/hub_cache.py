@@ -79,5 +79,17 @@ def check_etag(path: Path, file: BufferedReader, etag: str, what: str) -> None:
 
 
 def repair(path: Path) -> str:
-    """The advice for a file of the cache that has other bytes than it should have."""
-    return f"run `rm {quote(str(path.resolve()))}`, and the command again, which downloads the file"
+    """The advice for a file of the cache that has other bytes than it should have.
+
+    Only of huggingface.co it is known that an etag in hexadecimal is a digest.
+    """
+    advice = f"run `rm {quote(str(path.resolve()))}`, and the command again, which downloads the file"
+    cached = next((part for part in path.parts if part.startswith(REPOSITORY)), None)
+    if cached is None or not os.environ.get("HF_ENDPOINT"):
+        return advice
+    repo = cached.removeprefix(REPOSITORY).replace("--", "/", 1)
+    folder = quote(repo.rpartition("/")[2])
+    return (
+        f"{advice}; where that does not help, the ETags of this Hub are no digests: run `hf download"
+        f" {quote(repo)} --local-dir {folder}` and give {folder}"
+    )
