@@ -111,6 +111,22 @@ def test_a_snapshot_that_is_given_by_its_path_is_compared_too(
     assert done.code == 3 and str(changed) in "".join((done.out + done.err).split()), done
 
 
+@pytest.mark.parametrize("how", [(), ("--offline",)], ids=["online", "offline"])
+@pytest.mark.parametrize("command", ["validate", "diff"])
+def test_headers_only_names_the_weights_that_were_not_compared(
+    hub: LoopbackHub, command: str, how: tuple[str, ...]
+) -> None:
+    change(WEIGHTS)
+    sources = [NAME] if command == "validate" else [NAME, "made"]
+    done = call(*how, command, *sources, "--headers-only")
+    assert (
+        f"headers of {WEIGHTS} were read from the Hub or its cache, which no digest covers"
+        in done.err + done.out
+    )
+    plain = call(command, *["made"] * len(sources), "--headers-only")
+    assert "no digest covers" not in plain.err + plain.out
+
+
 def test_only_small_files_are_compared_where_no_weights_are_read(hub: LoopbackHub) -> None:
     change(WEIGHTS)
     place = str(snapshot())

@@ -20,6 +20,7 @@ from eaglectl.api.targets import (
     with_places_looked_at,
 )
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.checkpoint.opening import uncompared_weights
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
 from eaglectl.comparison.meaning import compare_facts, questions, stated_fact
@@ -74,7 +75,9 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
     targets = tuple(_target_notes(choice_a, choice_b))
     if options.headers_only:
         compared = compare_headers(written_a, written_b, answers)
-        return replace(compared, notes=(*targets, *compared.notes))
+        sources = (side.checkpoint.source for side in (written_a, written_b))
+        unread = (text for source in sources for text in uncompared_weights(source))
+        return replace(compared, notes=(*targets, *compared.notes, *unread))
     a, b, order_notes = in_one_order(written_a, written_b)
     notes = (*targets, *_notes(written_a, written_b, answers, order_notes))
     spelled = partial(compare_spelling, written_a, written_b)

@@ -12,12 +12,12 @@ from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import ValidateOptions
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
-from eaglectl.checkpoint.opening import check_cached, open_source
+from eaglectl.checkpoint.opening import check_cached, open_source, uncompared_weights
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.marks import why_other
-from eaglectl.progress import OnProgress
+from eaglectl.progress import OnProgress, notify
 from eaglectl.validation.catalogue import select_rules
 from eaglectl.validation.judge import Report, judge, skipped_report
 from eaglectl.validation.subject import GivenTarget, Subject
@@ -41,7 +41,11 @@ def validate(
     but with `headers_only`. `on_progress` is called with the bytes read of the weights.
     """
     source = os.fspath(source)
-    return judge_source(open_source(source), source, options or ValidateOptions(), on_progress)
+    opened, options = open_source(source), options or ValidateOptions()
+    report = judge_source(opened, source, options, on_progress)
+    for text in uncompared_weights(opened) if options.headers_only else ():
+        notify(text)
+    return report
 
 
 def judge_source(

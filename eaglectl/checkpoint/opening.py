@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
 from eaglectl.checkpoint.layout import CONFIG, WEIGHT_SUFFIXES
-from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
@@ -74,6 +75,18 @@ def check_cached(source: "FolderSource | HubSource", *, has_weights: bool = True
         if source.only is not None:
             files = tuple({source.only, CONFIG} & set(sizes))
         source.check_cached(name for name in files if has_weights or not name.endswith(WEIGHT_SUFFIXES))
+
+
+def uncompared_weights(source: Source) -> tuple[str, ...]:
+    """A sentence that names the weights of which headers alone were read, so that no digest covers them."""
+    if isinstance(source, FolderSource):
+        names = source.uncompared(name for name in source.names() if name.endswith(WEIGHT_SUFFIXES))
+    else:
+        names = getattr(source, "unchecked", ())
+    if not names:
+        return ()
+    text = f"headers of {listed(names)} were read from the Hub or its cache, which no digest covers"
+    return (f"{source.label}: {text}; leave --headers-only out to compare the bytes",)
 
 
 def on_disk(text: str, *, has_weights: bool = True) -> str:
