@@ -55,7 +55,7 @@ CALLS = (
     f"inspect {TINY} --tensors",
     f"inspect {TINY} {ASKS}",
     f"inspect {TINY} nowhere",
-    f"inspect {TINY} --page page.txt",
+    f"inspect {TINY} --page OUT/page.txt",
     "inspect nowhere",
     f"inspect {ASKS} --source-semantics specforge=pre-879",
     f"inspect {ASKS} --assume-defaults",
