@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from safetensors.torch import save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
 from eaglectl.conversion.calibration import Statistics, read_statistics  # noqa: E402
-from eaglectl.errors import EaglectlError  # noqa: E402
+from eaglectl.errors import EaglectlError, UnreadableError  # noqa: E402
+from eaglectl.reference.stored_states import state_files  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
 from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
 from tests.builders import call  # noqa: E402
@@ -288,6 +291,40 @@ def test_wrong_options_are_told(name: str, tmp_path: Path, monkeypatch: pytest.M
 def test_a_folder_that_is_not_there_could_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no such folder"):
         api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "nowhere"))
+
+
+IRREGULAR: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pipe": (os.mkfifo, "b.ckpt is a pipe; give a regular file"),
+    "socket": (lambda path: bound(path), "b.ckpt"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "b.ckpt is a device; give a regular file"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "b.ckpt: No such file"),
+    "looping link": (lambda path: path.symlink_to(path.name), "b.ckpt: Too many levels"),
+    "link to a folder": (lambda path: path.symlink_to("/usr"), "not followed; give /usr"),
+}
+
+
+def bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+@pytest.mark.parametrize("name", IRREGULAR)
+def test_what_is_no_file_of_states_is_named_and_not_passed_over(
+    sequences: list[tuple[Any, Any]], tmp_path: Path, name: str
+) -> None:
+    make, words = IRREGULAR[name]
+    stacked(tmp_path, 0, *sequences[0])
+    (tmp_path / "below").mkdir()
+    make(tmp_path / "below" / "b.ckpt")
+    with pytest.raises(UnreadableError, match=words):
+        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+
+
+def test_a_link_to_a_folder_that_is_read_anyway_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a.ckpt").touch()
+    (tmp_path / "latest").symlink_to("run")
+    assert state_files(tmp_path) == [tmp_path / "run" / "a.ckpt"]
 
 
 def test_sequences_of_a_few_tokens_are_told(sequences: list[tuple[Any, Any]], tmp_path: Path) -> None:

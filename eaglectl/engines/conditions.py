@@ -8,8 +8,6 @@ from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.targets import Captures
 from eaglectl.engines.view import View
 
-RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
-
 
 def has(feature: Feature) -> Condition:
     """Holds for drafters with a feature."""
@@ -115,7 +113,7 @@ def other_vocabulary(view: View) -> bool:
 
 def absorbed_names(view: View) -> bool:
     """Whether MLA weights have the names that engines give them after loading."""
-    return any(part in name for name in view.names for part in RUNTIME_NAMES)
+    return bool(view.runtime_parts)
 
 
 def tied_head(view: View) -> bool:

@@ -11,6 +11,9 @@ from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 
+# what engines call MLA weights after loading
+RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
+
 
 class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
@@ -43,6 +46,11 @@ class View(Struct, frozen=True, dict=True):
         prefixes_of = ((name, stored_prefix(name, prefixes())) for name in self.names)
         found = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
         return tuple((name, prefix, inner) for name, prefix, inner in found if prefix or inner)
+
+    @cached_property
+    def runtime_parts(self) -> tuple[str, ...]:
+        """The parts of stored names that engines give to MLA weights after loading."""
+        return tuple(part for part in RUNTIME_NAMES if any(part in name for name in self.names))
 
     @cached_property
     def judged(self) -> dict[object, bool]:

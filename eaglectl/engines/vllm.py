@@ -7,7 +7,6 @@ from typing import Any
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.conditions import (
-    RUNTIME_NAMES,
     absorbed_names,
     captures_other_layers,
     has,
@@ -311,7 +310,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         **_layer_words(case),
         **_dimension_words(view),
         **target_words(case),
-        "runtime": ", ".join(part for part in RUNTIME_NAMES if any(part in name for name in view.names)),
+        "runtime": ", ".join(view.runtime_parts),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
         "stated_aux": case.aux_count,

@@ -4,13 +4,14 @@ Two records are read (STACKED, JOINED below), from safetensors files and from th
 not. No record names the layers that its states are of: the caller states them.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import is_folder
+from eaglectl.checkpoint.files import is_folder, open_regular
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.reference.loading import load_tensors
 from eaglectl.reference.target_engine import AuxStates, join_states
@@ -164,18 +165,29 @@ class StoredStates:
 def state_files(folder: Path) -> list[Path]:
     """The files of states in a folder and those below it, by name, without a trainer's vocabulary mapping.
 
-    Raises UnreadableError where there is no such folder, UsageError where it has none.
+    Raises UnreadableError where there is no such folder, or where a part of it cannot be read: what has the
+    name of states and is no regular file, and a link to a folder elsewhere. UsageError where it has none.
     """
     if not is_folder(folder):
         raise UnreadableError(f"--states {folder}: no such folder")
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.name.endswith(SUFFIXES) and not path.match(VOCABULARY) and path.is_file()
-    )
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
+        for path in (Path(place, name) for name in folders):
+            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+                raise UnreadableError(
+                    f"--states {path} is a link to a folder, which is not followed; give {path.resolve()}"
+                )
+        files += [Path(place, name) for name in names if name.endswith(SUFFIXES)]
+    files = sorted(path for path in files if not path.match(VOCABULARY))
+    for path in files:
+        open_regular(path, "--states").close()
     if not files:
         raise UsageError(f"--states {folder}: no {', '.join(SUFFIXES)} in it; give a trainer's hidden states")
     return files
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise UnreadableError(f"--states {error.filename}: {error.strerror}") from None
 
 
 def _read_record(path: Path) -> tuple[Record, Mapping[str, torch.Tensor]]:

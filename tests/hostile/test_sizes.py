@@ -52,13 +52,13 @@ def test_an_eagle_config_that_is_no_object_in_a_speculators_layer_is_refused(
     assert "EGL112" in call("validate", source).out
 
 
-def many(count: int) -> bytes:
+def many(count: int, end: str = "") -> bytes:
     raw = safetensors_bytes(drafter_tensors())
     length = int.from_bytes(raw[:8], "little")
     table = json.loads(raw[8 : 8 + length])
-    end = len(raw) - 8 - length
-    entry = {"dtype": "F32", "shape": [0], "data_offsets": [end, end]}
-    header = json.dumps(table | {f"zz.{number}": entry for number in range(count)}).encode()
+    stop = len(raw) - 8 - length
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [stop, stop]}
+    header = json.dumps(table | {f"zz.{number}{end}": entry for number in range(count)}).encode()
     return framed(header, raw[8 + length :])
 
 
@@ -74,6 +74,15 @@ def test_a_header_of_many_empty_tensors_is_refused_by_their_number(
     done = call("inspect", source)
     assert done.code in (1, 3) and words in done.err
     assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("command", ["inspect", "validate", "ready"])
+def test_many_long_names_are_judged_in_seconds_of_processor_time(tmp_path: Path, command: str) -> None:
+    source = drafter_folder(tmp_path)
+    (source / "model.safetensors").write_bytes(many(3_900, "y" * 1_500))
+    start = time.process_time()
+    done = call(command, source)
+    assert done.code in (0, 1, 2) and time.process_time() - start < 3, done.err
 
 
 def sparse(path: Path) -> None:
