@@ -141,6 +141,11 @@ class EngineReadiness(Struct, frozen=True):
         """The run of these files; None where there is none."""
         return self.stored if self.converted_outcome is None else self.converted
 
+    @property
+    def final_gap(self) -> str:
+        """Why there is no run of these files."""
+        return self.stored_gap if self.converted_outcome is None else self.converted_gap
+
 
 class Readiness(Struct, frozen=True):
     """What `ready` returns.
@@ -148,7 +153,7 @@ class Readiness(Struct, frozen=True):
     `conversion` is None where nothing was converted, or where `out` held it already; `out` is where it was
     kept, None for a temporary folder, and `plan_command` the command that writes it. `report` is of the
     output. `reason` is why it is not ready, `diagnosis` the cause of low acceptance where that was looked
-    for, `published` what others reached with drafters of this target.
+    for, `published` what others reached with drafters of this target. `is_named`: the engines were asked for.
     """
 
     source: str
@@ -164,6 +169,7 @@ class Readiness(Struct, frozen=True):
     reason: str = ""
     published: "Published | None" = None
     seconds: float = 0.0
+    is_named: bool = False
 
     @property
     def best(self) -> EngineReadiness | None:

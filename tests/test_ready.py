@@ -65,7 +65,8 @@ def test_without_out_nothing_is_kept_and_the_command_that_writes_it_is_printed(
     monkeypatch.chdir(tmp_path)
     done = call("ready", automodel, *RUN)
     assert list(tmp_path.iterdir()) == []
-    written = last(done).partition("write it with: ")[2].partition("; then ")[0]
+    written, _, serve = last(done).partition("start it with: ")[2].partition(" && ")
+    assert serve.startswith("vllm serve ")
     assert call(*shlex.split(written)[1:]).code == 0
     assert (tmp_path / "automodel-eagle3" / "eaglectl.json").is_file()
 
@@ -173,3 +174,50 @@ def test_python_returns_what_the_command_prints() -> None:
 def test_python_raises_what_only_the_user_knows() -> None:
     with pytest.raises(UsageError, match="--aux-layers"):
         eaglectl.ready(str(FIXTURES / "producers/automodel/eagle3.1"))
+
+
+def test_a_server_alone_is_the_engine_that_was_asked_for_and_a_dead_one_was_not_looked_at() -> None:
+    done = call("ready", TINY / "eagle3", *RUN, "--engine", "http://127.0.0.1:9", "--json")
+    assert done.code == 3
+    assert [engine["engine"] for engine in done.document["engines"]] == ["http://127.0.0.1:9"]
+    assert "cannot be reached" in done.document["line"]
+
+
+def test_prompts_that_were_asked_for_and_cannot_be_read_are_no_pass(tmp_path: Path) -> None:
+    done = call("ready", TINY / "eagle3", *RUN[:2], "--prompts", tmp_path / "none.jsonl")
+    assert done.code == 3
+    assert last(done) == f"could not look  --prompts {tmp_path}/none.jsonl: No such file or directory"
+
+
+def test_a_target_that_is_damaged_is_no_pass(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(TARGET, target)
+    with (target / "model.safetensors").open("r+b") as file:
+        file.truncate(1000)
+    done = call("ready", TINY / "eagle3", "--target", target)
+    assert done.code == 3
+    assert last(done).startswith("could not look  the target ")
+
+
+def test_the_command_writes_the_layout_of_the_engine_and_makes_its_gguf_file(
+    automodel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = last(call("ready", automodel, *RUN, "--engine", "llama.cpp"))
+    convert, made, server = line.partition("start it with: ")[2].split(" && ")
+    assert call(*shlex.split(convert)[1:]).code == 0
+    place = tmp_path / "automodel-eagle3"
+    assert json.loads((place / "eaglectl.json").read_text())["layout"] == "llama.cpp"
+    assert made.startswith(f"python convert_hf_to_gguf.py {place.name} ")
+    assert server.startswith("llama-server ") and f"{place.name}.gguf" in server
+
+
+def test_each_engine_that_was_asked_for_has_its_command() -> None:
+    engines = ("--engine", "vllm", "--engine", "sglang", "--engine", "llama.cpp")
+    line = last(call("ready", FIXTURES / "producers/angelslim/cosyvoice", *engines))
+    first, *others = line.partition("start it with: ")[2].split("; or ")
+    assert "&& vllm serve " in first and first.startswith("eaglectl convert ")
+    assert [other.split()[:2] for other in others] == [
+        ["python", "-m"],
+        ["python", "convert_hf_to_gguf.py"],
+    ]

@@ -38,10 +38,11 @@ from eaglectl.engines.registry import (
     EngineRequest,
     default_requests,
     installed_release,
+    output_commands,
     parse_engine,
 )
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.formats.catalogue import layout_for
+from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.progress import OnProgress, report_step
@@ -56,6 +57,12 @@ if TYPE_CHECKING:
     from eaglectl.validation.judge import Report
 
 REFERENCE = "reference"
+# what the run of a server's own drafter says of it
+OUTCOMES = {
+    CheckVerdict.PASS: ServedAs.AS_TRAINED,
+    CheckVerdict.FAIL: ServedAs.DIFFERS,
+    CheckVerdict.COULD_NOT_LOOK: ServedAs.UNKNOWN,
+}
 
 
 @with_keywords
@@ -78,18 +85,19 @@ def ready(
     options = _as_preset(options or ReadyOptions())
     servers = [engine for engine in options.engines if engine.startswith(SERVERS)]
     named = [engine for engine in options.engines if engine not in servers]
-    requests = tuple(map(parse_engine, named)) or default_requests()
+    requests = tuple(map(parse_engine, named)) if options.engines else default_requests()
     report_step(on_progress, "reading the files")
     place, weights = _target(source, target, options.answers)
     questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
         inspection = _inspected(source, place, requests, options)
-    work = _Work(source, place, weights, requests, tuple(servers), bool(named), options, on_progress)
+    work = _Work(source, place, weights, requests, tuple(servers), options, on_progress)
     states = work.stored(inspection)
-    result = Readiness(source, inspection, states, questions.measured)
-    outcomes = {state.stored_outcome for state in states}
-    if ServedAs.AS_TRAINED not in outcomes or any(outcome.is_known_wrong for outcome in outcomes):
+    result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
+    outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
+    is_wrong = any(outcome.is_known_wrong for outcome in outcomes)
+    if outcomes and (ServedAs.AS_TRAINED not in outcomes or is_wrong):
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=_published(inspection, options))
     return replace(result, seconds=time.perf_counter() - start)
@@ -146,8 +154,8 @@ def _known(request: EngineRequest) -> EngineRequest:
 class _Work(Struct, frozen=True):
     """The steps of one call: what is judged, run and written.
 
-    `is_named`: the engines were asked for, and each of them has to serve the drafter. `runs` are those that
-    were made, by place and engine: the reference stands for several.
+    `runs` are those that were made, by place and engine: the reference stands for several. `failed` are the
+    gaps of those that were tried and could not be made.
     """
 
     source: str
@@ -155,10 +163,20 @@ class _Work(Struct, frozen=True):
     weights: Path | None
     requests: tuple[EngineRequest, ...]
     servers: tuple[str, ...]
-    is_named: bool
     options: ReadyOptions
     on_progress: OnProgress | None
     runs: "dict[tuple[str, str], tuple[SmokeReport | None, str]]" = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the engines were asked for: each of them has to serve the drafter."""
+        return bool(self.options.engines)
+
+    @property
+    def is_measuring_asked(self) -> bool:
+        """Whether prompts were named, which are for a measurement and nothing else."""
+        return self.options.prompts is not None
 
     def stored(self, inspection: Inspection) -> tuple[EngineReadiness, ...]:
         """What each engine does with the stored files, with acceptance where it can be run."""
@@ -172,15 +190,21 @@ class _Work(Struct, frozen=True):
                 verdict.release if verdict else installed_release(ENGINES[name]) or "",
                 verdict.outcome if verdict else ServedAs.UNKNOWN,
                 verdict.reasons if verdict else ("its installed release is not known to eaglectl",),
-                command=inspection.commands.get(name, ""),
+                command=self._stored_command(inspection, name),
             )
             report, gap = self._measured(self.source, self._engine(state), state)
-            states.append(replace(state, stored=report, stored_gap=gap))
+            states.append(_as_run(replace(state, stored=report, stored_gap=gap)))
         for url in self.servers:
             report, gap = self._run(self.source, url)
-            outcome = ServedAs.UNKNOWN if report is None else _outcome_of(report)
-            states.append(EngineReadiness(url, "", outcome, (), stored=report, stored_gap=gap))
+            outcome = ServedAs.UNKNOWN if report is None else OUTCOMES[report.verdict]
+            reasons = tuple(report.failures or report.gaps) if report else ()
+            states.append(EngineReadiness(url, "", outcome, reasons, stored=report, stored_gap=gap))
         return tuple(states)
+
+    def _stored_command(self, inspection: Inspection, engine: str) -> str:
+        """What starts an engine with the stored files; llama.cpp needs a GGUF file of them first."""
+        own = output_commands(inspection.drafter, self.source, self.target)[engine]
+        return own if engine == "llama.cpp" else inspection.commands.get(engine, own)
 
     def converted(self, result: Readiness, questions: "OpenQuestions", out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
@@ -214,7 +238,7 @@ class _Work(Struct, frozen=True):
             return state
         inspected = inspect(str(place), target=self.target, engines=[state.label])
         (verdict,) = inspected.requested
-        line = inspected.commands.get(state.engine, "").replace(str(place), shown)
+        line = output_commands(inspected.drafter, shown, self.target)[state.engine]
         state = replace(
             state, converted_outcome=verdict.outcome, converted_reasons=verdict.reasons, command=line
         )
@@ -235,17 +259,23 @@ class _Work(Struct, frozen=True):
             findings = [f"{found.rule.id} {found.match.message}" for found in result.report.findings]
             reason = next(iter(findings), result.report.problem)
             return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
-        wanted = serving if self.is_named else serving[:1]
-        return self._run_verdict(result, [state.final for state in wanted if state.final is not None])
+        best = [result.best] if result.best is not None else []
+        return self._run_verdict(result, serving if self.is_named else best)
 
-    def _run_verdict(self, result: Readiness, reports: "Sequence[SmokeReport]") -> Readiness:
-        """The verdict of the runs of what is served: the worst of them."""
+    def _run_verdict(self, result: Readiness, states: Sequence[EngineReadiness]) -> Readiness:
+        """The verdict of the runs of what is served: the worst of them.
+
+        A run that could not be made is a gap; that nothing can run here is none.
+        """
+        reports = [state.final for state in states if state.final is not None]
         for report in reports:
             if report.verdict == CheckVerdict.FAIL:
                 return self._diagnosed(result, report)
         gaps = [gap for report in reports for gap in report.gaps]
+        missing = [state.final_gap for state in states if state.final is None]
+        gaps += [gap for gap in missing if gap in self.failed]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
-        return replace(result, verdict=verdict, reason="; ".join(gaps))
+        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps)))
 
     def _unserved(self, result: Readiness) -> Readiness:
         """The result where no engine, or not each that was asked for, is known to serve the drafter."""
@@ -293,13 +323,21 @@ class _Work(Struct, frozen=True):
             for verdict in output_verdicts(plan, EngineRequest(state.engine, (state.release,)))
         )
 
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        """The releases of the requests that are known."""
+        return tuple(label for request in self.requests for label in _known(request).labels)
+
+    @property
+    def _layout(self) -> str | None:
+        """The layout of the engines that were asked for, where one is for all of them; else the default."""
+        layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
+        return layouts.pop() if self.is_named and len(layouts) == 1 else None
+
     def _conversion(self, questions: "OpenQuestions") -> ConvertOptions:
-        names = {request.engine for request in self.requests} if self.is_named else set()
-        layout = layout_for(next(iter(names))) if len(names) == 1 else None
-        engines = [label for request in self.requests for label in _known(request).labels]
         asked = ConvertOptions(
-            layout=layout,
-            engines=tuple(engines) if self.is_named else (),
+            layout=self._layout,
+            engines=self._labels if self.is_named else (),
             target=self.target,
             measure=None,
         )
@@ -333,9 +371,10 @@ class _Work(Struct, frozen=True):
         return default_place(open_folder(self.source), inspection.drafter.version)
 
     def _convert_command(self, place: str) -> str:
-        words: list[Any] = ["-o", place]
-        for request in self.requests if self.is_named else ():
-            words += [word for label in _known(request).labels for word in ("--engine", label)]
+        words = ["-o", place]
+        if self._layout not in (None, default_format().name):
+            words += ["--for", str(self._layout)]
+        words += [word for label in self._labels if self.is_named for word in ("--engine", label)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
 
     def _release(self, name: str, releases: Sequence[str]) -> str:
@@ -373,6 +412,8 @@ class _Work(Struct, frozen=True):
                 self.runs[place, engine] = report, ""
             except (RefusedError, UnreadableError) as error:
                 self.runs[place, engine] = None, str(error)
+                if self.is_measuring_asked or isinstance(error, UnreadableError):
+                    self.failed.append(str(error))
         return self.runs[place, engine]
 
 
@@ -380,5 +421,9 @@ def _has_torch() -> bool:
     return find_spec("torch") is not None and find_spec("transformers") is not None
 
 
-def _outcome_of(report: "SmokeReport") -> ServedAs:
-    return ServedAs.AS_TRAINED if report.verdict == CheckVerdict.PASS else ServedAs.UNKNOWN
+def _as_run(state: EngineReadiness) -> EngineReadiness:
+    """The state with what the engine's own run of the stored files shows, whatever was known of it."""
+    differences = state.stored.run.differences if state.stored else ()
+    if not differences:
+        return state
+    return replace(state, stored_outcome=ServedAs.DIFFERS, stored_reasons=tuple(differences))

@@ -83,9 +83,8 @@ def _figures(best: EngineReadiness) -> str:
     """Both acceptance lengths, and what they were measured with."""
     final = best.final
     if final is None:
-        gap = best.converted_gap if best.converted_outcome else best.stored_gap
         what = "converted" if best.converted_outcome else "right as stored"
-        return f"{what}; acceptance not measured ({gap})"
+        return f"{what}; acceptance not measured ({best.final_gap})"
     measured = f"{final.measured.length.value:.2f} {ran(final)}"
     if best.converted_outcome is None:
         figures = f"right as stored, {measured}"
@@ -97,16 +96,20 @@ def _figures(best: EngineReadiness) -> str:
 
 
 def _start(result: Readiness, best: EngineReadiness) -> str:
-    start = f"start it with: {best.command}"
-    if best.converted_outcome is None or result.out is not None:
-        return start
-    return f"write it with: {result.plan_command}; then {start}"
+    """What starts it, one line to paste; of several engines that were asked for, each."""
+    serving = [state for state in result.engines if state.is_serving] if result.is_named else [best]
+    lines = [state.command for state in sorted(serving, key=lambda state: state is not best) if state.command]
+    if not lines:
+        return f"it is served at {best.engine}"
+    is_written = best.converted_outcome is None or result.out is not None
+    first = lines[0] if is_written else f"{result.plan_command} && {lines[0]}"
+    return f"start it with: {'; or '.join([first, *lines[1:]])}"
 
 
 def published_lines(result: Readiness) -> list[str]:
     """What others reached: lengths of runs like this one, else how many were measured otherwise."""
-    published = result.published
-    if published is None or not (published.alike or published.otherwise):
+    published, is_measured = result.published, result.best is not None and result.best.final is not None
+    if not is_measured or published is None or not (published.alike or published.otherwise):
         return []
     if published.alike:
         return [f"{one.length:.2f}  {one.drafter} ({one.source}, {one.date})" for one in published.alike]
