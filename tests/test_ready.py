@@ -221,3 +221,8 @@ def test_each_engine_that_was_asked_for_has_its_command() -> None:
         ["python", "-m"],
         ["python", "convert_hf_to_gguf.py"],
     ]
+
+
+def test_an_engine_of_which_the_layers_alone_are_known_cannot_be_asked_for() -> None:
+    message = refusal(2, "ready", FIXTURES / "producers/eagle/bin", "--engine", "tokenspeed")
+    assert "only the layers that it captures are known" in message

@@ -33,6 +33,7 @@ from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.conversion.serving import output_verdicts
+from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -83,16 +84,14 @@ def ready(
     """
     start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
     options = _as_preset(options or ReadyOptions())
-    servers = [engine for engine in options.engines if engine.startswith(SERVERS)]
-    named = [engine for engine in options.engines if engine not in servers]
-    requests = tuple(map(parse_engine, named)) if options.engines else default_requests()
+    requests, servers = _engines(options.engines)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, target, options.answers)
     questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
         inspection = _inspected(source, place, requests, options)
-    work = _Work(source, place, weights, requests, tuple(servers), options, on_progress)
+    work = _Work(source, place, weights, requests, servers, options, on_progress)
     states = work.stored(inspection)
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
     outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
@@ -101,6 +100,22 @@ def ready(
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=_published(inspection, options))
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
+    """The engines that were asked for, else the default ones, and the URLs of servers.
+
+    Raises UsageError for one of which nothing is known but the layers that it captures.
+    """
+    servers = tuple(name for name in names if name.startswith(SERVERS))
+    requests = tuple(parse_engine(name) for name in names if name not in servers)
+    for request in requests:
+        if request.engine not in ENGINES:
+            raise UsageError(
+                f"--engine {request.engine}: only the layers that it captures are known, which `eaglectl"
+                f" inspect SOURCE` shows; engines are {', '.join(ENGINES)}"
+            )
+    return requests if names else default_requests(), servers
 
 
 def _published(inspection: Inspection, options: ReadyOptions) -> "Published":
@@ -180,26 +195,33 @@ class _Work(Struct, frozen=True):
 
     def stored(self, inspection: Inspection) -> tuple[EngineReadiness, ...]:
         """What each engine does with the stored files, with acceptance where it can be run."""
+        names = dict.fromkeys(request.engine for request in self.requests)
+        return (
+            *(self._stored(name, inspection) for name in names),
+            *(self._serving(url) for url in self.servers),
+        )
+
+    def _stored(self, name: str, inspection: Inspection) -> EngineReadiness:
+        releases = [release for one in self.requests if one.engine == name for release in one.releases]
+        release = self._release(name, releases)
         verdicts = {(verdict.engine, verdict.release): verdict for verdict in inspection.requested}
-        states = []
-        for name in dict.fromkeys(request.engine for request in self.requests):
-            releases = [release for one in self.requests if one.engine == name for release in one.releases]
-            verdict = verdicts[name, self._release(name, releases)] if releases else None
-            state = EngineReadiness(
-                name,
-                verdict.release if verdict else installed_release(ENGINES[name]) or "",
-                verdict.outcome if verdict else ServedAs.UNKNOWN,
-                verdict.reasons if verdict else ("its installed release is not known to eaglectl",),
-                command=self._stored_command(inspection, name),
-            )
-            report, gap = self._measured(self.source, self._engine(state), state)
-            states.append(_as_run(replace(state, stored=report, stored_gap=gap)))
-        for url in self.servers:
-            report, gap = self._run(self.source, url)
-            outcome = ServedAs.UNKNOWN if report is None else OUTCOMES[report.verdict]
-            reasons = tuple(report.failures or report.gaps) if report else ()
-            states.append(EngineReadiness(url, "", outcome, reasons, stored=report, stored_gap=gap))
-        return tuple(states)
+        verdict = verdicts.get((name, release))
+        unknown = Verdict(
+            name, release, ServedAs.UNKNOWN, ("its installed release is not known to eaglectl",)
+        )
+        known = verdict or unknown
+        command = self._stored_command(inspection, name)
+        state = EngineReadiness(name, release, known.outcome, known.reasons, command=command)
+        report, gap = self._measured(self.source, self._engine(state), state)
+        return _as_run(replace(state, stored=report, stored_gap=gap))
+
+    def _serving(self, url: str) -> EngineReadiness:
+        """What a server does with the drafter that it has loaded, by its own run."""
+        report, gap = self._run(self.source, url)
+        if report is None:
+            return EngineReadiness(url, "", ServedAs.UNKNOWN, (), stored_gap=gap)
+        reasons = tuple(report.failures or report.gaps)
+        return EngineReadiness(url, "", OUTCOMES[report.verdict], reasons, stored=report)
 
     def _stored_command(self, inspection: Inspection, engine: str) -> str:
         """What starts an engine with the stored files; llama.cpp needs a GGUF file of them first."""
@@ -380,7 +402,7 @@ class _Work(Struct, frozen=True):
     def _release(self, name: str, releases: Sequence[str]) -> str:
         """The release to show of an engine: the installed one where it is requested, else the last."""
         installed = installed_release(ENGINES[name])
-        return installed if installed is not None and installed in releases else releases[-1]
+        return installed or "" if not releases or installed in releases else releases[-1]
 
     def _engine(self, state: EngineReadiness) -> str | None:
         """What runs the drafter for an engine: itself where that release is installed; else nothing."""
