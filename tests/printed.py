@@ -12,6 +12,7 @@ import typer.main
 
 from eaglectl.cli import common_first
 from eaglectl.cli.app import COMMANDS, make_app
+from eaglectl.cli.shells import SCRIPTS
 from eaglectl.formats.commands import COMMAND
 
 VERBS = "|".join(COMMANDS)
@@ -97,6 +98,8 @@ def fault(line: str, printed_by: Sequence[str]) -> str:
 def parse_fault(arguments: list[str]) -> str:
     """What the command line says of these arguments before it runs anything, or ""."""
     arguments = [word for word in common_first(arguments) if word not in ("-q", "-v", "--offline")]
+    if arguments[:1] == ["--show-completion"] and arguments[1] in SCRIPTS:
+        return ""
     if not arguments or arguments[0] not in COMMANDS:
         return "it has no command"
     verb, *rest = arguments

@@ -86,19 +86,18 @@ COMPLETED = [
     ("smoke x --probe s", "sensitivity"),
     ("smoke x --target fixtures/tiny/t", "fixtures/tiny/target"),
     ("inspect fixtures/tiny/eag", "fixtures/tiny/eagle3"),
+    ("explain EGL20", "EGL201"),
+    ("explain missing-", "missing-tensor"),
 ]
 
 
 @pytest.mark.parametrize(("line", "offered"), COMPLETED)
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_offered_the_values_of_an_option(shell: str, line: str, offered: str) -> None:
-    words = f"eaglectl {line}"
+def test_a_shell_is_offered_the_values_of_an_option(line: str, offered: str) -> None:
+    words = f"eaglectl {line}"  # the shells themselves: tests/first_minutes
     done = subprocess.run(
         [sys.executable, "-m", "eaglectl"],
         env={
-            "_EAGLECTL_COMPLETE": f"complete_{shell}",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
+            "_EAGLECTL_COMPLETE": "complete_fish",
             "_TYPER_COMPLETE_ARGS": words,
             "_TYPER_COMPLETE_FISH_ACTION": "get-args",
             "PYTHONPATH": str(ROOT),

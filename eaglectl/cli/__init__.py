@@ -20,15 +20,17 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 # objects made between two looks for garbage: what loading makes is none, and Python looks every 700
 GARBAGE_EVERY = 100_000
+# set by a shell that asks how a line goes on
+ASKED = "_EAGLECTL_COMPLETE"
 COMPLETION = ("--install-completion", "--show-completion")
-SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
 def main() -> None:
     """Run the command line of the process and exit."""
     gc.set_threshold(GARBAGE_EVERY)
-    guard_streams()
+    if ASKED not in os.environ:  # what a shell is answered has tabs, and goes to no terminal
+        guard_streams()
     code = run(sys.argv[1:])
     gc.freeze()  # what is left ends with the process: the last look for garbage was a fifth of `inspect`
     sys.exit(code)
@@ -40,7 +42,8 @@ def run(arguments: list[str]) -> int:
 
     try:
         _check_moved(arguments)
-        _check_completion(arguments)
+        if _completes(arguments):
+            return 0
         app = make_app(_command(arguments))
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
@@ -59,19 +62,19 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _check_completion(arguments: list[str]) -> None:
-    """Let typer take the shell that is named. Raises UsageError for another word."""
-    options, word = [option for option in COMPLETION if option in arguments], _command(arguments)
-    if options and word in SHELLS:
-        os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
-    elif options and word:
-        known = ", ".join(SHELLS)
-        raise UsageError(f"{options[0]} {word}: one of {known} was expected, or nothing for the one in use")
+def _completes(arguments: list[str]) -> bool:
+    """Print or install completion where that is asked for, of the shell that is named."""
+    option = next((option for option in COMPLETION if option in arguments), None)
+    if option is not None:
+        from eaglectl.cli.shells import complete
+
+        complete(option, _command(arguments) or "")
+    return option is not None
 
 
 def _command(arguments: list[str]) -> str | None:
     """The command that is asked for, empty for none; None: a shell asks how a line goes on."""
-    if "_EAGLECTL_COMPLETE" in os.environ:
+    if ASKED in os.environ:
         return None
     return next((text for text in arguments if not text.startswith("-")), "")
 

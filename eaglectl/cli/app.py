@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer.completion import get_completion_inspect_parameters
 
 import eaglectl
 from eaglectl.checkpoint.files import current_folder
@@ -17,6 +18,8 @@ from eaglectl.terminal import OutputSettings, say
 
 # what the Hub's client, transformers and child processes read
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+INSTALL = "Install completion for the current shell."
+SHOW = "Show completion for the current shell, to copy it or customize the installation."
 # the commands, each of the module eaglectl.cli.NAME, in the order of --help
 COMMANDS: Mapping[str, str] = {
     "ready": "Say whether it can be served: before, converted, and how to start it.",
@@ -46,11 +49,13 @@ def make_app(name: str | None) -> typer.Typer:
         name="eaglectl",
         no_args_is_help=True,
         add_help_option=False,  # typer loads pydantic for its own, and for completion
-        add_completion=name not in COMMANDS,
+        add_completion=False,
         context_settings=HELP_OPTIONS,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    if name is None:
+        get_completion_inspect_parameters()  # registers how typer answers each shell
     app.callback()(common)
     for command, summary in COMMANDS.items():
         module = import_module(f"eaglectl.cli.{command}") if name in (command, None) else None
@@ -91,6 +96,8 @@ def common(
         bool,
         typer.Option("-V", "--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
+    install_completion: Annotated[bool, typer.Option("--install-completion", help=INSTALL)] = False,
+    show_completion: Annotated[bool, typer.Option("--show-completion", help=SHOW)] = False,
     help_: Annotated[
         bool,
         typer.Option("-h", "--help", help="Show this message and exit.", is_eager=True, callback=_print_help),

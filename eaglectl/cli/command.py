@@ -86,6 +86,6 @@ def _completion(field: Field) -> Callable[[str], list[str]]:
         values = completion.choices(option)
         if option.complete:
             values = getattr(completion, option.complete)(incomplete)
-        return [text for text in values if text.startswith(incomplete)]
+        return list(values)  # typer leaves out what begins otherwise
 
     return complete

@@ -1,9 +1,13 @@
 """What a shell is offered as values of options; each function takes what was typed so far."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from eaglectl.options import Option
+
+# an engine with the sign after which a release follows, like `vllm>=` and `vllm>=0.22,<`
+RANGE = re.compile(r"([a-z.]+).*[=<>!~]")
 
 
 def choices(option: Option) -> Iterable[str]:
@@ -13,7 +17,7 @@ def choices(option: Option) -> Iterable[str]:
 
 
 def rules(typed: str) -> Iterator[str]:
-    """Ids and names of rules, and the beginnings of families' ids."""
+    """Ids and names of rules."""
     from eaglectl.validation.catalogue import rules as every
 
     for rule in every():
@@ -21,12 +25,16 @@ def rules(typed: str) -> Iterator[str]:
 
 
 def engines(typed: str) -> Iterator[str]:
-    """The engines, and each with every release that is known."""
+    """The engines, and each with every release that is known; in a range, what stands after its last sign."""
     from eaglectl.engines.registry import ENGINES
 
+    before = RANGE.match(typed)
     for name, engine in ENGINES.items():
-        yield name
-        yield from (f"{name}=={release}" for release in reversed(engine.releases))
+        if before and before[1] == name:
+            yield from (f"{before[0]}{release}" for release in reversed(engine.releases))
+        elif not before:
+            yield name
+            yield from (f"{name}=={release}" for release in reversed(engine.releases))
 
 
 def runners(typed: str) -> Iterable[str]:
@@ -58,12 +66,12 @@ def readings(typed: str) -> Iterable[str]:
 
 def folders(typed: str) -> Iterator[str]:
     """Folders that begin as what was typed."""
-    return (f"{path}/" for path in _paths(typed) if path.is_dir())
+    return (f"{path}/" for path in _paths(typed) if path.expanduser().is_dir())
 
 
 def files(typed: str) -> Iterator[str]:
     """Files and folders that begin as what was typed."""
-    return (f"{path}/" if path.is_dir() else str(path) for path in _paths(typed))
+    return (f"{path}/" if path.expanduser().is_dir() else str(path) for path in _paths(typed))
 
 
 def checkpoints(typed: str) -> Iterator[str]:
@@ -71,18 +79,19 @@ def checkpoints(typed: str) -> Iterator[str]:
     from eaglectl.checkpoint.layout import is_checkpoint
 
     for path in _paths(typed):
-        if path.is_dir():
-            yield str(path) if is_checkpoint(path) else f"{path}/"
-    if "/" not in typed.removeprefix("./") or not Path(typed).parent.is_dir():
+        if (folder := path.expanduser()).is_dir():
+            yield str(path) if is_checkpoint(folder) else f"{path}/"
+    if "/" not in typed.removeprefix("./") or not Path(typed).parent.expanduser().is_dir():
         yield from _cached()
 
 
 def _paths(typed: str) -> list[Path]:
     folder = Path(typed) if typed.endswith("/") else Path(typed).parent
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError:
+        names = sorted(path.name for path in folder.expanduser().iterdir())
+    except (OSError, RuntimeError):  # nobody's home folder
         return []
+    return [folder / name for name in names if name.isprintable() and not name.startswith(".")]
 
 
 def _cached() -> Iterator[str]:

@@ -7,9 +7,20 @@ import typer
 from eaglectl.cli.options import Json, print_json
 
 
+def _offered(incomplete: str) -> list[str]:
+    from eaglectl.cli.completion import rules
+
+    return list(rules(incomplete))
+
+
 def explain_command(
     context: typer.Context,
-    rule: Annotated[str, typer.Argument(metavar="RULE", help="A rule's id or name: EGL201, missing-tensor.")],
+    rule: Annotated[
+        str,
+        typer.Argument(
+            metavar="RULE", help="A rule's id or name: EGL201, missing-tensor.", autocompletion=_offered
+        ),
+    ],
     json_: Json = False,
 ) -> None:
     """Say what a rule asks, why, what to do about its findings, and how to let one pass."""

@@ -21,7 +21,7 @@ def offered(incomplete: str) -> list[str]:
     """Checkpoints that a shell is offered as an argument."""
     from eaglectl.cli.completion import checkpoints
 
-    return [text for text in checkpoints(incomplete) if text.startswith(incomplete)]
+    return list(checkpoints(incomplete))
 
 
 Source = Annotated[
