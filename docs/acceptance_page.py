@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from eaglectl.acceptance.measurement import DEAD_LENGTH
 from eaglectl.acceptance.published import Figure, PublishedSource, figures, published_lengths, sources
 
 PAGE = Path(__file__).with_name("acceptance.md")
@@ -16,10 +17,7 @@ chain of 7 gives more than one of 3. A length below 1.05 is that of a drafter th
 """
 RECIPE = """## Add a figure
 
-One entry in `figures` of `eaglectl/acceptance/published.json`: the source by its name in `sources` (add it
-there with address and date), target and drafter as the Hub names them, `steps`, `topk` and `draft_tokens` in
-SGLang's terms (a chain of k tokens is `k`, `1`, `k + 1`), and the lengths by prompt set. What the source does
-not state is left out; such a figure is shown and never compared with. Then `make docs`.
+CONTRIBUTING.md, "Add a published acceptance length"; the file's schema is `schemas/published.schema.json`.
 """
 
 
@@ -58,8 +56,14 @@ def _row(figure: Figure, sets: list[str]) -> str:
     drafts = "/".join("?" if number is None else str(number) for number in chain)
     if figure.temperature is not None:
         drafts += f", T={figure.temperature:g}"
-    lengths = [f"{figure.lengths[name]:.2f}" if name in figure.lengths else "" for name in sets]
+    lengths = [_length(figure.lengths.get(name)) for name in sets]
     return f"| {' | '.join([drafter, figure.target, drafts, *lengths])} |"
+
+
+def _length(length: float | None) -> str:
+    if length is None:
+        return ""
+    return f"{length:.2f} (dead)" if length < DEAD_LENGTH else f"{length:.2f}"
 
 
 def _sentence(note: str) -> str:

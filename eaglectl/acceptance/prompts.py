@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.acceptance.prompt_sets import lines_of, prompt_sets
+from eaglectl.acceptance.prompt_sets import lines_of, prompt_sets, unnamed_sets
+from eaglectl.acceptance.published import presets
 from eaglectl.checkpoint.files import MIB, decoded, read_small_file
 from eaglectl.errors import UsageError
 from eaglectl.text import listed
@@ -95,18 +96,15 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 
 def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
-    """The prompts of a file or of a named set, or the built-in ones; `sample` of them, drawn by `seed`.
+    """The prompts of a file, a named set or a preset, or the built-in ones; `sample` of them, by `seed`.
 
     The same file, number and seed give the same prompts everywhere, in the order of the file. Raises as
     `read_prompts` does, and UsageError for a sample that is larger than the file.
     """
     if path is None:
         choice = PromptChoice(builtin_prompts())
-    elif str(path) in prompt_sets() and not Path(path).exists():
-        named = prompt_sets()[str(path)]
-        lines = lines_of(str(path))
-        prompts = tuple(_prompt(str(path), number, line) for number, line in enumerate(lines, 1))
-        choice = PromptChoice(prompts, str(path), named.sha256)
+    elif not Path(path).exists() and (named := _named(str(path))) is not None:
+        choice = named
     else:
         raw = read_small_file(Path(path), MAX_PROMPTS, "--prompts")
         # not splitlines: JSON strings may hold U+2028 and the like
@@ -128,6 +126,19 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
     drawn = sorted(range(total), key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())
     prompts = tuple(choice.prompts[index] for index in sorted(drawn[:sample]))
     return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
+
+
+def _named(name: str) -> PromptChoice | None:
+    """The prompts of a named set, or of one as a preset puts them; None for another name."""
+    if name in unnamed_sets():
+        raise UsageError(f"--prompts {name}: {unnamed_sets()[name]}")
+    preset = presets().get(name)
+    set_name = preset.prompts if preset else name
+    if set_name not in prompt_sets():
+        return None
+    lines = lines_of(set_name, preset)
+    prompts = tuple(_prompt(name, number, line) for number, line in enumerate(lines, 1))
+    return PromptChoice(prompts, name, prompt_sets()[set_name].sha256)
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:

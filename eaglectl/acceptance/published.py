@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from eaglectl.acceptance.measurement import DEAD_LENGTH
+from eaglectl.errors import UsageError
+
 DATA = Path(__file__).with_name("published.json")
-# below it a drafter adds no more than chance: a gate of TensorRT-LLM passes 1.01
-DEAD = 1.05
+MOST_LINES = 4
 
 
 class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,18 +34,32 @@ class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preset(Struct, frozen=True, forbid_unknown_fields=True):
-    """A run as a source made it: the named set of prompts, tokens drafted at a step, temperature, tokens.
+    """A run as a source made it: its prompts, the chain of draft tokens, temperature, tokens and seed.
 
-    `source` and `set` are those of the figures to which such a run is alike. `k` is the least that the source
-    has; a run with another of its numbers is alike to those figures.
+    `source` and `set` are those of the figures to which such a run is alike. `prompts` is the named set, of
+    whose lines `form` makes the text ("{}" is the question); `shots` of its first questions stand in front
+    with their answers. `steps` is the least chain that the source has; a run with another of its chains is
+    alike to those figures. `seed` is None where the source states none. `differs` is what of the source's
+    run is not done here: no figure is alike to such a run.
     """
 
     source: str
     set: str
     prompts: str
-    k: int
+    steps: int
     temperature: float
     max_new_tokens: int
+    topk: int = 1
+    seed: int | None = None
+    form: str = "{}"
+    shots: int = 0
+    is_chat: bool = True
+    differs: str = ""
+
+    @property
+    def k(self) -> int:
+        """The tokens of its chain."""
+        return self.steps
 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,23 +109,101 @@ class PublishedLength(Struct, frozen=True):
     url: str
     date: str
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is that of a drafter that does not work; a gate of TensorRT-LLM passes 1.01."""
+        return self.length < DEAD_LENGTH
+
+
+class Settings(Struct, frozen=True):
+    """How a run of ours was made, as far as lengths depend on it; `preset` is its name, None without one.
+
+    `sample` is the number of prompts that were drawn, None for all.
+    """
+
+    k: int
+    temperature: float
+    max_tokens: int
+    preset: str | None = None
+    sample: int | None = None
+    ignores_eos: bool = False
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What keeps every figure from being alike to the run; empty where its chain decides."""
+        if self.preset is None:
+            return ("prompts of no preset",)
+        preset = presets()[self.preset]
+        return tuple(
+            text
+            for text, is_so in (
+                (f"a sample of {self.sample} prompts", self.sample is not None),
+                (f"temperature {self.temperature:g}", self.temperature != preset.temperature),
+                (f"{self.max_tokens} tokens an answer", self.max_tokens != preset.max_new_tokens),
+                ("answers past the end of a sequence", self.ignores_eos),
+                (preset.differs, bool(preset.differs)),
+            )
+            if is_so
+        )
+
 
 class Published(Struct, frozen=True):
-    """Lengths for a target: those measured alike (preset, chain, temperature), and the others."""
+    """Lengths for a target: those measured as a run of ours was, and the others, each highest first.
 
-    alike: tuple[PublishedLength, ...]
-    otherwise: tuple[PublishedLength, ...]
+    `target` is what the target is taken for, and `how` where that name is from.
+    """
+
+    alike: tuple[PublishedLength, ...] = ()
+    otherwise: tuple[PublishedLength, ...] = ()
+    settings: Settings | None = None
+    target: str = ""
+    how: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What others reach, for people: each length that is alike, else what was measured otherwise."""
+        if self.alike:
+            lines = tuple(map(_words, self.alike[:MOST_LINES]))
+            more = len(self.alike) - MOST_LINES
+            return (*lines, *([f"and {more} more"] if more > 0 else []), self._target_words)
+        if not self.otherwise:
+            return ()
+        lengths = [length.length for length in self.otherwise]
+        why = ", ".join(self.settings.differences) if self.settings else ""
+        names = {length.preset for length in self.otherwise if length.preset}
+        usable = sorted(name for name in names if not presets()[name].differs)
+        is_open = usable and (self.settings is None or self.settings.preset not in usable)
+        return (
+            f"measured otherwise: {len(lengths)} published lengths of this target, {min(lengths):.2f} to"
+            f" {max(lengths):.2f}{f' (here: {why})' if why else ''}"
+            f"{f'; compare with --like {usable[0]}' if is_open else ''}",
+            self._target_words,
+        )
+
+    @property
+    def _target_words(self) -> str:
+        return f"the target is taken for {self.target}, by {self.how}"
 
 
 class _Data(Struct, frozen=True, forbid_unknown_fields=True):
     sources: Mapping[str, PublishedSource]
     presets: Mapping[str, Preset]
+    unlike: Mapping[str, str]
     figures: tuple[Figure, ...]
 
 
 @cache
 def _data() -> _Data:
     return msgspec.json.decode(DATA.read_bytes(), type=_Data)
+
+
+def file_schema() -> dict[str, Any]:
+    """The JSON Schema of the file of figures."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Published acceptance lengths",
+    }
+    return schema | msgspec.json.schema(_Data)
 
 
 def sources() -> Mapping[str, PublishedSource]:
@@ -119,6 +214,16 @@ def sources() -> Mapping[str, PublishedSource]:
 def presets() -> Mapping[str, Preset]:
     """What `--like` takes: runs that can be made here as their source made them."""
     return _data().presets
+
+
+def preset(name: str) -> Preset:
+    """A preset by its name. Raises UsageError, with the reason for a source's run that cannot be made."""
+    data = _data()
+    if name in data.unlike:
+        raise UsageError(f"--like {name}: {data.unlike[name]}; {', '.join(data.presets)} can be run")
+    if name not in data.presets:
+        raise UsageError(f"--like {name}: {', '.join(data.presets)} was expected")
+    return data.presets[name]
 
 
 def figures() -> tuple[Figure, ...]:
@@ -135,21 +240,33 @@ def published_lengths() -> tuple[PublishedLength, ...]:
     )
 
 
-def published_for(target: str, preset: str | None, k: int, temperature: float) -> Published:
-    """What others reached with drafters of a target, highest first.
+def published_for(names: Mapping[str, str], settings: Settings) -> Published:
+    """What others reached with drafters of a target, and which of it was measured as `settings` say.
 
-    `target` is a Hub repository or a folder: its last part decides, without case. `preset` is the name of the
-    run's preset, None for a run of one's own, which nothing is alike to: sources put prompts otherwise and
-    stop elsewhere, also on one set. A length of another chain or temperature is no comparison either.
+    `names` are those that the target may have, each with where it is from: Hub repositories or folders, whose
+    last part decides, without case. The first that has figures counts. Nothing is alike to a run of one's own
+    prompts: sources put prompts otherwise and stop elsewhere, also on one set. A length of another chain or
+    temperature is no comparison either.
     """
-    lengths = [length for length in published_lengths() if _name(length.target) == _name(target)]
-    lengths.sort(key=lambda length: (-length.length, length.drafter))
-    alike = tuple(
-        length
-        for length in lengths
-        if preset is not None and (length.preset, length.k, length.temperature) == (preset, k, temperature)
-    )
-    return Published(alike, tuple(length for length in lengths if length not in alike))
+    for name, how in names.items():
+        lengths = [length for length in published_lengths() if _name(length.target) == _name(name)]
+        if not lengths:
+            continue
+        lengths.sort(key=lambda length: (-length.length, length.drafter))
+        key = (settings.preset, settings.k, settings.temperature)
+        alike = tuple(
+            length
+            for length in lengths
+            if not settings.differences and (length.preset, length.k, length.temperature) == key
+        )
+        otherwise = tuple(length for length in lengths if length not in alike)
+        return Published(alike, otherwise, settings, lengths[0].target, how)
+    return Published(settings=settings)
+
+
+def _words(length: PublishedLength) -> str:
+    dead = " (dead)" if length.is_dead else ""
+    return f"{length.length:.2f}{dead}  {length.drafter} ({length.source}, {length.date})"
 
 
 def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:

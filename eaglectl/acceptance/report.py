@@ -20,6 +20,7 @@ from eaglectl.acceptance.measurement import (
 )
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
+from eaglectl.acceptance.published import Published
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
 from eaglectl.acceptance.significance import p_words
 from eaglectl.verdicts import CheckVerdict, ReadingOutcome
@@ -47,6 +48,7 @@ class SmokeReport(Struct, frozen=True):
     `gaps` those for COULD_NOT_LOOK. `choice` is where the prompts are from. `variants` (of
     `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
     and weights.
+    `published` is what others reach with drafters of the target.
     `trust_remote_code`: the target's own code was allowed to run.
     """
 
@@ -71,6 +73,7 @@ class SmokeReport(Struct, frozen=True):
     gaps: tuple[str, ...] = ()
     choice: PromptChoice | None = None
     probed: Sensitivity | None = None
+    published: Published | None = None
 
     @property
     def verdict(self) -> CheckVerdict:

@@ -14,6 +14,7 @@ import eaglectl
 from eaglectl.api.converting import convert
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.likeness import as_preset
 from eaglectl.api.open_questions import measured_questions
 from eaglectl.api.options import SERVERS, ConvertOptions, DiagnoseOptions, SmokeOptions, ValidateOptions
 from eaglectl.api.smoking import (
@@ -58,6 +59,7 @@ def diagnose(
     from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
 
     source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
+    options = as_preset(options)
     _check(options)
     choice = runnable_target(source, target, options.answers, "diagnose")
     place = str(choice.place)
@@ -237,6 +239,8 @@ class _Looks(Struct, frozen=True):
 
     def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> "SmokeReport":
         asked = replace(self._smoke_options(engine), temperature=temperature, **given)
+        if given.get("prompts") or temperature != self.options.temperature:
+            asked = replace(asked, like=None)  # no longer the run of its preset
         return smoke(self.source, self.target, asked, on_progress=self.on_progress)
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
@@ -246,6 +250,7 @@ class _Looks(Struct, frozen=True):
             device=options.device,
             k=options.k,
             prompts=options.prompts,
+            like=options.like,
             sample=options.sample,
             max_tokens=options.max_tokens,
             seed=options.seed,
@@ -279,7 +284,10 @@ class _Looks(Struct, frozen=True):
 
     def _commands(self) -> dict[str, str]:
         source, target, answers = self.source, self.target, self.options.answers
-        prompts = [] if self.options.prompts is None else ["--prompts", str(self.options.prompts)]
+        options = self.options
+        prompts = [] if options.prompts is None else ["--prompts", str(options.prompts)]
+        if options.like is not None:
+            prompts = ["--like", options.like]
         run = ["--engine", "reference", *prompts]
         again = [*([] if self.options.engine is None else ["--engine", self.options.engine]), *prompts]
         return {

@@ -39,6 +39,10 @@ DEVICE = Option("auto, cuda or cpu.", choices=DEVICES)
 TRUST = Option("Let the target's own code run (auto_map in its files). Never done unasked.")
 K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens")
 TEMPERATURE_SEED = Option("For --sample, and for tokens at a temperature.")
+LIKE = Option(
+    "The run of a published figure: its prompts, draft tokens, temperature, tokens and seed: vllm-mt-bench.",
+    value="PRESET",
+)
 
 
 def read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
@@ -422,6 +426,7 @@ class SmokeOptions(Options, frozen=True):
             complete="files",
         ),
     ] = None
+    like: Annotated[str | None, LIKE] = None
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
@@ -483,6 +488,7 @@ class DiagnoseOptions(Options, frozen=True):
         ),
     ] = None
     prompts: Annotated[str | None, replace(PROMPTS, complete="files")] = None
+    like: Annotated[str | None, LIKE] = None
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     k: Annotated[int, replace(K, group=ADVANCED)] = 3
     max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
@@ -535,10 +541,7 @@ class ReadyOptions(Options, frozen=True):
             complete="files",
         ),
     ] = None
-    like: Annotated[
-        str | None,
-        Option("Prompts, tokens and temperature of a published figure: vllm-mt-bench.", value="PRESET"),
-    ] = None
+    like: Annotated[str | None, LIKE] = None
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     k: Annotated[int, replace(K, group=ADVANCED)] = 3
     max_tokens: Annotated[int, Option("New tokens for each prompt.", group=ADVANCED)] = 64
@@ -559,6 +562,7 @@ class ReadyOptions(Options, frozen=True):
             device=self.device,
             k=self.k,
             prompts=self.prompts,
+            like=self.like,
             sample=self.sample,
             max_tokens=self.max_tokens,
             temperature=self.temperature,

@@ -16,6 +16,7 @@ from eaglectl.api.converting import convert, default_place
 from eaglectl.api.diagnosing import diagnose
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.likeness import as_preset, published_beside
 from eaglectl.api.open_questions import measured_questions
 from eaglectl.api.options import (
     SERVERS,
@@ -52,7 +53,6 @@ from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.published import Published
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.api.open_questions import OpenQuestions
     from eaglectl.validation.judge import Report
@@ -83,7 +83,7 @@ def ready(
     UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
     """
     start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
-    options = _as_preset(options or ReadyOptions())
+    options = as_preset(options or ReadyOptions())
     requests, servers = _engines(options.engines)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, target, options.answers)
@@ -98,7 +98,7 @@ def ready(
     is_wrong = any(outcome.is_known_wrong for outcome in outcomes)
     if outcomes and (ServedAs.AS_TRAINED not in outcomes or is_wrong):
         result = work.converted(result, questions, None if out is None else Path(out))
-    result = replace(work.judged(result), published=_published(inspection, options))
+    result = replace(work.judged(result), published=published_beside(source, place, options))
     return replace(result, seconds=time.perf_counter() - start)
 
 
@@ -116,31 +116,6 @@ def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str
                 f" inspect SOURCE` shows; engines are {', '.join(ENGINES)}"
             )
     return requests if names else default_requests(), servers
-
-
-def _published(inspection: Inspection, options: ReadyOptions) -> "Published":
-    """What others reached with drafters of the target."""
-    from eaglectl.acceptance.published import published_for
-
-    target = inspection.drafter.target
-    return published_for(target.repo or target.name or "", options.like, options.k, options.temperature)
-
-
-def _as_preset(options: ReadyOptions) -> ReadyOptions:
-    """The options with those of their preset. Raises UsageError for one that is not known."""
-    if options.like is None:
-        return options
-    from eaglectl.acceptance.published import presets
-
-    preset = presets().get(options.like)
-    if preset is None:
-        raise UsageError(f"--like {options.like}: {', '.join(presets())} was expected")
-    if options.prompts is not None:
-        raise UsageError(f"--like {options.like} has prompts of its own; leave --prompts out")
-    k = options.k if options.k != ReadyOptions().k else preset.k
-    return replace(
-        options, prompts=preset.prompts, k=k, temperature=preset.temperature, max_tokens=preset.max_new_tokens
-    )
 
 
 def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
@@ -317,6 +292,7 @@ class _Work(Struct, frozen=True):
         options = self.options
         asked = DiagnoseOptions(
             prompts=options.prompts,
+            like=options.like,
             sample=options.sample,
             k=options.k,
             max_tokens=options.max_tokens,

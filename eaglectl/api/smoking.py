@@ -16,6 +16,7 @@ from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
 from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
+from eaglectl.api.likeness import as_preset, published_beside
 from eaglectl.api.options import SERVERS, ConvertOptions, SmokeOptions
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
@@ -60,6 +61,7 @@ def smoke(
     from eaglectl.acceptance.report import MAX_REGRESSION, compare_drafters
 
     source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
+    options = as_preset(options)
     _check(options)
     report_step(on_progress, "loading the target")
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
@@ -78,6 +80,8 @@ def smoke(
             " vllm"
         )
     report = replace(_report(source, folder, prompts, options, on_progress), choice=chosen)
+    others = published_beside(given, str(choice.place), options, report.k)
+    report = replace(report, published=others)
     if choice.how:
         report = replace(report, notes=(f"target: {choice.how}", *report.notes))
     if against is not None:

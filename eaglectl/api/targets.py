@@ -146,6 +146,26 @@ def _stated(source: Source) -> Iterator[tuple[Any, str]]:
         yield bases[0], f"base_model in {CARD}"
 
 
+def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
+    """The names that a target may have among others' figures, each with where it is from, surest first.
+
+    Its repository, _name_or_path of its config.json, what the drafter's files name, and its folder's name.
+    """
+    source = target_source(place)
+    label, names = source.label, {}
+    if "/" in label:
+        names[label] = "its repository"
+    origin = read_config(source, is_target=True).get("_name_or_path")
+    if isinstance(origin, str) and is_repo_name(origin):
+        names.setdefault(origin, f"_name_or_path in its {CONFIG}")
+    for name, where in named_targets(drafter) if drafter is not None else ():
+        if is_repo_name(name):
+            names.setdefault(name, f"{where} of the drafter")
+    if "/" not in label:
+        names.setdefault(label, "its folder's name")
+    return names
+
+
 def base_models(source: Source) -> list[str]:
     """What base_model in the card's front matter names."""
     return _front_matter(source).get("base_model", [])

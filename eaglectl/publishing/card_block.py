@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 import eaglectl
-from eaglectl.acceptance.measurement import ENOUGH_PROMPTS
+from eaglectl.acceptance.measurement import DEAD_LENGTH, ENOUGH_PROMPTS
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.record import history
 from eaglectl.conversion.card import (
@@ -222,10 +222,30 @@ def _measurement(smoke: Mapping[str, Any]) -> list[str]:
         *([f"> **Few prompts:** {warning}.", ""] if warning else []),
         *table(head, [*rows, _row("all", smoke)]),
         "",
+        *_others(smoke.get("published")),
         f"This shows {as_markdown(smoke['engine']['proves'])}. Acceptance differs with prompts, their"
         " language and sampling: measure your own traffic with `eaglectl smoke --prompts`.",
         "",
         *_speed(smoke),
+    ]
+
+
+def _others(published: Mapping[str, Any] | None) -> list[str]:
+    """What others reach, where they measured the same target on the same run; else that they did not."""
+    if not published or not published["target"]:
+        return []
+    target = as_markdown(published["target"])
+    figures = [
+        f"{as_markdown(length['drafter'])} {length['length']:.2f}"
+        f"{' (dead)' if length['length'] < DEAD_LENGTH else ''}"
+        for length in published["alike"]
+    ]
+    if figures:
+        run = as_markdown(published["like"])
+        return [f"Others reach on this run ({run}) with {target}: {', '.join(figures)}.", ""]
+    return [
+        f"The {published['otherwise']} lengths that others published for {target} were measured otherwise.",
+        "",
     ]
 
 

@@ -124,6 +124,7 @@ def facts(report: SmokeReport) -> list[tuple[str, str]]:
         speed += f", {sum(map(len, run.plain)) / run.plain_seconds:.1f} without"
     if run.seconds:
         speed += f"; {speed_meaning(report)}"
+    others = report.published.lines if report.published else ()
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
     return [
         ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
@@ -133,6 +134,7 @@ def facts(report: SmokeReport) -> list[tuple[str, str]]:
         ("lossless", lossless[report.is_lossless]),
         ("speed", speed),
         ("prompts", _prompts(report)),
+        *([("others", "; ".join(others))] if others else []),
     ]
 
 

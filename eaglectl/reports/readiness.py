@@ -108,15 +108,5 @@ def _start(result: Readiness, best: EngineReadiness) -> str:
 
 def published_lines(result: Readiness) -> list[str]:
     """What others reached: lengths of runs like this one, else how many were measured otherwise."""
-    published, is_measured = result.published, result.best is not None and result.best.final is not None
-    if not is_measured or published is None or not (published.alike or published.otherwise):
-        return []
-    if published.alike:
-        return [f"{one.length:.2f}  {one.drafter} ({one.source}, {one.date})" for one in published.alike]
-    lengths = [one.length for one in published.otherwise]
-    presets = sorted({one.preset for one in published.otherwise if one.preset})
-    advice = f"; compare with --like {presets[0]}" if presets else ""
-    return [
-        f"{len(lengths)} published lengths of this target, {min(lengths):.2f} to {max(lengths):.2f}, were all"
-        f" measured otherwise than here{advice}"
-    ]
+    is_measured = result.best is not None and result.best.final is not None
+    return list(result.published.lines) if is_measured and result.published else []

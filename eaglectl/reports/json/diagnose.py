@@ -7,7 +7,7 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.reports import diagnosis as shared
 from eaglectl.reports.json.document import head, trust_part
-from eaglectl.reports.json.measurement import estimate_part, measurement_part
+from eaglectl.reports.json.measurement import estimate_part, measurement_part, published_part
 
 
 def diagnose_document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def diagnose_document(diagnosis: Diagnosis) -> dict[str, Any]:
         "measured": [answer.record for answer in diagnosis.measured],
         "expected": evidence.expected,
         "runs": {name: None if report is None else _run(report) for name, report in runs.items()},
+        "published": published_part(evidence.served.published if evidence.served else None),
         "readings": [_reading(reading) for reading in shared.readings(diagnosis)],
         "prompts": [
             {"number": row.number, "set": row.set, "drafts": row.drafts, "acceptance_length": row.length}

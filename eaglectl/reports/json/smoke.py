@@ -8,7 +8,7 @@ from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.reports.acceptance import speed_meaning
 from eaglectl.reports.json.document import head, trust_part
-from eaglectl.reports.json.measurement import estimate_part, measurement_part
+from eaglectl.reports.json.measurement import estimate_part, measurement_part, published_part
 
 
 def smoke_document(report: SmokeReport) -> dict[str, Any]:
@@ -47,6 +47,7 @@ def smoke_document(report: SmokeReport) -> dict[str, Any]:
         "ignore_eos": report.ignores_eos,
         "temperature": report.temperature,
         "files": dict(report.files),
+        "published": published_part(report.published),
         "against": None if report.against is None else _comparison(report.against),
         "probes": {
             "sensitivity": [_variant(variant) for variant in report.variants],
