@@ -1,7 +1,7 @@
 """Completion in bash, zsh and fish: the script of each, and where it is installed.
 
-A script asks `eaglectl` how a line goes on as typer's script of fish does, and is answered a value a line, with
-its help behind a tab. typer's own scripts lose what bash splits at `=` and `:`, and what follows `--option=`.
+A script asks `eaglectl` how a line goes on as typer's script of fish does: a value a line, with its help
+behind a tab. typer's own scripts lose what bash splits at `=` and `:`, and what follows `--option=`.
 """
 
 import os

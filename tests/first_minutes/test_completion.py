@@ -1,4 +1,4 @@
-"""What bash, zsh and fish make of a tab: each shell itself, on a terminal, with completion as it is installed."""
+"""What bash, zsh and fish make of a tab: each shell itself, on a terminal, with completion installed."""
 
 import re
 import shutil
