@@ -43,8 +43,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# the property in which a test of kills records its figures
-KILLS = "kills"
+# the properties in which tests of kills and of random changes record their figures
+KILLS, RANDOM = "kills", "random changes"
 KILL_COLUMNS = (
     "case", "kills", "ended by SIGKILL", "ended by SIGTERM", "ended by SIGHUP", "ended before the signal",
     "left something",
@@ -52,9 +52,15 @@ KILL_COLUMNS = (
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the figures of the kills; they come with the reports, from whichever worker."""
+    """Print the figures of random changes and kills; they come with the reports, from whichever worker."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    rows = [dict(value) for report in reports for name, value in _properties(report) if name == KILLS]
+    recorded = [pair for report in reports for pair in _properties(report)]
+    for name, value in recorded:
+        if name == RANDOM:
+            terminalreporter.write_line(
+                f"{RANDOM}: {', '.join(f'{key} {count}' for key, count in value.items())}"
+            )
+    rows = [dict(value) for name, value in recorded if name == KILLS]
     if not rows:
         return
     numbers = KILL_COLUMNS[1:]

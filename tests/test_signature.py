@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_what_model_signing_itself_signed_is_verified(
     config.sign(signed, tmp_path / "out.sig")
     (signed / "model.sig").write_bytes((tmp_path / "out.sig").read_bytes())
     checked(call("verify", signed, "--public-key", mine[1], "--json"), 0, "verified")
-    for name in ("SHA256SUMS", "eaglectl.json", "model.sig", "provenance.intoto.jsonl"):
+    for name in ("SHA256SUMS", "eaglectl.json", "model.sig", "provenance.intoto.json"):
         (signed / name).unlink()
     config.sign(signed, tmp_path / "out.sig")
     (signed / "model.sig").write_bytes((tmp_path / "out.sig").read_bytes())
@@ -425,9 +426,7 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def statement_of(folder: Path) -> dict[str, Any]:
-    bundle = json.loads((folder / "provenance.intoto.jsonl").read_text())
-    assert bundle["dsseEnvelope"]["payloadType"] == "application/vnd.in-toto+json"
-    found = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    found = json.loads((folder / "provenance.intoto.json").read_text())
     assert isinstance(found, dict)
     return found
 
@@ -489,48 +488,118 @@ def test_provenance_outside_of_ci_names_no_machine(
     assert details["builder"]["id"] == "urn:eaglectl:no-ci" and "invocationId" not in details["metadata"]
     text = call("verify", signed, "--public-key", mine[1])
     assert "provenance verified" in text.out and "outside of CI" in text.out
-    assert "by provenance.intoto.jsonl  proved: the same signer states" in text.out
+    assert "by provenance.intoto.json  proved: the same signer states" in text.out
     assert "not: that the statement is true" in text.out
     assert "by model.sig  proved: the files are those that were signed by the key" in text.out
 
 
+def signed_again(folder: Path, key: Path) -> None:
+    """Signed by model-signing itself, as the files are now."""
+    from model_signing import signing
+
+    (folder / "model.sig").unlink()
+    config = signing.Config().use_elliptic_key_signer(private_key=key)
+    config.sign(folder, folder.parent / "new.sig")
+    (folder.parent / "new.sig").rename(folder / "model.sig")
+
+
+def provenance_of(folder: Path, public: Path, code: int, judgement: str) -> str:
+    """How the provenance was judged, where the signature was verified."""
+    done = call("verify", folder, "--public-key", public, "--json")
+    assert done.code == code and done.document["signature"]["judgement"] == "verified"
+    assert done.document["provenance"]["judgement"] == judgement
+    return str(done.document["provenance"]["how"])
+
+
 def test_a_changed_statement_fails(signed: Path, mine: tuple[Path, Path]) -> None:
-    path = signed / "provenance.intoto.jsonl"
-    bundle = json.loads(path.read_text())
-    payload = base64.b64decode(bundle["dsseEnvelope"]["payload"]).replace(b"org/drafter", b"org/another")
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
-    path.write_text(json.dumps(bundle))
+    path = signed / "provenance.intoto.json"
+    path.write_text(path.read_text().replace("org/drafter", "org/another"))
     done = call("verify", signed, "--public-key", mine[1], "--json")
     assert done.code == 1
     assert done.document["provenance"]["judgement"] == "failed"
-    assert "provenance.intoto.jsonl is another file" in done.document["signature"]["how"]
+    assert "not over this provenance.intoto.json" in done.document["provenance"]["how"]
+    assert "provenance.intoto.json is another file" in done.document["signature"]["how"]
 
 
 def test_a_statement_about_other_files_fails(signed: Path, mine: tuple[Path, Path]) -> None:
-    from model_signing import signing
-
     rewritten(signed, "README.md", b"# other\n")
-    config = signing.Config().use_elliptic_key_signer(private_key=mine[0])
-    (signed / "model.sig").unlink()
-    config.sign(signed, signed.parent / "new.sig")
-    (signed / "model.sig").write_bytes((signed.parent / "new.sig").read_bytes())
-    done = call("verify", signed, "--public-key", mine[1], "--json")
-    assert done.code == 1 and done.document["signature"]["judgement"] == "verified"
-    assert "README.md is another file" in done.document["provenance"]["how"]
+    signed_again(signed, mine[0])
+    assert "README.md is another file" in provenance_of(signed, mine[1], 1, "failed")
 
 
 def test_a_statement_by_another_key_fails(signed: Path, tmp_path: Path) -> None:
     done = call("verify", signed, "--public-key", keys(tmp_path, "other")[1], "--json")
     assert done.code == 1 and done.document["provenance"]["judgement"] == "failed"
+    assert done.document["provenance"]["how"].startswith("it is not by the key ")
     assert [part["name"] for part in done.document["evidence"]] == ["SHA256SUMS and eaglectl.json"]
+
+
+def test_a_statement_that_was_added_after_the_signature_fails(signed: Path, mine: tuple[Path, Path]) -> None:
+    path = signed / "provenance.intoto.json"
+    statement = path.read_bytes()
+    path.unlink()
+    signed_again(signed, mine[0])
+    path.write_bytes(statement)
+    done = call("verify", signed, "--public-key", mine[1], "--json")
+    assert done.code == 1 and done.document["provenance"]["judgement"] == "failed"
+    assert "not over this provenance.intoto.json" in done.document["provenance"]["how"]
 
 
 def test_a_statement_whose_signer_is_not_named_proves_nothing(signed: Path) -> None:
     done = call("verify", signed, "--json")
     assert done.code == 3 and done.document["provenance"]["judgement"] == "not-looked"
+    assert done.document["provenance"]["how"].startswith("anybody can sign: say who must have")
 
 
-def test_a_signature_over_files_is_no_provenance(signed: Path, mine: tuple[Path, Path]) -> None:
-    (signed / "provenance.intoto.jsonl").write_bytes((signed / "model.sig").read_bytes())
-    done = call("verify", signed, "--public-key", mine[1], "--json")
-    assert done.code == 1 and "no SLSA provenance" in done.document["provenance"]["how"]
+OTHERS = {
+    "a signature over files": lambda folder: (folder / "model.sig").read_bytes(),
+    "no JSON": lambda folder: b"{",
+    "a list": lambda folder: b"[]",
+    "deep": lambda folder: b"[" * 100_000,
+    "another statement": lambda folder: json.dumps(
+        {**statement_of(folder), "predicateType": "https://spdx.dev/Document"}
+    ).encode(),
+    "no statement": lambda folder: json.dumps({**statement_of(folder), "_type": "other"}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_was_signed_and_is_no_provenance_is_told(
+    signed: Path, mine: tuple[Path, Path], name: str
+) -> None:
+    (signed / "provenance.intoto.json").write_bytes(OTHERS[name](signed))
+    signed_again(signed, mine[0])
+    assert "no SLSA provenance" in provenance_of(signed, mine[1], 3, "not-looked")
+
+
+# the package
+
+
+def test_nothing_private_of_the_package_is_used() -> None:
+    sources = (FIXTURES.parent / "eaglectl/publishing").glob("*.py")
+    private = re.compile(
+        r"model_signing[\w.]*\._|from model_signing\S* import _|config\._\w+|verifier\._|signer\._\w"
+    )
+    uses = {path.name: private.findall(path.read_text()) for path in sources}
+    assert {name: found for name, found in uses.items() if found} == {}
+    assert private.findall("config._signer.sign(x)\nfrom model_signing._hashing import hashing") != []
+
+
+def test_a_list_that_the_package_does_not_verify_is_not_taken(
+    signed: Path, mine: tuple[Path, Path], package: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from model_signing import manifest
+
+    seen: list[Any] = []
+    real = manifest.Manifest.__eq__
+
+    def compare(self: Any, other: Any) -> bool:
+        seen.append((self, other))
+        return bool(real(self, other))
+
+    monkeypatch.setattr(manifest.Manifest, "__eq__", compare)
+    checked(call("verify", signed, "--public-key", mine[1], "--json"), 0, "verified")
+    ((stated, verified),) = seen
+    assert {type(stated), type(verified)} == {manifest.Manifest} and stated is not verified
+    monkeypatch.setattr(manifest.Manifest, "__eq__", lambda self, other: False)
+    checked(call("verify", signed, "--public-key", mine[1], "--json"), 1, "failed")

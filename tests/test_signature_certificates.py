@@ -1,6 +1,9 @@
 """model.sig by the key of a certificate: signed by `upload`, verified by the roots in a file."""
 
 import datetime
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +111,7 @@ def sign(key: Path, certificate: Path, *more: str | Path) -> Outcome:
 def signed(key: Path, certificate: Path | None = None, chain: Path | None = None) -> Path:
     """What a download of the signed drafter holds."""
     files = [None if path is None else str(path) for path in (certificate, chain)]
-    signer = api.SigningKey(str(key), None, *files)
+    signer = api.SigningKey(str(key), os.environ.get("EAGLECTL_KEY_PASSWORD"), *files)
     done = api.upload("drafter", "org/drafter", api.UploadOptions(dry_run=True, signer=signer))
     return downloaded(done.plan.files, Path("download"))
 
@@ -218,6 +221,52 @@ def test_an_encrypted_key_signs_beside_its_certificate(
     plan = api.upload("drafter", "org/drafter", api.UploadOptions(dry_run=True, signer=signer)).plan
     code, document = judged(downloaded(plan.files, Path("download")), authority.root)
     assert code == 0 and document["signature"]["judgement"] == "verified"
+
+
+MODULES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib64/pkcs11/libsofthsm2.so")
+PIN = "4321"
+
+
+@pytest.fixture
+def token(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """The URI of a key in a token of SoftHSM, and the certificate of its public key."""
+    pytest.importorskip("PyKCS11", reason="the package PyKCS11 is not installed")
+    module = next((path for path in MODULES if Path(path).exists()), None)
+    if module is None or shutil.which("softhsm2-util") is None:
+        pytest.skip("SoftHSM (softhsm2) is not installed")
+    store, settings = authority.folder / "tokens", authority.folder / "softhsm2.conf"
+    store.mkdir()
+    settings.write_text(f"directories.tokendir = {store}\nobjectstore.backend = file\nlog.level = ERROR\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(settings))
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", PIN)
+    key, certificate = authority.issue("held")
+    utility = ["softhsm2-util", "--token", "release"]
+    for arguments in (
+        ["--init-token", "--free", "--label", "release", "--so-pin", PIN, "--pin", PIN],
+        ["--import", str(key), "--label", "signer", "--id", "01", "--pin", PIN],
+    ):
+        subprocess.run([*utility, *arguments], check=True, capture_output=True)
+    key.unlink()
+    return f"pkcs11:token=release;object=signer?module-path={module}", certificate
+
+
+def test_a_token_signs_beside_its_certificate(authority: Authority, token: tuple[str, Path]) -> None:
+    uri, certificate = token
+    folder = signed(Path(uri), certificate)
+    code, document = judged(folder, authority.root)
+    assert code == 0 and document["signature"]["how"].startswith("by O=Drafts,CN=held, the holder of")
+
+
+def test_a_token_with_the_certificate_of_another_key_is_refused(
+    authority: Authority, token: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, certificate = token
+    other = authority.issue("other")[1]
+    done = dry("--sign", uri, "--signing-certificate", other)
+    assert done.code == 3 and "must be of its public key" in done.err and PIN not in done.err
+    monkeypatch.setenv("EAGLECTL_KEY_PASSWORD", "0000")
+    done = dry("--sign", uri, "--signing-certificate", certificate)
+    assert done.code == 3 and "is the token there, and the PIN right?" in done.err and "0000" not in done.err
 
 
 def test_ways_to_say_who_signed_exclude_each_other(authority: Authority) -> None:

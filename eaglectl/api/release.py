@@ -31,7 +31,7 @@ from eaglectl.publishing.plan import RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.request import CardAnswers, Destination
-from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files, sign_statement
+from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files
 from eaglectl.publishing.upload import find_proposal
 from eaglectl.reports.json.validate import validate_document
 from eaglectl.validation.judge import Report
@@ -243,11 +243,11 @@ def with_signature(plan: UploadPlan, signer: SigningKey, *, is_dry: bool) -> Upl
     """
     if not plan.changed and plan.state and SIGNATURE in plan.state.files:
         return plan
-    if is_dry and signer.key == SIGSTORE:  # which writes to a public log
-        notes = [LeftOut(name, "it is made when the files are sent") for name in (PROVENANCE, SIGNATURE)]
-        return replace(plan, left_out=(*plan.left_out, *notes))
     content = next(file.content for file in plan.files if file.name == RECORD)
     record = json.loads(content if isinstance(content, bytes) else content.read_bytes())
     statement = make_statement(plan.repo, plan.files, record, run_of(os.environ))
-    files = (*plan.files, written_file(PROVENANCE, sign_statement(statement, signer)))
+    files = (*plan.files, written_file(PROVENANCE, f"{json.dumps(statement, indent=2)}\n".encode()))
+    if is_dry and signer.key == SIGSTORE:  # which writes to a public log
+        note = LeftOut(SIGNATURE, "it is made when the files are sent")
+        return replace(plan, files=files, left_out=(*plan.left_out, note))
     return replace(plan, files=(*files, written_file(SIGNATURE, sign_files(files, signer))))

@@ -12,7 +12,7 @@ SINGLE = "model.safetensors"
 MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
-PROVENANCE, BOM = "provenance.intoto.jsonl", "ml-bom.cdx.json"
+PROVENANCE, BOM = "provenance.intoto.json", "ml-bom.cdx.json"
 PICKLES = (".bin", ".pt", ".pth")
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)

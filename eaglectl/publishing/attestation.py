@@ -7,13 +7,14 @@ from typing import Any
 from msgspec import Struct
 
 import eaglectl
+from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.layout import PROVENANCE, SIGNATURE
 from eaglectl.checkpoint.record import history
+from eaglectl.errors import UnreadableError
 from eaglectl.publishing.files import UploadFile
-from eaglectl.publishing.signature import STATEMENT
 from eaglectl.text import listed
 
-PREDICATE = "https://slsa.dev/provenance/v1"
+STATEMENT, PREDICATE = "https://in-toto.io/Statement/v1", "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:eaglectl:upload:1"
 # SHA-256 of lines "DIGEST  NAME": of the header (no name), then of each tensor by name
 TENSORS_DIGEST = "sha256TensorDigests"
@@ -149,10 +150,11 @@ class Claims(Struct, frozen=True):
         return ", ".join(parts)
 
 
-def claims_of(statement: Mapping[str, Any]) -> Claims | None:
-    """The claims of a statement; None where it is not SLSA provenance as `make_statement` writes it."""
+def claims_of(raw: bytes) -> Claims | None:
+    """The claims of a file; None where it is not SLSA provenance as `make_statement` writes it."""
     try:
-        if statement["predicateType"] != PREDICATE:
+        statement = parse_json(PROVENANCE, raw)
+        if statement["_type"] != STATEMENT or statement["predicateType"] != PREDICATE:
             return None
         files = {str(subject["name"]): str(subject["digest"]["sha256"]) for subject in statement["subject"]}
         predicate = statement["predicate"]
@@ -164,7 +166,7 @@ def claims_of(statement: Mapping[str, Any]) -> Claims | None:
             str(details.get("metadata", {}).get("invocationId", "")),
             tuple(_source_claim(source) for source in definition.get("resolvedDependencies", [])),
         )
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, UnreadableError):
         return None
 
 

@@ -1,14 +1,14 @@
-"""Who signed a list of files (model.sig) or a statement, verified by the optional package model-signing.
+"""Who signed a list of files (model.sig), verified by the optional package model-signing.
 
 Files are hashed by eaglectl alone; the package verifies who signed a list of digests.
 """
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,8 @@ from eaglectl.verdicts import SignatureState
 
 INSTALL = "install eaglectl's sign extra: pip install '.[sign]' in a checkout"
 MAX_KEY = MIB
-PAYLOAD, STATEMENT = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
+# the statement of the package's releases before 1.0
+FIRST_LIST = "https://model_signing/Digests/v0.1"
 # the package takes the time at which the certificate begins for the time of the signature
 CERTIFICATES_OPEN = "; whether the certificate had expired or was revoked when it signed"
 
@@ -110,47 +111,22 @@ def check_key(option: str, path: str, otherwise: str = "") -> None:
 
 def read_signature(path: Path, signer: Signer, *, is_offline: bool) -> Signature:
     """Whether `signer` made the signature, and over which digests; the files themselves are not read."""
-    manifest = _SignedManifest()
+    lists: list[Any] = []
 
     def verify(config: Any) -> None:
-        config.set_hashing_config(hashing_of(manifest)).verify(path.parent, path)
+        lists.append(_stated_list(path.read_bytes()))
+        config.set_hashing_config(hashing_of(lists[0])).verify(path.parent, path)
 
     judgement = _judged(path, signer, verify, is_offline=is_offline)
     if judgement.judgement != SignatureState.VERIFIED:
         return judgement
-    if manifest.is_of_other_digests:
+    digests = {str(entry.identifier): entry.digest for entry in lists[0].resource_descriptors()}
+    if any(digest.algorithm != "sha256" or ":" in name for name, digest in digests.items()):
         return Signature(
             SignatureState.NOT_LOOKED,
             "it is over other digests than SHA-256 of whole files; `model_signing verify` checks those",
         )
-    return replace(judgement, files=manifest.files)
-
-
-def read_statement(
-    path: Path, signer: Signer, *, is_offline: bool
-) -> tuple[Signature, Mapping[str, Any] | None]:
-    """Whether `signer` made the bundle around an in-toto statement; and the statement, where it did."""
-    payloads: list[bytes] = []
-
-    def verify(config: Any) -> None:
-        from model_signing._signing import sign_sigstore, sign_sigstore_pb
-
-        kind = sign_sigstore if config._uses_sigstore else sign_sigstore_pb
-        # the package has no public function for another statement than its own list of digests
-        payload_type, payload = config._verifier._verify_signed_content(kind.Signature.read(path))
-        if payload_type != PAYLOAD:
-            raise ValueError(payload_type)
-        payloads.append(payload)
-
-    judgement = _judged(path, signer, verify, is_offline=is_offline)
-    if judgement.judgement != SignatureState.VERIFIED:
-        return judgement, None
-    statement = json.loads(payloads[0])
-    if not isinstance(statement, dict) or statement.get("_type") != STATEMENT:
-        return Signature(
-            SignatureState.FAILED, f"what {signer.name} signed there is no in-toto statement"
-        ), None
-    return judgement, statement
+    return replace(judgement, files={name: digest.digest_hex for name, digest in digests.items()})
 
 
 def _judged(path: Path, signer: Signer, verify: Callable[[Any], None], *, is_offline: bool) -> Signature:
@@ -206,25 +182,32 @@ def _reason_not_looked(signer: Signer, *, is_offline: bool) -> str:
     return ""
 
 
-class _SignedManifest:
-    """The signed digests, copied from the list that the package compares with this object."""
+def _stated_list(bundle: bytes) -> Any:
+    """The package's value of the list of digests that a bundle states, which it then verifies.
 
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-        self.kinds: set[str] = set()
+    Raises KeyError, TypeError or ValueError for a bundle without one.
+    """
+    statement = json.loads(b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
+    if statement["predicateType"] == FIRST_LIST:
+        stated = [(entry["name"], "sha256", entry["digest"]["sha256"]) for entry in statement["subject"]]
+        return manifest_of(stated, {"method": "files", "hash_type": "sha256", "allow_symlinks": False})
+    predicate = statement["predicate"]
+    stated = [(entry["name"], entry["algorithm"], entry["digest"]) for entry in predicate["resources"]]
+    return manifest_of(stated, predicate["serialization"])
 
-    __hash__ = None  # type: ignore[assignment]
 
-    def __eq__(self, signed: Any) -> bool:
-        for resource in signed.resource_descriptors():
-            self.files[str(resource.identifier)] = resource.digest.digest_hex
-            self.kinds.add(resource.digest.algorithm)
-        return True
+def manifest_of(digests: Iterable[tuple[str, str, str]], serialisation: Mapping[str, Any]) -> Any:
+    """The package's list of names with the algorithm and the digest in hex of each."""
+    from model_signing import manifest
 
-    @property
-    def is_of_other_digests(self) -> bool:
-        """Whether a digest is not SHA-256, or of a part of a file."""
-        return any(kind != "sha256" for kind in self.kinds) or any(":" in name for name in self.files)
+    kind = manifest.SerializationType.from_args(serialisation)
+    # the type is that of a public attribute, and its own module is not public
+    digest_type = get_type_hints(manifest.ManifestItem)["digest"]
+    items = [
+        kind.new_item(name, digest_type(algorithm, bytes.fromhex(digest)))
+        for name, algorithm, digest in digests
+    ]
+    return manifest.Manifest("files", items, kind)
 
 
 def _verifier(signer: Signer) -> Any:

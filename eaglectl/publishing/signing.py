@@ -1,21 +1,31 @@
-"""Signatures made by the optional package model-signing: over the files (model.sig), and over a statement."""
+"""Signatures over files (model.sig), made by the optional package model-signing."""
 
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from eaglectl.checkpoint.files import read_small_file
-from eaglectl.checkpoint.layout import PROVENANCE, SIGNATURE
+from eaglectl.checkpoint.layout import SIGNATURE
 from eaglectl.checkpoint.scratch import scratch_folder
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.publishing.files import UploadFile
-from eaglectl.publishing.signature import INSTALL, MAX_KEY, check_key, has_package, hashing_of
+from eaglectl.publishing.signature import (
+    INSTALL,
+    MAX_KEY,
+    Signer,
+    check_key,
+    has_package,
+    hashing_of,
+    manifest_of,
+    read_signature,
+)
+from eaglectl.verdicts import SignatureState
 
 SIGSTORE, PKCS11 = "sigstore", "pkcs11:"
 # the password of an encrypted key, or the PIN of a token: never an argument, which other users can see
@@ -103,17 +113,41 @@ class SigningKey:
             )
         try:
             _config(self)
+            public_key = _public_key(self)
         except ImportError as error:
             raise _lacking(error) from None
         except Exception as error:  # of cryptography; its text may hold the key
             about = f"a PEM file of an elliptic curve (P-256, P-384 or P-521) was expected{KINDS}"
             if is_encrypted:
                 about = "the password does not open it"
-            if self.certificate is not None:
-                about = f"{about}; and {self.certificate} must be of its public key"
             raise UnreadableError(
                 f"--sign {self.key} is no private key that can be used ({type(error).__name__}); {about}"
             ) from None
+        if self.certificate is not None and public_key != _certificates(self)[0].public_key():
+            raise _other_key(self)
+
+
+def _public_key(signer: SigningKey) -> Any:
+    """The public key of a private key's file."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    password = signer.password.encode() if signer.password and _is_encrypted(signer.key) else None
+    return load_pem_private_key(read_small_file(Path(signer.key), MAX_KEY, "--sign"), password).public_key()
+
+
+def _other_key(signer: SigningKey) -> UnreadableError:
+    return UnreadableError(
+        f"--sign {signer.key}: {signer.certificate} must be of its public key; give the key's own certificate"
+    )
+
+
+def _certificates(signer: SigningKey) -> list[Any]:
+    """The certificate of the key, and those up to a root."""
+    from cryptography import x509
+
+    files = [(signer.certificate, "--signing-certificate"), (signer.chain, "--certificate-chain")]
+    raw = [read_small_file(Path(path), MAX_KEY, option) for path, option in files if path is not None]
+    return [certificate for pem in raw for certificate in x509.load_pem_x509_certificates(pem)]
 
 
 def _check_usable(path: str) -> None:
@@ -164,43 +198,13 @@ def _is_encrypted(key: str) -> bool:
 
 def sign_files(files: Sequence[UploadFile], signer: SigningKey) -> bytes:
     """A signature over `files`, as `model_signing verify` checks it in a download. Raises UnreadableError."""
-
-    def sign(folder: Path, out: Path) -> None:
-        _config(signer).set_hashing_config(_manifest_of(files)).sign(folder, out)
-
-    return _signed(signer, SIGNATURE, sign)
-
-
-def sign_statement(statement: Mapping[str, Any], signer: SigningKey) -> bytes:
-    """An in-toto statement in a Sigstore bundle by the same signer. Raises UnreadableError."""
-
-    def sign(_: Path, out: Path) -> None:
-        from in_toto_attestation.v1 import statement as in_toto
-
-        class Payload:
-            def __init__(self) -> None:
-                self.statement = in_toto.Statement(
-                    subjects=[
-                        in_toto.ResourceDescriptor(name=subject["name"], digest=subject["digest"]).pb
-                        for subject in statement["subject"]
-                    ],
-                    predicate_type=statement["predicateType"],
-                    predicate=statement["predicate"],
-                )
-
-        # the package has no public function for another statement than its own list of digests
-        _config(signer)._signer.sign(Payload()).write(out)
-
-    return _signed(signer, PROVENANCE, sign)
-
-
-def _signed(signer: SigningKey, name: str, sign: Callable[[Path, Path], None]) -> bytes:
-    """What `sign` writes. Raises UnreadableError."""
     with scratch_folder() as folder:
-        out = folder / name
+        out = folder / SIGNATURE
         try:
-            sign(folder, out)
-            return out.read_bytes().rstrip() + b"\n"
+            _config(signer).set_hashing_config(hashing_of(_manifest_of(files))).sign(folder, out)
+            return (_certified(out, signer) if signer.certificate else out.read_bytes().rstrip()) + b"\n"
+        except EaglectlError:
+            raise
         except ImportError as error:
             raise _lacking(error) from None
         except Exception as error:  # of many packages; its text may hold the key
@@ -209,6 +213,29 @@ def _signed(signer: SigningKey, name: str, sign: Callable[[Path, Path], None]) -
                 f"--sign {signer.key}: the files could not be signed ({type(error).__name__}{about}); nothing"
                 " was sent"
             ) from None
+
+
+def _certified(bundle: Path, signer: SigningKey) -> bytes:
+    """A bundle that the key made, with certificates in the place of its public key.
+
+    The package's own signers of that kind (1.1.1) take no encrypted key and fail for a token. What is signed
+    is the list alone. Raises UnreadableError where the certificate is of another key.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    certificates = _certificates(signer)
+    key = bundle.with_name("public.pem")
+    form = PublicFormat.SubjectPublicKeyInfo
+    key.write_bytes(certificates[0].public_key().public_bytes(Encoding.PEM, form))
+    made = read_signature(bundle, Signer(public_key=str(key)), is_offline=True)
+    if made.judgement != SignatureState.VERIFIED:
+        raise _other_key(signer)
+    chain = [
+        {"rawBytes": b64encode(certificate.public_bytes(Encoding.DER)).decode()}
+        for certificate in certificates
+    ]
+    material = {"x509CertificateChain": {"certificates": chain}, "tlogEntries": []}
+    return json.dumps(json.loads(bundle.read_bytes()) | {"verificationMaterial": material}).encode()
 
 
 def _lacking(error: ImportError) -> UnreadableError:
@@ -222,38 +249,13 @@ def _config(signer: SigningKey) -> Any:
     config = signing.Config()
     if signer.key == SIGSTORE:
         return config.use_sigstore_signer(use_ambient_credentials=True)
-    certificates: dict[str, Any] = {}
-    if signer.certificate is not None:
-        chain = Path(signer.chain or signer.certificate)  # the package takes no chain without certificates
-        certificates = {"signing_certificate": Path(signer.certificate), "certificate_chain": [chain]}
     if signer.key.startswith(PKCS11):
-        uri = _with_pin(signer)
-        if certificates:
-            return config.use_pkcs11_certificate_signer(pkcs11_uri=uri, **certificates)
-        return config.use_pkcs11_signer(pkcs11_uri=uri)
+        return config.use_pkcs11_signer(pkcs11_uri=_with_pin(signer))
     password = signer.password if _is_encrypted(signer.key) else None
-    if certificates and password:
-        from model_signing._signing import sign_certificate
-
-        # the package's own function takes the path of a key without a password alone
-        key = SimpleNamespace(read_bytes=partial(_opened, signer.key, password))
-        config._signer = sign_certificate.Signer(key, *certificates.values())
-        return config
-    if certificates:
-        return config.use_certificate_signer(private_key=signer.key, **certificates)
     # the package hands it to cryptography, which takes bytes
     return config.use_elliptic_key_signer(
         private_key=signer.key, password=password.encode() if password else None
     )
-
-
-def _opened(path: str, password: str) -> bytes:
-    """An encrypted key in PEM without its password, in memory alone."""
-    from cryptography.hazmat.primitives import serialization as keys
-
-    raw = read_small_file(Path(path), MAX_KEY, "--sign")
-    key = keys.load_pem_private_key(raw, password.encode())
-    return key.private_bytes(keys.Encoding.PEM, keys.PrivateFormat.PKCS8, keys.NoEncryption())
 
 
 def _with_pin(signer: SigningKey) -> str:
@@ -265,16 +267,8 @@ def _with_pin(signer: SigningKey) -> str:
 
 
 def _manifest_of(files: Sequence[UploadFile]) -> Any:
-    """A hashing configuration of the package that returns the known digests of `files`."""
-    from model_signing import manifest
-    from model_signing._hashing.hashing import Digest
-
-    kind = manifest.SerializationType.from_args(
-        {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": IGNORED}
-    )
+    """The package's list of the known digests of `files`."""
     digests = {file.name: file.sha256 for file in files}
-    items = [
-        kind.new_item(name, Digest("sha256", bytes.fromhex(sha256)))
-        for name, sha256 in sorted(digests.items())
-    ]
-    return hashing_of(manifest.Manifest("files", items, kind))
+    stated = [(name, "sha256", digest) for name, digest in sorted(digests.items())]
+    kind = {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": IGNORED}
+    return manifest_of(stated, kind)

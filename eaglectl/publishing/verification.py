@@ -20,7 +20,7 @@ from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.publishing.attestation import claims_of
 from eaglectl.publishing.contents import is_bookkeeping
 from eaglectl.publishing.digested import FolderFiles, HubFiles, VerifiedFiles
-from eaglectl.publishing.signature import Signature, Signer, read_signature, read_statement
+from eaglectl.publishing.signature import Signature, Signer, read_signature
 from eaglectl.publishing.stated import Digest, ListedFile, Lists, Tensors, can_list, hub_list, read_lists
 from eaglectl.text import listed as names_listed
 from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
@@ -118,9 +118,9 @@ def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline:
     if isinstance(files, FolderFiles):
         files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)), {*listed, *signed})
     checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
+    provenance = _read_provenance(files, signature)
     if signature is not None and signature.files is not None:
         signature = _check_signed_files(signature, signature.files, files)
-    provenance = _read_provenance(files, expected, is_offline=is_offline)
     every = (*checked, *faults, *_unlisted(files, lists))
     return Verification(shown, tuple(lists), every, files.bookkeeping, signature, provenance)
 
@@ -196,17 +196,17 @@ def _read_signature(files: VerifiedFiles, expected: Expected, *, is_offline: boo
     return None
 
 
-def _read_provenance(files: VerifiedFiles, expected: Expected, *, is_offline: bool) -> Signature | None:
-    """The judgement on the provenance: signed by the same signer, and about these files."""
-    if expected.signer is None or PROVENANCE not in files.names:
+def _read_provenance(files: VerifiedFiles, signature: Signature | None) -> Signature | None:
+    """The judgement on the provenance: among the signed files, and about these files."""
+    if signature is None or PROVENANCE not in files.names:
         return None
-    with scratch_folder() as folder:
-        path = folder / PROVENANCE
-        path.write_bytes(files.read(PROVENANCE))
-        signature, statement = read_statement(path, expected.signer, is_offline=is_offline)
-    if statement is None:
+    if signature.files is None:
         return signature
-    claims = claims_of(statement)
+    digest = signature.files.get(PROVENANCE)
+    if digest is None or files.sha256(PROVENANCE) != digest:
+        how = f"{SIGNATURE} is {signature.how}, and not over this {PROVENANCE}"
+        return Signature(SignatureState.FAILED, how)
+    claims = claims_of(files.read(PROVENANCE))
     if claims is None:
         return Signature(
             SignatureState.NOT_LOOKED, "it is signed, and is no SLSA provenance as eaglectl writes it"

@@ -192,7 +192,7 @@ def test_a_required_signature_of_nobody_is_not_looked_at(signed: Path) -> None:
 
 
 def test_a_stripped_record_is_a_difference_where_it_is_required(signed: Path) -> None:
-    strip(signed, "model.sig", "provenance.intoto.jsonl", "SHA256SUMS")
+    strip(signed, "model.sig", "provenance.intoto.json", "SHA256SUMS")
     assert call("verify", signed, "--require-record").code == 0
     strip(signed, "eaglectl.json")
     assert call("verify", signed).code == 3

@@ -28,7 +28,7 @@ KNOWN = (
     "tiktoken.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
     "processor_config.json",
     "README*", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "CHANGELOG*", "SHA256SUMS",
-    "*.sig", "*.intoto.jsonl", "*.cdx.json",
+    "*.sig", "*.intoto.json*", "*.cdx.json",
     "*.png", "*.jpg", "*.svg",
     ".gitattributes", ".gitignore",
 )  # fmt: skip
