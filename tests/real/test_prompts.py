@@ -63,6 +63,18 @@ def test_no_topic_is_in_two_sets(prompts: ModuleType) -> None:
             assert len(owners) <= 1 or len(topic) < 12, (topic, owners)
 
 
+@pytest.mark.parametrize("drafter", ["specforge", "speculators"])
+def test_the_reference_and_vllm_counted_the_same_on_all_chats(drafter: str) -> None:
+    rows = json.loads((REAL / "acceptance.json").read_text())
+    counts = {
+        (row["engine"], row["k"]): (row["drafts"], row["accepted"])
+        for row in rows
+        if row["drafter"] == drafter
+    }
+    assert {("reference", 3), ("reference", 5), ("vllm 0.32.0", 3)} <= counts.keys()
+    assert counts["reference", 3] == counts["vllm 0.32.0", 3]
+
+
 def test_the_page_of_the_pair_is_what_was_recorded() -> None:
     from docs import real_pair
 
