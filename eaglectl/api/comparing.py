@@ -23,7 +23,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import uncompared_weights
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
-from eaglectl.comparison.meaning import compare_facts, questions, stated_fact
+from eaglectl.comparison.meaning import by_record, compare_facts, questions, stated_fact
 from eaglectl.comparison.pairing import (
     HeaderPair,
     files_to_read,
@@ -88,6 +88,7 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
         headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
         pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
+    facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
     return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
 
 

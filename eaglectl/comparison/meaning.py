@@ -1,15 +1,21 @@
 """What two drafters mean, fact by fact; a fact that one file leaves open is never equal to a stated one."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from eaglectl.comparison.comparison import Fact, Side
+from msgspec.structs import replace
+
+from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.layout import RECORD
+from eaglectl.checkpoint.record import history
+from eaglectl.comparison.comparison import Fact, Side, TensorPair
 from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, sorted_order, to_boundaries
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.reader import MASK_KEYS
+from eaglectl.formats.settling import RECORDED, is_config_edited
 from eaglectl.verdicts import FactState
 
 # defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
@@ -113,6 +119,43 @@ def _boundaries(a: Side, b: Side) -> Fact:
         return Fact("boundaries", *values, FactState.DIFFERS, "in every way of reading them")
     reasons = [_question(a, b, "aux layers")] + [DEPTH] * (aux_a.is_default or aux_b.is_default)
     return Fact("boundaries", *values, FactState.UNKNOWN, "; ".join(filter(None, reasons)))
+
+
+def by_record(fact: Fact, a: Side, b: Side, pairs: Sequence[TensorPair]) -> Fact:
+    """The fact of boundaries, settled where one side is the other's conversion by its default layers.
+
+    The side's eaglectl.json names the other's tensors by digest, and its layers by the default that the other
+    means. That is no evidence of the layers, which both have from one reading of the same files.
+    """
+    if fact.state != FactState.UNKNOWN or any(pair.differs for pair in pairs):
+        return fact
+    for name, source, other, out in (("A", a, "B", b), ("B", b, "A", a)):
+        default = source.drafter.aux
+        digests = {side.sha256 for pair in pairs if (side := pair.a if source is a else pair.b)}
+        is_of_default = default.is_default and out.drafter.aux.how == f"{RECORDED}{default.how}"
+        if not is_of_default or not _is_made_of(out.checkpoint, digests):
+            continue
+        why = (
+            f"{other}'s eaglectl.json: {name}'s tensors with {name}'s own default, for the target given then"
+        )
+        return replace(fact, state=FactState.EQUAL, why=why)
+    return fact
+
+
+def _is_made_of(checkpoint: Checkpoint, digests: Collection[str | None]) -> bool:
+    """Whether the record of a conversion, or one before it, names data of these digests as its source."""
+    if not digests or None in digests or is_config_edited(checkpoint):
+        return False
+    for entry in history(checkpoint.sidecars.get(RECORD, {})):
+        match entry:
+            case {"source": {"files": Mapping() as files}}:
+                stated = [file.get("tensors") for file in files.values() if isinstance(file, Mapping)]
+                named = {
+                    str(sha) for tensors in stated if isinstance(tensors, Mapping) for sha in tensors.values()
+                }
+                if named.issuperset(digests):
+                    return True
+    return False
 
 
 def _is_written_alike(a: AuxLayers, b: AuxLayers) -> bool:
