@@ -184,6 +184,70 @@ def test_an_oracle_is_accepted_whole_and_its_opposite_never(
     assert all(f.tokens == (7,) * 33 for f in found)
 
 
+def passes(model: Any, run_all: Any) -> list[tuple[int, int]]:
+    """Sequences and tokens of each forward pass of a model."""
+    seen: list[tuple[int, int]] = []
+    embedding = model.get_input_embeddings()
+    hook = embedding.register_forward_hook(lambda _, given, __: seen.append(tuple(given[0].shape)))
+    run_all()
+    hook.remove()
+    return seen
+
+
+def test_a_sequence_that_is_done_leaves_the_batch(target: Any, prompts: list[list[int]]) -> None:
+    answers = run(target, None, prompts[:6])
+    first = answers[0].tokens[2]
+    ended: list[GeneratedSequence] = []
+    seen = passes(target, lambda: ended.extend(run(target, None, prompts[:6], stop=frozenset({first}))))
+    sizes = [size for size, _ in seen]
+    assert sizes[0] == 6 and sizes == sorted(sizes, reverse=True)
+    # a sequence takes part in a pass for each token but its last
+    assert sum(sizes) == sum(len(found.tokens) for found in ended)
+    for found, whole in zip(ended, answers, strict=True):
+        assert found.tokens == whole.tokens[: len(found.tokens)]
+
+
+def test_rejected_tokens_are_taken_out_of_the_cache(parrot: Any) -> None:
+    watched = TargetModel(parrot, (2, 4, 5))
+    SpeculativeDecoder(watched, oracle(shift=1), DecodingSettings(k=7, max_tokens=64)).run([[1, 2, 3], [4]])
+    assert 3 + 64 <= watched.cache.get_seq_length() <= 1.5 * (3 + 64) + 8  # 3 + 64 * 8 with all of them
+
+
+def test_long_prompts_run_in_pieces(
+    target: Any, prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = drafter("speculators/two-layers", tmp_path)
+    whole = run(target, draft, prompts[4:8])
+    monkeypatch.setattr("eaglectl.reference.speculation.PREFILL", 32)
+    in_pieces: list[GeneratedSequence] = []
+    seen = passes(target, lambda: in_pieces.extend(run(target, draft, prompts[4:8])))
+    assert in_pieces == whole
+    assert seen[:8] == [(4, 8)] * 7 + [(4, 4)]
+
+
+def test_rounds_tell_which_tokens_of_an_answer_were_drafted(target: Any, tmp_path: Path) -> None:
+    (found,) = run(target, drafter("speculators/plain", tmp_path), [[3, 1, 4, 1, 5]], max_tokens=40)
+    assert 40 <= 1 + sum(1 + length for length in found.rounds) <= 43
+    assert (found.drafts, sum(found.accepted)) == (len(found.rounds), sum(found.rounds))
+
+
+def test_a_window_hides_what_is_further_back(tmp_path: Path) -> None:
+    """The last slot's state is that of the same model over the last four tokens alone."""
+    model, last = drafter("speculators/plain", tmp_path), slice(-4, None)
+    embeddings, state = torch.randn(2, 1, 9, model.dims.hidden, generator=torch.Generator().manual_seed(2))
+    positions, causal = torch.arange(9)[None], torch.ones(1, 9, 9).tril().bool()
+    near = model.forward(
+        embeddings[:, last], state[:, last], positions[:, last], model.new_caches(), causal[:, :4, :4]
+    )
+    whole = model.forward(embeddings, state, positions, model.new_caches(), causal)
+    model.windows = (4,)
+    caches = model.new_caches()
+    model.forward(embeddings[:, :8], state[:, :8], positions[:, :8], caches, causal[:, :8, :8])
+    step = model.forward(embeddings[:, 8:], state[:, 8:], positions[:, 8:], caches, causal[:, 8:])
+    assert torch.allclose(step[:, -1], near[:, -1], atol=1e-5)
+    assert not torch.allclose(step[:, -1], whole[:, -1], atol=1e-3)
+
+
 def test_sampling_follows_the_targets_distribution(target: Any, tmp_path: Path) -> None:
     draft = drafter("speculators/plain", tmp_path)
     tokens = torch.tensor([[3, 1, 4]])

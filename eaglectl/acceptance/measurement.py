@@ -35,12 +35,17 @@ Floats = npt.NDArray[np.float64]
 
 
 class PromptResult(Struct, frozen=True):
-    """One prompt: its set, its drafts, how many drafts had each position accepted, and the new tokens."""
+    """One prompt: its set, its drafts, how many drafts had each position accepted, and the new tokens.
+
+    `rounds` are the accepted tokens of each draft, where the engine tells them: the first new token is the
+    target's, and each draft gives its accepted ones and one more of the target's.
+    """
 
     set: str
     drafts: int
     accepted: tuple[int, ...]
     tokens: tuple[int, ...]
+    rounds: tuple[int, ...] = ()
 
 
 class Estimate(Struct, frozen=True):

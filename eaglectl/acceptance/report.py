@@ -22,6 +22,7 @@ from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
 from eaglectl.acceptance.published import Published
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
+from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.acceptance.significance import p_words
 from eaglectl.verdicts import CheckVerdict, ReadingOutcome
 
@@ -49,7 +50,7 @@ class SmokeReport(Struct, frozen=True):
     `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
     and weights.
     `published` is what others reach with drafters of the target.
-    `trust_remote_code`: the target's own code was allowed to run.
+    `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
     """
 
     source: str
@@ -74,6 +75,7 @@ class SmokeReport(Struct, frozen=True):
     choice: PromptChoice | None = None
     probed: Sensitivity | None = None
     published: Published | None = None
+    shown: ShownAnswer | None = None
 
     @property
     def verdict(self) -> CheckVerdict:

@@ -63,7 +63,7 @@ class Stage:
             )
         if candidate.tokens:
             weights = with_draft_tokens(weights, candidate.tokens)
-        model = DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps)
+        model = DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
         if candidate.is_d2t_absolute and not model.read_d2t_as_absolute(self.target.embedding.shape[0]):
             return None
         return model
@@ -110,7 +110,9 @@ def decode_prompts(
     for indices in batches_by_length(texts, settings.max_tokens):
         sequences = decoder.run([texts[index] for index in indices])
         for index, sequence in zip(indices, sequences, strict=True):
-            results[index] = PromptResult("probe", sequence.drafts, sequence.accepted, sequence.tokens)
+            results[index] = PromptResult(
+                "probe", sequence.drafts, sequence.accepted, sequence.tokens, sequence.rounds
+            )
         if on_done:
             on_done(len(indices))
     return [results[index] for index in range(len(texts))]

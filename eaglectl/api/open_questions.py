@@ -342,7 +342,9 @@ class _Loaded(Struct, frozen=True):
         stage, drafter = self.stage, plan.drafter
         if plan.steps == self.first.steps:
             own = stage.drafter
-            return DraftModel(own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps)
+            return DraftModel(
+                own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
+            )
         place = self.scratch / str(sum(1 for _ in self.scratch.iterdir()))
         self.pair.write(plan, place)
         return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)

@@ -149,6 +149,8 @@ def _check(options: SmokeOptions) -> None:
         raise UsageError(
             f"--max-regression {options.max_regression:g}: a ratio above 0 was expected, like 0.97"
         )
+    if options.show and _choose_engine(options.engine) != "reference":
+        raise UsageError("--show needs what each draft had accepted, which --engine reference alone tells")
     if options.k < 1 or options.max_tokens < 1:
         raise UsageError("-k and --max-tokens need to be at least 1")
 
@@ -175,6 +177,7 @@ def _report(
 ) -> "SmokeReport":
     """The report of one drafter, without probes."""
     from eaglectl.acceptance.report import make_report
+    from eaglectl.acceptance.showing import show_answer
 
     if Path(source).resolve() == target.resolve():
         raise RefusedError(
@@ -184,7 +187,8 @@ def _report(
         run = _run(job, _choose_engine(options.engine))
         label = open_folder(source).label
         report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
-        return replace(report, files=_digests(open_folder(source)))
+        shown = show_answer(job, run.results) if options.show else None
+        return replace(report, files=_digests(open_folder(source)), shown=shown)
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:

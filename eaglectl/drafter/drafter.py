@@ -16,6 +16,10 @@ Level = Literal["note", "warning", "question", "problem"]
 SettledBy = Literal["given", "measured", "known", "assumed"]
 
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+QWEN3_FULL = 28  # layers without a window where Qwen3's config states no max_window_layers
+
+
 class Feature(StrEnum):
     """What a drafter may have beyond plain EAGLE-3; layouts and engine releases state which they express."""
 
@@ -317,6 +321,25 @@ class Drafter(Struct, frozen=True):
         biases = {feature for name in names if (feature := bias_feature(name))}
         return frozenset(feature for feature, is_present in present.items() if is_present) | biases
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """How many tokens each layer attends to, its own included; 0 for all before it.
+
+        Raises RefusedError where that is no number.
+        """
+        kinds, layers = self.carried.get("layer_types"), range(self.dims.layers)
+        if Feature.SLIDING_WINDOW not in self.features():
+            return (0,) * self.dims.layers
+        if not isinstance(kinds, list):  # Qwen3Config of transformers makes the list of these
+            first = self.carried.get("max_window_layers", QWEN3_FULL)
+            kinds = [FULL if layer < first else SLIDING for layer in layers]
+        window = self.carried["sliding_window"]
+        if type(window) is not int or window < 1:
+            raise RefusedError(
+                f"sliding_window is {window!r}, which is no number of tokens; correct config.json"
+            )
+        return tuple(window if kinds[layer : layer + 1] == [SLIDING] else 0 for layer in layers)
+
     def completed(self, complete: Callable[[str], str]) -> "Drafter":
         """The drafter with whole commands in its notes."""
         return replace(self, notes=tuple(note.completed(complete) for note in self.notes))
@@ -339,7 +362,7 @@ class Drafter(Struct, frozen=True):
 def _slides(config: Mapping[str, Any], *, is_qwen3: bool) -> bool:
     """Whether some layer attends within a window, as transformers' Llama and Qwen3 configs decide it."""
     kinds = config.get("layer_types")
-    listed = isinstance(kinds, list) and "sliding_attention" in kinds
+    listed = isinstance(kinds, list) and SLIDING in kinds
     if not config.get("sliding_window") or (is_qwen3 and config.get("use_sliding_window") is False):
         return False
     return listed or (is_qwen3 and not isinstance(kinds, list) and bool(config.get("use_sliding_window")))

@@ -41,9 +41,8 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in load_file(path, device=device).items():
             weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
-    return DraftModel(
-        weights, drafter.dims, drafter.norms, drafter.rope, float(drafter.settings["rms_norm_eps"])
-    )
+    eps = float(drafter.settings["rms_norm_eps"])
+    return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)
 
 
 def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:

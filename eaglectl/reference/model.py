@@ -9,7 +9,7 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
     logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,28 +40,51 @@ def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 class Cache(Struct):
-    """Keys and values of one layer: [batch, kv_heads, slots, dim]."""
+    """Keys and values of one layer, [batch, kv_heads, slots, dim]; `positions` [batch, slots]."""
 
     keys: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
 
-    def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values, and return those of all slots."""
-        self.keys = keys if self.keys is None else torch.cat((self.keys, keys), 2)
-        self.values = values if self.values is None else torch.cat((self.values, values), 2)
-        return self.keys, self.values
+    def extend(
+        self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Append keys, values and positions, and return those of all slots."""
+        if self.keys is not None and self.values is not None and self.positions is not None:
+            keys = torch.cat((self.keys, keys), 2)
+            values = torch.cat((self.values, values), 2)
+            positions = torch.cat((self.positions, positions), 1)
+        self.keys, self.values, self.positions = keys, values, positions
+        return keys, values, positions
 
     def crop(self, slots: int) -> None:
         """Keep the first `slots` slots."""
-        if self.keys is not None and self.values is not None:
+        if self.keys is not None and self.values is not None and self.positions is not None:
             self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
+            self.positions = self.positions[:, :slots]
+
+    def keep_sequences(self, rows: torch.Tensor) -> None:
+        """Keep these sequences of the batch."""
+        if self.keys is not None and self.values is not None and self.positions is not None:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+            self.positions = self.positions[rows]
 
 
 class DraftModel:
     """A drafter as a function of its canonical weights; KV caches are arguments."""
 
-    def __init__(self, weights: Weights, dims: Dimensions, norms: Norms, rope: Rope, eps: float) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        dims: Dimensions,
+        norms: Norms,
+        rope: Rope,
+        eps: float,
+        windows: Sequence[int] = (),
+    ) -> None:
         self.weights, self.dims, self.norms, self.eps = weights, dims, norms, eps
+        # tokens that each layer attends to, its own included; 0 for all
+        self.windows = tuple(windows) or (0,) * dims.layers
         self.is_d2t_absolute = False
         # a list gets the last query's attention of each call: [batch, slots], mean over heads
         self.attention_log: list[torch.Tensor] | None = None
@@ -173,7 +196,8 @@ class DraftModel:
             query, key = self._norm(query, f"{name}q_norm"), self._norm(key, f"{name}k_norm")
         query = self.rotary.rotate(query, queries.positions)
         key = self.rotary.rotate(key, slots.positions)
-        return self._attend(query, *cache.extend(key, value), mask, name)
+        keys, values, places = cache.extend(key, value, slots.positions)
+        return self._attend(query, keys, values, self._within(mask, queries.positions, places, name), name)
 
     def _mla(self, slots: Slots, queries: Slots, name: str, cache: Cache, mask: torch.Tensor) -> torch.Tensor:
         dims, x = self.dims, slots.x
@@ -191,7 +215,15 @@ class DraftModel:
         key_rope = self.rotary.rotate(key_rope[:, None], slots.positions).expand(-1, dims.heads, -1, -1)
         rotated = self.rotary.rotate(query[..., nope:], queries.positions)
         query = torch.cat((query[..., :nope], rotated), -1)
-        return self._attend(query, *cache.extend(torch.cat((key, key_rope), -1), value), mask, name)
+        keys, values, places = cache.extend(torch.cat((key, key_rope), -1), value, slots.positions)
+        return self._attend(query, keys, values, self._within(mask, queries.positions, places, name), name)
+
+    def _within(
+        self, mask: torch.Tensor, queries: torch.Tensor, slots: torch.Tensor, name: str
+    ) -> torch.Tensor:
+        """The mask with the layer's window (vLLM 0.33.0 llama.py:185-206)."""
+        window = self.windows[int(name.split(".")[1])]
+        return mask & (queries[:, :, None] - slots[:, None] < window) if window else mask
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, name: str

@@ -14,6 +14,9 @@ from msgspec import Struct
 from eaglectl.reference.model import DraftModel
 from eaglectl.reference.target import TargetModel
 
+PREFILL = 1024  # tokens of prompts in one forward pass of the target
+WASTE = 0.8  # the share of filled slots of a KV cache below which the others are taken out
+
 
 class DecodingSettings(Struct, frozen=True):
     """How to decode: `k` draft tokens a round, at most `max_tokens` new tokens; temperature 0 is greedy.
@@ -29,11 +32,25 @@ class DecodingSettings(Struct, frozen=True):
 
 
 class GeneratedSequence(Struct, frozen=True):
-    """The new tokens of one prompt, its number of drafts, and how many drafts had each position accepted."""
+    """The new tokens of one prompt, and how many of each draft's `k` tokens were accepted, draft by draft.
+
+    The first token is the target's own; each draft then gives its accepted tokens and one of the target's, up
+    to the limit or the end of the sequence.
+    """
 
     tokens: tuple[int, ...]
-    drafts: int
-    accepted: tuple[int, ...]
+    rounds: tuple[int, ...]
+    k: int
+
+    @property
+    def drafts(self) -> int:
+        """Number of drafts."""
+        return len(self.rounds)
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """How many drafts had each position accepted."""
+        return tuple(sum(length > position for length in self.rounds) for position in range(self.k))
 
 
 class DraftInput(Struct):
@@ -49,47 +66,50 @@ class DraftInput(Struct):
     positions: torch.Tensor
     valid: torch.Tensor
 
+    def at(self, rows: torch.Tensor) -> "DraftInput":
+        """Those of these sequences of the batch."""
+        return DraftInput(self.states[rows], self.tokens[rows], self.positions[rows], self.valid[rows])
+
 
 # called after each draft step: depth, fed-back state [batch, 1, hidden], valid cache slots [batch, slots]
 OnDraftStep = Callable[[int, torch.Tensor, torch.Tensor], None]
 
 
 class _RoundCounts:
-    """New tokens and accepted drafts of each sequence of a batch, until the sequence is done."""
+    """New tokens and accepted drafts of each sequence; `rows` are those of the batch that are not done."""
 
     def __init__(self, size: int, settings: DecodingSettings) -> None:
         self.settings = settings
+        self.rows = list(range(size))
         self.tokens: list[list[int]] = [[] for _ in range(size)]
-        self.drafts = [0] * size
-        self.accepted = [[0] * settings.k for _ in range(size)]
+        self.rounds: list[list[int]] = [[] for _ in range(size)]
 
     def is_done(self, row: int) -> bool:
         tokens = self.tokens[row]
         return len(tokens) >= self.settings.max_tokens or not self.settings.stop.isdisjoint(tokens)
 
-    def all_done(self) -> bool:
-        return all(self.is_done(row) for row in range(len(self.tokens)))
-
     def add_tokens(self, new: Sequence[Sequence[int]]) -> None:
         """Add the tokens of a round to each sequence."""
-        for row, tokens in enumerate(new):
-            if not self.is_done(row):
-                self.tokens[row] += tokens
+        for row, tokens in zip(self.rows, new, strict=True):
+            self.tokens[row] += tokens
 
     def add_drafts(self, accepted: Sequence[int]) -> None:
         """Count one draft of each sequence, whose first `accepted` tokens were accepted."""
-        for row, length in enumerate(accepted):
-            if not self.is_done(row):
-                self.drafts[row] += 1
-                for position in range(length):
-                    self.accepted[row][position] += 1
+        for row, length in zip(self.rows, accepted, strict=True):
+            self.rounds[row].append(length)
+
+    def drop_done(self) -> list[int]:
+        """Leave out the sequences that are done; the places of the others in the batch."""
+        kept = [place for place, row in enumerate(self.rows) if not self.is_done(row)]
+        self.rows = [self.rows[place] for place in kept]
+        return kept
 
     def sequences(self) -> list[GeneratedSequence]:
         generated = []
-        for tokens, drafts, accepted in zip(self.tokens, self.drafts, self.accepted, strict=True):
+        for tokens, rounds in zip(self.tokens, self.rounds, strict=True):
             kept = tokens[: self.settings.max_tokens]
             end = next((i + 1 for i, token in enumerate(kept) if token in self.settings.stop), len(kept))
-            generated.append(GeneratedSequence(tuple(kept[:end]), drafts, tuple(accepted)))
+            generated.append(GeneratedSequence(tuple(kept[:end]), tuple(rounds), self.settings.k))
         return generated
 
 
@@ -114,17 +134,24 @@ class SpeculativeDecoder:
 
     def _run(self, prompts: Sequence[Sequence[int]]) -> list[GeneratedSequence]:
         counts, session = _RoundCounts(len(prompts), self.settings), self._session()
-        tokens, positions, valid = pad_left(prompts, self.target.embedding.device)
-        self.target.reset()
-        logits, aux = self.target.forward(tokens, positions, valid, last=1)
-        following = self._sample(logits[:, -1])
-        lengths = positions[:, -1] + 1
-        shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
-        verified = DraftInput(aux, shifted, positions, valid)
+        following, verified = self._prefill(prompts)
+        valid, lengths = verified.valid, verified.positions[:, -1] + 1
         counts.add_tokens([[token] for token in following.tolist()])
-        while not counts.all_done():
-            drafted = tokens[:, :0] if session is None else session.draft(verified)
-            steps = torch.arange(drafted.shape[1] + 1, device=tokens.device)[None]
+        while kept := counts.drop_done():
+            if len(kept) < len(following):
+                rows = torch.tensor(kept, device=following.device)
+                following, lengths, valid, verified = (
+                    values.at(rows) if isinstance(values, DraftInput) else values[rows]
+                    for values in (following, lengths, valid, verified)
+                )
+                self.target.keep_sequences(rows)
+                if session is not None:
+                    session.keep_sequences(rows)
+            if (slots := filled_slots(valid)) is not None:
+                valid = valid.gather(1, slots)
+                self.target.keep_slots(slots)
+            drafted = following[:, None][:, :0] if session is None else session.draft(verified)
+            steps = torch.arange(drafted.shape[1] + 1, device=following.device)[None]
             tokens, positions = torch.cat((following[:, None], drafted), 1), lengths[:, None] + steps
             logits, aux = self.target.forward(
                 tokens, positions, torch.cat((valid, torch.ones_like(tokens).bool()), 1)
@@ -140,6 +167,21 @@ class SpeculativeDecoder:
             valid, lengths = torch.cat((valid, is_accepted), 1), lengths + accepted + 1
             verified = DraftInput(aux, new, positions, is_accepted)
         return counts.sequences()
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, DraftInput]:
+        """The target's first token after each prompt [batch], and what the drafter begins with."""
+        tokens, positions, valid = pad_left(prompts, self.target.embedding.device)
+        self.target.reset()
+        parts, width = [], max(1, PREFILL // len(prompts))
+        for start in range(0, tokens.shape[1], width):
+            part = slice(start, start + width)
+            logits, aux = self.target.forward(
+                tokens[:, part], positions[:, part], valid[:, : part.stop], last=1
+            )
+            parts.append(aux)
+        following = self._sample(logits[:, -1])
+        shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
+        return following, DraftInput(torch.cat(parts, 1), shifted, positions, valid)
 
     def _session(self) -> "DraftSession | None":
         if self.drafter is None:
@@ -187,6 +229,12 @@ class DraftSession:
         self.head = drafter.weights.get("lm_head.weight", target.head)
         self.caches = drafter.new_caches()
         self.valid: torch.Tensor | None = None
+
+    def keep_sequences(self, rows: torch.Tensor) -> None:
+        """Leave the caches these sequences of the batch alone."""
+        self.valid = None if self.valid is None else self.valid[rows]
+        for cache in self.caches:
+            cache.keep_sequences(rows)
 
     def draft(self, verified: DraftInput) -> torch.Tensor:
         """Add the verified tokens to the caches, then draft k tokens: target token ids [batch, k]."""
@@ -237,6 +285,17 @@ class DraftSession:
         choice = self.drafter.logits(state, self.head.to(state.device, state.dtype)).argmax(-1)
         ids = self.drafter.draft_id_to_target_id
         return choice if ids is None else ids[choice]
+
+
+def filled_slots(valid: torch.Tensor) -> torch.Tensor | None:
+    """The slots [batch, filled] of a KV cache to keep, those of each sequence last and in their order.
+
+    `valid` [batch, slots] is true where a slot holds a token of the sequence. None where few would be freed.
+    """
+    filled = int(valid.sum(1).max())
+    if filled > WASTE * valid.shape[1]:
+        return None
+    return valid.long().argsort(dim=1, stable=True)[:, valid.shape[1] - filled :]
 
 
 def pad_left(

@@ -72,6 +72,18 @@ class TargetModel:
 
         self.cache = DynamicCache()
 
+    def keep_sequences(self, rows: torch.Tensor) -> None:
+        """Leave the KV cache these sequences of the batch alone."""
+        self.cache.batch_select_indices(rows)
+
+    def keep_slots(self, slots: torch.Tensor) -> None:
+        """Leave the KV cache these slots [batch, kept] of each sequence alone, in this order."""
+        for layer in self.cache.layers:
+            if layer.get_seq_length():
+                index = slots[:, None, :, None].to(layer.keys.device)
+                layer.keys = layer.keys.take_along_dim(index, 2)
+                layer.values = layer.values.take_along_dim(index, 2)
+
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, last: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 from eaglectl.acceptance.measurement import Estimate
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.acceptance.significance import p_words
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
@@ -164,6 +165,12 @@ def _prompts(report: SmokeReport) -> str:
     if choice is not None and choice.sha256 is not None:
         text += f", {choice.file} (SHA-256 {choice.sha256[:12]})"
     return f"{text}, digest {report.prompts_digest[:12]}, seed {report.seed}"
+
+
+def shown_counts(answer: ShownAnswer) -> str:
+    """How many of an answer's tokens were drafted, by position."""
+    parts = ", ".join(f"{count} at position {place}" for place, count in enumerate(answer.accepted))
+    return f"{sum(answer.accepted)} of {len(answer.tokens)} tokens are accepted draft tokens: {parts}"
 
 
 def share(value: Estimate) -> str:

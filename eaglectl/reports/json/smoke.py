@@ -6,6 +6,7 @@ from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice
 from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
+from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.reports.acceptance import speed_meaning
 from eaglectl.reports.json.document import head, trust_part
 from eaglectl.reports.json.measurement import estimate_part, measurement_part, published_part
@@ -53,7 +54,16 @@ def smoke_document(report: SmokeReport) -> dict[str, Any]:
             "sensitivity": [_variant(variant) for variant in report.variants],
             "drift": [_drift(condition) for condition in report.drift_conditions],
         },
+        **({} if report.shown is None else {"shown": _shown(report.shown)}),
         **trust_part(report.trust_remote_code),
+    }
+
+
+def _shown(answer: ShownAnswer) -> dict[str, Any]:
+    return {
+        "prompt": answer.prompt,
+        "tokens": [{"text": token.text, "position": token.position} for token in answer.tokens],
+        "accepted": list(answer.accepted),
     }
 
 

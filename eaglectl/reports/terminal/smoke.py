@@ -1,8 +1,10 @@
 """The terminal output of `smoke`: the verdict, then the numbers."""
 
 from collections.abc import Mapping
+from itertools import groupby
 
 from eaglectl.acceptance.report import SmokeReport
+from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.reports import acceptance as shared
 from eaglectl.reports.terminal.console import Console, Content, Text, indented
 from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_sentence, table
@@ -10,6 +12,7 @@ from eaglectl.verdicts import CheckVerdict
 
 STYLES = {CheckVerdict.PASS: "green", CheckVerdict.FAIL: "red", CheckVerdict.COULD_NOT_LOOK: "yellow"}
 REASON_STYLES: Mapping[str, str] = {"note": "dim"} | STYLES
+ACCEPTED = "underline green"
 BETTER_STYLES = {"yes": "red", "no": "green"}
 
 
@@ -21,6 +24,8 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
     console.print(indented(pairs(shared.facts(report))))
     print_heading(console, "Acceptance", shared.DEFINITION)
     console.print(indented(_table(shared.acceptance(report))))
+    if report.shown:
+        _print_answer(console, report.shown)
     if report.against:
         source = (f"against {report.against.source}", "bold")
         console.print()
@@ -37,6 +42,24 @@ def print_smoke(console: Console, report: SmokeReport) -> None:
         print_sentence(console, text, 0, (label, REASON_STYLES[kind]))
     if settings := shared.resolved(report):
         console.print(Text(settings, style="dim"))
+
+
+def _print_answer(console: Console, answer: ShownAnswer) -> None:
+    """The prompt, and its answer with accepted draft tokens in colour, or in brackets."""
+    print_heading(console, "An answer", shared.shown_counts(answer))
+    for question in answer.prompt.split("\n"):
+        console.print(indented(Text(question, style="dim")))
+    lines = [Text()]
+    opening, closing = ("", "") if console.is_terminal else ("[", "]")
+    for is_draft, tokens in groupby(answer.tokens, lambda token: token.position is not None):
+        first, *rest = "".join(token.text for token in tokens).split("\n")
+        style = ACCEPTED if is_draft else ""
+        lines[-1].append(f"{opening}{first}" if is_draft else first, style)
+        lines += [Text(line, style) for line in rest]
+        if is_draft:
+            lines[-1].append(closing, style)
+    for line in lines:
+        console.print(indented(line))
 
 
 def _variants(report: SmokeReport) -> Content:
