@@ -112,8 +112,8 @@ def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str
     for request in requests:
         if request.engine not in ENGINES:
             raise UsageError(
-                f"--engine {request.engine}: only the layers that it captures are known, which `eaglectl"
-                f" inspect SOURCE` shows; engines are {', '.join(ENGINES)}"
+                f"--engine {request.engine}: only the layers that it captures are known, which inspect shows;"
+                f" engines are {', '.join(ENGINES)}"
             )
     return requests if names else default_requests(), servers
 
