@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from eaglectl.drafter.drafter import Drafter
     from eaglectl.engines.engine import Verdict
     from eaglectl.engines.layers import CapturedLayers
+    from eaglectl.engines.reading import NetworkReading
     from eaglectl.validation.finding import Finding
     from eaglectl.validation.judge import Report
 
@@ -105,7 +106,8 @@ class EngineReadiness(Struct, frozen=True):
     """What one engine does with a drafter as stored and converted.
 
     `engine` is its name or a server's URL, `stored` and `converted` the runs where there are any, and the
-    gaps why there are none. `converted_outcome` is None where nothing was converted for it. `command` starts
+    gaps why there are none. `stored_reading`: the reference ran the stored files as the engine reads them.
+    `converted_outcome` is None where nothing was converted for it. `command` starts
     the engine with the files that it runs as trained.
     """
 
@@ -115,6 +117,7 @@ class EngineReadiness(Struct, frozen=True):
     stored_reasons: tuple[str, ...]
     stored: "SmokeReport | None" = None
     stored_gap: str = ""
+    stored_reading: "NetworkReading | None" = None
     converted_outcome: ServedAs | None = None
     converted_reasons: tuple[str, ...] = ()
     converted: "SmokeReport | None" = None
@@ -135,6 +138,11 @@ class EngineReadiness(Struct, frozen=True):
     def is_serving(self) -> bool:
         """Whether it runs these files as trained."""
         return self.final_outcome == ServedAs.AS_TRAINED
+
+    @property
+    def is_right_twice(self) -> bool:
+        """Whether it runs the stored files as trained too, and another engine needed the conversion."""
+        return self.converted_outcome is not None and self.stored_outcome == ServedAs.AS_TRAINED
 
     @property
     def final(self) -> "SmokeReport | None":
@@ -173,9 +181,12 @@ class Readiness(Struct, frozen=True):
 
     @property
     def best(self) -> EngineReadiness | None:
-        """The first engine that serves the drafter; one whose acceptance was measured comes before others."""
+        """The first engine that serves the drafter.
+
+        One whose acceptance was measured comes before others, then one that a conversion was needed for.
+        """
         serving = [state for state in self.engines if state.is_serving]
-        return next((state for state in serving if state.final is not None), next(iter(serving), None))
+        return min(serving, key=lambda state: (state.final is None, state.is_right_twice), default=None)
 
 
 class RemainingFinding(Struct, frozen=True):

@@ -53,6 +53,38 @@ def test_a_drafter_that_no_engine_reads_is_converted_measured_and_started(
     assert call("validate", out, "--target", TARGET).code == 0
 
 
+@pytest.fixture(scope="module")
+def misread(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny drafter with nested ids that are boundaries, to which SGLang adds one; vLLM does not."""
+    place = tmp_path_factory.mktemp("ready") / "misread"
+    call("convert", TINY / "eagle3", "--for", "lightseekorg", "--target", TARGET, "-o", place)
+    (place / "eaglectl.json").unlink()
+    return place
+
+
+def test_what_an_engine_reads_otherwise_is_measured_as_it_reads_it(misread: Path, tmp_path: Path) -> None:
+    done = call("ready", misread, *RUN, "--engine", "sglang==0.5.23", "--json").document
+    stored, converted = done["engines"][0]["stored"], done["engines"][0]["converted"]
+    place = tmp_path / "otherwise"
+    layers = ("--aux-layers", "3,5,6", "--aux-convention", "boundary")
+    assert call("convert", TINY / "eagle3", *layers, "--target", TARGET, "-o", place).code == 0
+    smoked = call("smoke", place, *RUN, "--engine", "reference", "--json").document
+    assert stored["acceptance"]["acceptance_length"] == smoked["acceptance_length"]
+    assert stored["reading"] == "at the layers that SGLang 0.5.23 captures"
+    lengths = [part["acceptance"]["acceptance_length"] for part in (stored, converted)]
+    assert done["line"].startswith(
+        f"ready  as stored {lengths[0]:.2f} (in the reference, at the layers that SGLang 0.5.23 captures),"
+        f" converted {lengths[1]:.2f} in the reference (8 prompts, k=3); start it with: eaglectl convert "
+    )
+    assert lengths[0] < lengths[1]
+
+
+def test_the_last_line_is_of_the_engine_that_a_conversion_was_needed_for(misread: Path) -> None:
+    done = call("ready", misread, *RUN)
+    assert "that SGLang 0.5.23 captures), converted " in last(done)
+    assert " && python -m sglang.launch_server " in last(done)
+
+
 def test_what_is_converted_drafts_as_the_original_did(automodel: Path) -> None:
     original = call("ready", TINY / "eagle3", *RUN, "--json").document["engines"][0]["stored"]
     converted = call("ready", automodel, *RUN, "--json").document["engines"][0]["converted"]

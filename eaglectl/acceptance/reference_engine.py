@@ -1,16 +1,25 @@
 """The reference engine: the target in transformers, the drafter in plain torch."""
 
 import time
+from typing import TYPE_CHECKING
 
+from eaglectl.acceptance.candidates import Candidate
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.stage import Stage
+from eaglectl.engines.reading import NetworkReading
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.progress import TimedWork
 
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
 
-def run_reference(job: EngineJob) -> EngineRun:
+PROVES = "the drafter's maths and its fit to the target; not what an engine loads"
+
+
+def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> EngineRun:
     """Run `job` in torch, with the drafter and without.
 
+    With a `reading`, the network that an engine makes of the drafter, which is not run without it again.
     Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
     not fit.
     """
@@ -24,27 +33,38 @@ def run_reference(job: EngineJob) -> EngineRun:
         ) from None
     if job.drafter.aux.boundaries is None:
         raise UsageError("the trained aux layers are not known; pass --aux-layers")
-    work = TimedWork(job.on_progress, "measuring", 2 * len(job.prompts))
+    parts = 1 if reading else 2
+    work = TimedWork(job.on_progress, "measuring", parts * len(job.prompts))
     stage = Stage(job)
+    boundaries, model = stage.boundaries, stage.drafter
+    if reading is not None:
+        boundaries = reading.boundaries or boundaries
+        model = _model_as_read(stage, Candidate(reading.words, "", reading.of(job.drafter), boundaries))
     work.start()
     begin = time.perf_counter()
-    results = stage.run(stage.drafter, on_done=work.add)
+    results = stage.run(model, boundaries=boundaries, on_done=work.add)
     middle = time.perf_counter()
-    plain = stage.run(None, on_done=work.add)
+    plain = [] if reading else stage.run(None, on_done=work.add)
     end = time.perf_counter()
     return EngineRun(
         engine="reference",
         version=version_text(),
         device=stage.device,
         dtype=stage.dtype,
-        proves="the drafter's maths and its fit to the target; not what an engine loads",
+        proves=f"the drafter {reading.words}; not the engine itself" if reading else PROVES,
         results=tuple(results),
         plain=tuple(result.tokens for result in plain),
         seconds=middle - begin,
         plain_seconds=end - middle,
         resolved={
-            "boundaries": list(stage.boundaries),
+            "boundaries": list(boundaries),
             "attention": job.drafter.dims.attention,
             "draft_sample_method": "greedy",
         },
     )
+
+
+def _model_as_read(stage: Stage, candidate: Candidate) -> "DraftModel":
+    model = stage.model(candidate)
+    assert model is not None, "d2t is read as it was trained"
+    return model

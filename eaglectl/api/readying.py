@@ -26,7 +26,7 @@ from eaglectl.api.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.api.smoking import INSTALLED, smoke
+from eaglectl.api.smoking import INSTALLED, smoke, smoke_as_read
 from eaglectl.api.targets import choose_target, fitting_target, weights_folder
 from eaglectl.api.validating import validate
 from eaglectl.checkpoint.checkpoint import read_checkpoint
@@ -35,6 +35,7 @@ from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.conversion.serving import output_verdicts
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.reading import NetworkReading
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -144,8 +145,8 @@ def _known(request: EngineRequest) -> EngineRequest:
 class _Work(Struct, frozen=True):
     """The steps of one call: what is judged, run and written.
 
-    `runs` are those that were made, by place and engine: the reference stands for several. `failed` are the
-    gaps of those that were tried and could not be made.
+    `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
+    are the gaps of those that were tried and could not be made.
     """
 
     source: str
@@ -155,7 +156,7 @@ class _Work(Struct, frozen=True):
     servers: tuple[str, ...]
     options: ReadyOptions
     on_progress: OnProgress | None
-    runs: "dict[tuple[str, str], tuple[SmokeReport | None, str]]" = field(default_factory=dict)
+    runs: "dict[object, tuple[SmokeReport | None, str]]" = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     @property
@@ -187,8 +188,18 @@ class _Work(Struct, frozen=True):
         known = verdict or unknown
         command = self._stored_command(inspection, name)
         state = EngineReadiness(name, release, known.outcome, known.reasons, command=command)
+        if self._engine(state) is None and known.outcome == ServedAs.DIFFERS:
+            return self._as_read(state, known.reading)
         report, gap = self._measured(self.source, self._engine(state), state)
         return _as_run(replace(state, stored=report, stored_gap=gap))
+
+    def _as_read(self, state: EngineReadiness, reading: NetworkReading | None) -> EngineReadiness:
+        """The state with a run, in the reference, of the network that an engine makes of the stored files."""
+        if reading is None:
+            gap = "is not installed here, and the reference cannot run what it makes of the files"
+            return replace(state, stored_gap=f"{self._title(state)} {gap}")
+        report, gap = self._run(self.source, REFERENCE, reading)
+        return replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
 
     def _serving(self, url: str) -> EngineReadiness:
         """What a server does with the drafter that it has loaded, by its own run."""
@@ -390,29 +401,40 @@ class _Work(Struct, frozen=True):
     ) -> "tuple[SmokeReport | None, str]":
         """A run of the files at `place`, or why there is none.
 
-        The reference runs what files mean: it stands for an engine that runs them as trained, and no other.
+        The reference runs what files mean: it stands for an engine that runs them as trained.
         """
-        outcome = state.final_outcome
-        if engine is None and outcome != ServedAs.AS_TRAINED:
-            return None, f"{state.engine} {state.release} is not installed here"
+        if engine is None and state.final_outcome == ServedAs.FAILS:
+            return None, f"{self._title(state)} fails with it"
+        if engine is None and state.final_outcome != ServedAs.AS_TRAINED:
+            return None, f"{self._title(state)} is not installed here"
         return self._run(place, engine or REFERENCE)
 
-    def _run(self, place: str, engine: str) -> "tuple[SmokeReport | None, str]":
+    def _title(self, state: EngineReadiness) -> str:
+        return f"{ENGINES[state.engine].title} {state.release}".strip()
+
+    def _run(
+        self, place: str, engine: str, reading: NetworkReading | None = None
+    ) -> "tuple[SmokeReport | None, str]":
         if self.weights is None:
             return None, "the target's weights are not here"
         if engine == REFERENCE and not _has_torch():
             return None, "no torch"
-        answers = self.options.answers if place == self.source else Answers()
-        asked = self.options.smoke_options(engine, answers)
-        if (place, engine) not in self.runs:
+        key = place, engine, reading and reading.key
+        if key not in self.runs:
             try:
-                report = smoke(on_disk(place), str(self.weights), asked, on_progress=self.on_progress)
-                self.runs[place, engine] = report, ""
+                self.runs[key] = self._smoke(place, engine, reading), ""
             except (RefusedError, UnreadableError) as error:
-                self.runs[place, engine] = None, str(error)
+                self.runs[key] = None, str(error)
                 if self.is_measuring_asked or isinstance(error, UnreadableError):
                     self.failed.append(str(error))
-        return self.runs[place, engine]
+        return self.runs[key]
+
+    def _smoke(self, place: str, engine: str, reading: NetworkReading | None) -> "SmokeReport":
+        answers = self.options.answers if place == self.source else Answers()
+        asked, target = self.options.smoke_options(engine, answers), str(self.weights)
+        if reading is None:
+            return smoke(on_disk(place), target, asked, on_progress=self.on_progress)
+        return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
 
 
 def _has_torch() -> bool:

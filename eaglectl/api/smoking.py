@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.acceptance.report import SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
+    from eaglectl.engines.reading import NetworkReading
 
 INSTALLED = ("vllm", "sglang")
 ENGINES = (*INSTALLED, "reference")
@@ -115,6 +116,31 @@ def search_aux_layers(
     place, options = Path(on_disk(target)), replace(options, engine="reference")
     with _job(on_disk(source), place, report.choice.prompts, options, on_progress) as job:
         return search_layers(job, report.run.results)
+
+
+def smoke_as_read(
+    source: str,
+    target: str,
+    reading: "NetworkReading",
+    options: SmokeOptions,
+    *,
+    on_progress: OnProgress | None = None,
+) -> "SmokeReport":
+    """The report of the reference on the network that an engine makes of the files, by its reading of them.
+
+    Raises as `smoke` does.
+    """
+    from eaglectl.acceptance.prompts import choose_prompts
+    from eaglectl.acceptance.reference_engine import run_reference
+    from eaglectl.acceptance.report import make_report
+
+    _check(options)
+    report_step(on_progress, "loading the target")
+    chosen = choose_prompts(options.prompts, options.sample, options.seed)
+    source = on_disk(source)
+    with _job(source, Path(on_disk(target)), chosen.prompts, options, on_progress) as job:
+        report = make_report(open_folder(source).label, job, run_reference(job, reading), None, None)
+        return replace(report, choice=chosen, files=_digests(open_folder(source)))
 
 
 def load_only(

@@ -10,6 +10,7 @@ from eaglectl.engines.behaviour import Behaviour, Flag, Runner, behaviour, relea
 from eaglectl.engines.data import load
 from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
+from eaglectl.engines.reading import NetworkReading, network_reading
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View
@@ -90,13 +91,15 @@ Condition = Callable[[Case], bool]
 class Verdict(Struct, frozen=True):
     """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained.
 
-    Where it is, they name the runner that it holds for, if another one of the release differs.
+    Where it is, they name the runner that it holds for, if another one of the release differs. `reading`: all
+    in which its network differs from the trained one, where that is a matter of reading.
     """
 
     engine: str
     release: str
     outcome: ServedAs
     reasons: tuple[str, ...]
+    reading: NetworkReading | None = None
 
 
 def as_stored(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -197,8 +200,16 @@ class Engine(Struct, frozen=True):
         reasons += [(applied.fact.outcome, applied.text) for applied in self.applied(view, release)]
         for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
             if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
-                return Verdict(self.name, release, outcome, texts)
+                reading = self._reading(view, release) if outcome == ServedAs.DIFFERS else None
+                return Verdict(self.name, release, outcome, texts, reading)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
+
+    def _reading(self, view: View, release: str) -> NetworkReading | None:
+        applied = self.applied(view, release)
+        if view.drafter.notes_at("problem") or any(fact.fact.outcome != ServedAs.DIFFERS for fact in applied):
+            return None
+        title = f"{self.title} {release}"
+        return network_reading(title, view, self.readings(view, release), applied)
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
         """For which runners a verdict of serving as trained holds, where the release has several.

@@ -12,6 +12,10 @@ from eaglectl.verdicts import ServedAs
 
 # run: a recorded case shows it on the engine itself; read: its sources show it
 Evidence = Literal["run", "read"]
+# what an engine reads otherwise than was trained, where nothing else of its network differs
+Misread = Literal[
+    "aux layers", "rope base", "fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"
+]
 
 
 class Fact(Struct, frozen=True):
@@ -20,7 +24,8 @@ class Fact(Struct, frozen=True):
     `message` has places for a checkpoint's values; `summary`, `why` and `fix` are the rule's documentation.
     `remedy` is the smallest change that helps: config keys to write, "convert", "restore" (only the trainer
     can) or "upgrade" (the engine). `reported_by` are rules that report the same defect whatever the engine.
-    Where a final fact holds, no other is reported. `run_in` has the releases in which the engine itself
+    Where a final fact holds, no other is reported. `misread`: the fact is that this is read otherwise than it
+    was trained, and no more. `run_in` has the releases in which the engine itself
     showed the fact, each with the recorded case; in all others it was read in the sources.
     """
 
@@ -38,6 +43,7 @@ class Fact(Struct, frozen=True):
     run_in: Mapping[str, str]
     reported_by: tuple[str, ...] = ()
     is_final: bool = False
+    misread: Misread | None = None
 
     def evidence(self, release: str) -> Evidence:
         """How it is known that the fact holds in a release."""

@@ -29,7 +29,7 @@ def engine_table(result: Readiness) -> tuple[tuple[str, ...], list[tuple[str, ..
 
 
 def _stored_cells(state: EngineReadiness) -> tuple[str, str, str]:
-    return name(state), state.stored_outcome, acceptance(state.stored, state.stored_gap)
+    return name(state), state.stored_outcome, stored_acceptance(state)
 
 
 def remark(result: Readiness) -> str:
@@ -52,6 +52,16 @@ def acceptance(report: SmokeReport | None, gap: str) -> str:
     length = report.measured.length
     by = " (reference)" if report.run.engine == "reference" else ""
     return f"{length.value:.2f} [{length.low:.2f}, {length.high:.2f}]{by}"
+
+
+def stored_acceptance(state: EngineReadiness) -> str:
+    """The same of the stored files; where the reference read them as the engine does, that is said."""
+    text = acceptance(state.stored, state.stored_gap)
+    return (
+        text.replace("(reference)", f"(reference, {state.stored_reading.words})")
+        if state.stored_reading
+        else text
+    )
 
 
 def ran(report: SmokeReport) -> str:
@@ -89,7 +99,8 @@ def _figures(best: EngineReadiness) -> str:
     if best.converted_outcome is None:
         figures = f"right as stored, {measured}"
     elif best.stored is not None:
-        figures = f"as stored {best.stored.measured.length.value:.2f}, converted {measured}"
+        how = f" ({ran(best.stored)}, {best.stored_reading.words})" if best.stored_reading else ""
+        figures = f"as stored {best.stored.measured.length.value:.2f}{how}, converted {measured}"
     else:
         figures = f"converted {measured}"
     return f"{figures} ({final.measured.prompts} prompts, k={final.k})"

@@ -45,6 +45,7 @@ def _engine(state: EngineReadiness) -> dict[str, Any]:
             "reasons": list(state.stored_reasons),
             "acceptance": _run(state.stored),
             "gap": state.stored_gap,
+            "reading": None if state.stored_reading is None else state.stored_reading.words,
         },
         "converted": None
         if state.converted_outcome is None
@@ -53,6 +54,7 @@ def _engine(state: EngineReadiness) -> dict[str, Any]:
             "reasons": list(state.converted_reasons),
             "acceptance": _run(state.converted),
             "gap": state.converted_gap,
+            "reading": None,
         },
         "command": state.command if state.is_serving else None,
     }
