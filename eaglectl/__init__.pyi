@@ -2,7 +2,9 @@
 
 from eaglectl.acceptance.answering import MeasuredAnswer as MeasuredAnswer
 from eaglectl.acceptance.diagnosis import Diagnosis as Diagnosis
+from eaglectl.acceptance.gate import Gate as Gate
 from eaglectl.acceptance.job import LoadResult as LoadResult
+from eaglectl.acceptance.published import Published as Published
 from eaglectl.acceptance.report import SmokeReport as SmokeReport
 from eaglectl.api.calibrating import calibrate as calibrate
 from eaglectl.api.comparing import diff as diff
@@ -32,10 +34,15 @@ from eaglectl.api.starting import init as init
 from eaglectl.api.upgrading import upgrade as upgrade
 from eaglectl.api.validating import check_options as check_options
 from eaglectl.api.validating import validate as validate
+from eaglectl.checkpoint.checkpoint import Checkpoint as Checkpoint
 from eaglectl.comparison.comparison import Comparison as Comparison
 from eaglectl.conversion.calibration import Statistics as Statistics
+from eaglectl.conversion.plan import ConversionPlan as ConversionPlan
+from eaglectl.drafter.drafter import Drafter as Drafter
 from eaglectl.drafter.drafter import Target as Target
 from eaglectl.engines.engine import Verdict as Verdict
+from eaglectl.engines.layers import CapturedLayers as CapturedLayers
+from eaglectl.engines.reading import NetworkReading as NetworkReading
 from eaglectl.errors import EaglectlError as EaglectlError
 from eaglectl.errors import RefusedError as RefusedError
 from eaglectl.errors import UnreadableError as UnreadableError
@@ -50,6 +57,7 @@ from eaglectl.publishing.signature import Signer as Signer
 from eaglectl.publishing.signing import SigningKey as SigningKey
 from eaglectl.publishing.upload import Upload as Upload
 from eaglectl.publishing.verification import Verification as Verification
+from eaglectl.reports.json.render import render_json as render_json
 from eaglectl.reports.pages.render import render_page as render_page
 from eaglectl.results import Conversion as Conversion
 from eaglectl.results import EngineReadiness as EngineReadiness

@@ -28,6 +28,15 @@ NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
 
+class Caller(Struct):
+    """Who calls the functions: errors name options as the command line or as Python does."""
+
+    is_command_line: bool = False
+
+
+CALLER = Caller()
+
+
 class Option(Struct, frozen=True):
     """What an option is, beside its type and its default, which are those of the field.
 

@@ -2,29 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+import eaglectl
+from eaglectl.base import Result
+from eaglectl.errors import UsageError
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
-if TYPE_CHECKING:
-    from eaglectl.acceptance.answering import MeasuredAnswer
-    from eaglectl.acceptance.diagnosis import Diagnosis
-    from eaglectl.acceptance.gate import Gate
-    from eaglectl.acceptance.published import Published
-    from eaglectl.acceptance.report import SmokeReport
-    from eaglectl.checkpoint.checkpoint import Checkpoint
-    from eaglectl.conversion.plan import ConversionPlan
-    from eaglectl.drafter.drafter import Drafter
-    from eaglectl.engines.engine import Verdict
-    from eaglectl.engines.layers import CapturedLayers
-    from eaglectl.engines.reading import NetworkReading
-    from eaglectl.validation.finding import Finding
-    from eaglectl.validation.judge import Report
 
-
-class Inspection(Struct, frozen=True):
+class Inspection(Result, frozen=True):
     """What `inspect` returns.
 
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
@@ -33,17 +20,20 @@ class Inspection(Struct, frozen=True):
     """
 
     source: str
-    drafter: "Drafter"
-    checkpoint: "Checkpoint"
-    captured_layers: "tuple[CapturedLayers, ...]"
-    verdicts: "tuple[Verdict, ...]"
-    requested: "tuple[Verdict, ...]"
+    drafter: "eaglectl.Drafter"
+    checkpoint: "eaglectl.Checkpoint"
+    captured_layers: "tuple[eaglectl.CapturedLayers, ...]"
+    verdicts: "tuple[eaglectl.Verdict, ...]"
+    requested: "tuple[eaglectl.Verdict, ...]"
     commands: Mapping[str, str]
     convert: str
     unchecked: tuple[str, ...] = ()
 
+    def __fspath__(self) -> str:
+        return self.checkpoint.source.place
 
-class FailedSource(Struct, frozen=True):
+
+class FailedSource(Result, frozen=True):
     """One of several sources that could not be inspected, with the error it would have ended with alone."""
 
     source: str
@@ -52,7 +42,7 @@ class FailedSource(Struct, frozen=True):
     message: str
 
 
-class Start(Struct, frozen=True):
+class Start(Result, frozen=True):
     """What `init` returns: the file that was written, the questions that no answer settles yet, in words.
 
     `measured`: what was measured of those that were open.
@@ -62,6 +52,9 @@ class Start(Struct, frozen=True):
     questions: tuple[str, ...]
     measured: tuple[str, ...] = ()
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
 
 class OutputServing(Struct, frozen=True):
     """What an engine does with an output: `verdict` is of the release asked for, or of the newest.
@@ -69,7 +62,7 @@ class OutputServing(Struct, frozen=True):
     `serving` are the releases that run it as trained, in words, and `command` is the one that serves it.
     """
 
-    verdict: "Verdict"
+    verdict: "eaglectl.Verdict"
     serving: str
     command: str
 
@@ -79,22 +72,27 @@ class OutputServing(Struct, frozen=True):
         return self.verdict.outcome == ServedAs.AS_TRAINED
 
 
-class Conversion(Struct, frozen=True):
+class Conversion(Result, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
     `serving` states for each engine whether it runs the output as trained; `gguf` is the GGUF file that was
-    written beside `out`, `measured` what the files left open and a measurement answered.
+    written beside `out`, `measured` what the files left open and a measurement answered. As a path it is
+    `out`. `trust_remote_code`: the target's own code was allowed to run.
     """
 
-    plan: "ConversionPlan"
+    plan: "eaglectl.ConversionPlan"
     out: Path | None
     pickles: tuple[str, ...]
     seconds: float
-    gate: "Gate | None" = None
+    gate: "eaglectl.Gate | None" = None
     serving: tuple[OutputServing, ...] = ()
     gguf: Path | None = None
-    measured: "tuple[MeasuredAnswer, ...]" = ()
+    measured: "tuple[eaglectl.MeasuredAnswer, ...]" = ()
+    trust_remote_code: bool = False
+
+    def __fspath__(self) -> str:
+        return _written(self.out, "convert")
 
     @property
     def commands(self) -> Mapping[str, str]:
@@ -102,7 +100,7 @@ class Conversion(Struct, frozen=True):
         return {row.verdict.engine: row.command for row in self.serving if row.is_served}
 
 
-class EngineReadiness(Struct, frozen=True):
+class EngineReadiness(Result, frozen=True):
     """What one engine does with a drafter as stored and converted.
 
     `engine` is its name or a server's URL, `stored` and `converted` the runs where there are any, and the
@@ -115,12 +113,12 @@ class EngineReadiness(Struct, frozen=True):
     release: str
     stored_outcome: ServedAs
     stored_reasons: tuple[str, ...]
-    stored: "SmokeReport | None" = None
+    stored: "eaglectl.SmokeReport | None" = None
     stored_gap: str = ""
-    stored_reading: "NetworkReading | None" = None
+    stored_reading: "eaglectl.NetworkReading | None" = None
     converted_outcome: ServedAs | None = None
     converted_reasons: tuple[str, ...] = ()
-    converted: "SmokeReport | None" = None
+    converted: "eaglectl.SmokeReport | None" = None
     converted_gap: str = ""
     command: str = ""
 
@@ -145,7 +143,7 @@ class EngineReadiness(Struct, frozen=True):
         return self.converted_outcome is not None and self.stored_outcome == ServedAs.AS_TRAINED
 
     @property
-    def final(self) -> "SmokeReport | None":
+    def final(self) -> "eaglectl.SmokeReport | None":
         """The run of these files; None where there is none."""
         return self.stored if self.converted_outcome is None else self.converted
 
@@ -155,7 +153,7 @@ class EngineReadiness(Struct, frozen=True):
         return self.stored_gap if self.converted_outcome is None else self.converted_gap
 
 
-class Readiness(Struct, frozen=True):
+class Readiness(Result, frozen=True):
     """What `ready` returns.
 
     `conversion` is None where nothing was converted, or where `out` held it already; `out` is where it was
@@ -167,17 +165,20 @@ class Readiness(Struct, frozen=True):
     source: str
     inspection: Inspection
     engines: tuple[EngineReadiness, ...]
-    measured: "tuple[MeasuredAnswer, ...]" = ()
+    measured: "tuple[eaglectl.MeasuredAnswer, ...]" = ()
     conversion: "Conversion | None" = None
     out: Path | None = None
     plan_command: str = ""
-    report: "Report | None" = None
-    diagnosis: "Diagnosis | None" = None
+    report: "eaglectl.Report | None" = None
+    diagnosis: "eaglectl.Diagnosis | None" = None
     verdict: CheckVerdict = CheckVerdict.COULD_NOT_LOOK
     reason: str = ""
-    published: "Published | None" = None
+    published: "eaglectl.Published | None" = None
     seconds: float = 0.0
     is_named: bool = False
+
+    def __fspath__(self) -> str:
+        return _written(self.out or (None if self.plan_command else Path(self.source)), "ready")
 
     @property
     def best(self) -> EngineReadiness | None:
@@ -192,22 +193,25 @@ class Readiness(Struct, frozen=True):
 class RemainingFinding(Struct, frozen=True):
     """A finding that `fix` does not repair, and why."""
 
-    finding: "Finding"
+    finding: "eaglectl.Finding"
     why: str
 
 
-class FixResult(Struct, frozen=True):
+class FixResult(Result, frozen=True):
     """What `fix` returns: the report on the source and, if something was written, on the output (`after`).
 
     `stopped` is the reason why nothing was written. `conversion` is None if no plan could be made.
     """
 
-    before: "Report"
-    after: "Report | None"
+    before: "eaglectl.Report"
+    after: "eaglectl.Report | None"
     conversion: Conversion | None
-    fixed: "tuple[Finding, ...]"
+    fixed: "tuple[eaglectl.Finding, ...]"
     left: tuple[RemainingFinding, ...]
     stopped: str = ""
+
+    def __fspath__(self) -> str:
+        return _written(self.out, "fix")
 
     @property
     def out(self) -> Path | None:
@@ -215,6 +219,13 @@ class FixResult(Struct, frozen=True):
         return self.conversion.out if self.conversion and self.after else None
 
     @property
-    def report(self) -> "Report":
+    def report(self) -> "eaglectl.Report":
         """The report on the output, or on the source if nothing was written."""
         return self.after or self.before
+
+
+def _written(out: Path | None, function: str) -> str:
+    """The path of a result. Raises UsageError where nothing was written."""
+    if out is None:
+        raise UsageError(f"{function} wrote nothing, so its result is no checkpoint; give the source itself")
+    return str(out)

@@ -15,6 +15,7 @@ import typer.main
 from hypothesis import settings
 
 from eaglectl import cli, terminal
+from eaglectl.options import CALLER
 from eaglectl.reports import files
 from tests.printed import commands_in, fault
 
@@ -35,6 +36,12 @@ def sampled(names: Iterable[str], step: int) -> list[Any]:
     """Names as parameters of a test: one in `step` for the fast tests, the others slow."""
     slow = pytest.mark.slow
     return [pytest.param(name, marks=[slow] if place % step else []) for place, name in enumerate(names)]
+
+
+@pytest.fixture(autouse=True)
+def command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let errors name options as the command line does, in all tests but those of Python's words."""
+    monkeypatch.setattr(CALLER, "is_command_line", True)
 
 
 def pytest_collection_finish() -> None:

@@ -15,10 +15,6 @@ import eaglectl
 from eaglectl.acceptance.job import LoadResult
 from eaglectl.conversion.calibration import Statistics, write_statistics
 from eaglectl.publishing.training import read_training
-from eaglectl.reports.json.calibrate import calibrate_document
-from eaglectl.reports.json.diagnose import diagnose_document
-from eaglectl.reports.json.load import load_document
-from eaglectl.reports.json.smoke import smoke_document
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests
 from tests.conftest import FIXTURES
@@ -91,14 +87,14 @@ def written_statistics(folder: Path) -> Any:
 
 def smoked(_: Path) -> Any:
     report = smoke_report()
-    return smoke_document(replace(report, run=replace(report.run, engine="reference")))
+    return replace(report, run=replace(report.run, engine="reference")).to_dict()
 
 
 def diagnosed(_: Path) -> Any:
     """One that ends before anything runs, with a run beside it."""
     diagnosis = eaglectl.diagnose(NATIVE, NATIVE)
     evidence = replace(diagnosis.evidence, reference=smoke_report())
-    return diagnose_document(replace(diagnosis, evidence=evidence))
+    return replace(diagnosis, evidence=evidence).to_dict()
 
 
 def planned_upload(folder: Path) -> Any:
@@ -113,15 +109,16 @@ def verified(folder: Path) -> Any:
 
 
 DOCUMENTS: dict[str, Callable[[Path], Any]] = {
-    "calibrate": lambda _: calibrate_document(statistics(), Path("statistics")),
+    "calibrate": lambda _: replace(statistics(), out="statistics").to_dict(),
     "convert": converted,
     "diagnose": diagnosed,
     "diff": command("diff", NATIVE, IDS),
     "engines": command("engines"),
     "error": command("inspect", "nowhere/at/all"),
     "explain": command("explain", "EGL201"),
+    "init": lambda folder: eaglectl.init(folder=folder).to_dict(),
     "inspect": command("inspect", NATIVE),
-    "load": lambda _: load_document(LoadResult("0.32.0", ("norm.weight",), RESOLVED)),
+    "load": lambda _: LoadResult("0.32.0", ("norm.weight",), RESOLVED).to_dict(),
     "provenance": provenance,
     "ready": command("ready", NATIVE),
     "rules": command("rules"),
@@ -151,3 +148,26 @@ def test_a_document_keeps_its_schema(name: str, tmp_path: Path, monkeypatch: pyt
     document = json.loads(json.dumps(DOCUMENTS[name](tmp_path)))
     assert SCHEMA_ID.fullmatch(document["schema"])[1] == name  # type: ignore[index]
     jsonschema.Draft202012Validator(schema).validate(document)
+
+
+@pytest.mark.parametrize(("name", "key"), [("inspect", "inspections"), ("validate", "reports")])
+@pytest.mark.parametrize("sources", [[NATIVE], [NATIVE, IDS]])
+def test_version_2_has_a_list_for_one_source_too(name: str, key: str, sources: list[str]) -> None:
+    document = call(name, *sources, "--json", "--json-version", "2").document
+    assert (document["schema"], len(document[key])) == (f"eaglectl/{name}/2", len(sources))
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def test_version_2_of_a_repair_is_a_list_too(tmp_path: Path) -> None:
+    given = ("validate", NATIVE, "--fix", "-o", tmp_path / "out", "--json")
+    document = call(*given, "--json-version", "2").document
+    (report,) = document["reports"]
+    assert {"fixed", "left", "out", "stopped"} < set(report) and "fixed" not in document
+    schema = json.loads((SCHEMAS / "validate.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def test_version_1_is_the_default_and_2_the_last() -> None:
+    assert call("inspect", NATIVE, "--json").document["schema"] == "eaglectl/inspect/1"
+    assert call("inspect", NATIVE, "--json", "--json-version", "3").code == 2

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from eaglectl.acceptance.answering import MeasuredAnswer
 from eaglectl.acceptance.layers import LayerSearch
 from eaglectl.acceptance.report import SmokeReport
+from eaglectl.base import Result
 from eaglectl.validation.judge import Report
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 
@@ -114,7 +115,7 @@ class Cause(Struct, frozen=True):
         return text if text[:2].isupper() else text[0].lower() + text[1:]
 
 
-class Diagnosis(Struct, frozen=True):
+class Diagnosis(Result, frozen=True):
     """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason.
 
     `measured`: what the files leave open, and how measuring answered it before anything else was looked at.
@@ -131,11 +132,6 @@ class Diagnosis(Struct, frozen=True):
     not_looked: tuple[tuple[str, str], ...]
     evidence: Evidence
     measured: tuple[MeasuredAnswer, ...] = ()
-
-    def __repr__(self) -> str:
-        """Without the evidence, which holds whole drafters and every run."""
-        names = [name for name in self.__struct_fields__ if name != "evidence"]
-        return f"Diagnosis({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def verdict(self) -> CheckVerdict:

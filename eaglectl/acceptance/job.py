@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.prompts import Prompt
+from eaglectl.base import Result
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.progress import OnProgress, Progress
 
@@ -86,13 +87,14 @@ class EngineRun(Struct, frozen=True):
         return sum(result.tokens == plain for result, plain in zip(self.results, self.plain, strict=True))
 
 
-class LoadResult(Struct, frozen=True):
+class LoadResult(Result, frozen=True):
     """What vLLM's drafter class and loader make of a checkpoint.
 
     `version` is vLLM's release, `unfilled` the parameters that the files do not fill, `resolved` the settings
-    that the class reads.
+    that the class reads. `trust_remote_code`: the target's own code was allowed to run.
     """
 
     version: str
     unfilled: tuple[str, ...]
     resolved: Mapping[str, Any]
+    trust_remote_code: bool = False

@@ -24,6 +24,7 @@ from eaglectl.acceptance.published import Published
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
 from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.acceptance.significance import p_words
+from eaglectl.base import Result
 from eaglectl.verdicts import CheckVerdict, ReadingOutcome
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
@@ -42,7 +43,7 @@ DRAFTINGS: Mapping[str, str] = {
 }
 
 
-class SmokeReport(Struct, frozen=True):
+class SmokeReport(Result, frozen=True):
     """What one drafter did on one engine.
 
     `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict FAIL,

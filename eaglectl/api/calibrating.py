@@ -96,7 +96,12 @@ def calibrate(
             if options.prompts is None:  # a third of the built-in ones is the gate's
                 prompts, _ = split_prompts(prompts)
             statistics = collect_statistics(source, target, prompts, options, on_progress)
-    statistics = replace(statistics, measured=tuple(questions.record.get("measured", ())))
+    statistics = replace(
+        statistics,
+        measured=tuple(questions.record.get("measured", ())),
+        out=path_text(out),
+        trust_remote_code=options.trust_remote_code,
+    )
     if out is not None:
         write_statistics(statistics, Path(out), force=options.force)
     return statistics

@@ -78,7 +78,12 @@ def convert(
         if options.dry_run:
             seconds = time.perf_counter() - start
             return Conversion(
-                plan.completed(complete), None, files.pickles, seconds, measured=questions.measured
+                plan.completed(complete),
+                None,
+                files.pickles,
+                seconds,
+                measured=questions.measured,
+                trust_remote_code=options.is_trusting,
             )
         write_conversion(files, plan, place, options, on_progress)
     seconds, serving = time.perf_counter() - start, output_serving(plan, place, options)
@@ -90,6 +95,7 @@ def convert(
         serving=serving,
         gguf=options.gguf,
         measured=questions.measured,
+        trust_remote_code=options.is_trusting,
     )
 
 

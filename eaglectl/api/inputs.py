@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.checkpoint.checkpoint import read_config
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.checkpoint.source import FolderSource, Source
@@ -28,13 +29,15 @@ ADAPTED = (
 )
 
 
-def open_target(text: str | None, name: str | None = None) -> Target:
-    """What the config.json of a target states; `text` is a folder, its config.json, or a Hub repository.
+@with_keywords
+def open_target(target: StrPath | None, name: str | None = None) -> Target:
+    """What the config.json of a target states: of a folder, a config.json, or a Hub repository.
 
     `name` is what published files call it; a repository's own where none is given and the drafter names none.
     """
-    if text is None:
+    if target is None:
         return Target(name)
+    text = os.fspath(target)
     source = target_source(text)
     return known_target(text, source, read_config(source, is_target=True), name)
 

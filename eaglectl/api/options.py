@@ -266,6 +266,11 @@ class ConvertOptions(ConversionRequest, frozen=True):
     ] = None
     measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)
 
+    @property
+    def is_trusting(self) -> bool:
+        """Whether the target's own code may run, where it is measured."""
+        return self.measure is not None and self.measure.trust_remote_code
+
     def answered(self, answers: Answers, record: Mapping[str, Any]) -> "ConvertOptions":
         """The same with answers, and their evidence for eaglectl.json."""
         return replace(self, answers=answers, record={**self.record, **record})

@@ -143,6 +143,7 @@ def smoke_as_read(
         return replace(report, choice=chosen, files=_digests(open_folder(source)))
 
 
+@with_keywords
 def load_only(
     source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
 ) -> "eaglectl.LoadResult":
@@ -156,7 +157,8 @@ def load_only(
     source, target = on_disk(source), on_disk(str(choice.place), has_weights=False)
     drafter = _stored_drafter(open_folder(source), Path(target), Answers())
     trust = trust_remote_code
-    return load(EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust))
+    job = EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust)
+    return replace(load(job), trust_remote_code=trust)
 
 
 def _check(options: SmokeOptions) -> None:

@@ -92,7 +92,12 @@ def upgrade(
         complete = completing(source, choice.text, conversion.answers)
         with asking_for(choice), questions.explaining(), whole_commands(complete):
             done = _Upgrade(files, target, options, conversion, on_progress, choice.text).run(place)
-    return replace(done, plan=done.plan.completed(complete), measured=questions.measured)
+    return replace(
+        done,
+        plan=done.plan.completed(complete),
+        measured=questions.measured,
+        trust_remote_code=options.trust_remote_code or conversion.is_trusting,
+    )
 
 
 def _check(options: UpgradeOptions) -> None:

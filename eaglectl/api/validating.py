@@ -80,6 +80,7 @@ def judge_source(
     return replace(report, is_of_copy=isinstance(copied, FolderSource))
 
 
+@with_keywords
 def check_options(options: ValidateOptions) -> None:
     """Raise what is wrong with options for any checkpoint: unknown engines or rules, or a missing target."""
     open_target(options.target)

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from eaglectl.checkpoint.signals import Terminated, run_removals
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.options import CALLER
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
 from eaglectl.text import masked, printable
 
@@ -40,6 +41,7 @@ def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
     from eaglectl.cli.app import make_app  # loads typer
 
+    before, CALLER.is_command_line = CALLER.is_command_line, True
     try:
         _check_moved(arguments)
         if _completes(arguments):
@@ -57,6 +59,8 @@ def run(arguments: list[str]) -> int:
         code = INTERRUPTED
     except Exception as error:
         code = _handle_other(error, arguments)
+    finally:
+        CALLER.is_command_line = before
     if code == INTERRUPTED:
         _print_end("interrupted")
     return code

@@ -1,13 +1,12 @@
 """`eaglectl calibrate`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglectl.api.options import CalibrateOptions
-from eaglectl.cli.options import Json, RunTarget, Source, print_json, print_trust
-from eaglectl.terminal import OutputSettings, ProgressBar, say
+from eaglectl.cli.options import Json, RunTarget, Source, print_trust
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 
 if TYPE_CHECKING:
     from eaglectl.api.targets import TargetChoice
@@ -41,9 +40,7 @@ def calibrate_command(
     if options.prompts is None and options.states is None and not settings.quiet:
         settings.warn("calibrated on the built-in prompts; prompts like those in production are better")
     if json_:
-        from eaglectl.reports.json.calibrate import calibrate_document
-
-        print_json(calibrate_document(statistics, Path(out), trust_remote_code=options.trust_remote_code))
+        emit(statistics.to_json())
         return
     print_trust(options.trust_remote_code)
     _print_run(statistics, choice)

@@ -7,9 +7,9 @@ import typer
 from msgspec.structs import replace
 
 from eaglectl.api.options import ConvertOptions, UpgradeOptions
-from eaglectl.cli.options import Json, Source, print_json, print_trust
+from eaglectl.cli.options import Json, Source, print_trust
 from eaglectl.errors import UsageError
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding
 
@@ -51,9 +51,7 @@ def convert_command(
             _check_run(options, upgrading)
             conversion = convert(source, out, options, on_progress=bar)
     if json_:
-        from eaglectl.reports.json.convert import convert_document
-
-        print_json(convert_document(conversion, trust_remote_code=upgrading.trust_remote_code))
+        emit(conversion.to_json())
     else:
         _print(settings, conversion, source, has_plan=options.dry_run or settings.verbose)
         print_trust(upgrading.trust_remote_code)

@@ -3,8 +3,8 @@
 import typer
 
 from eaglectl.api.options import DiagnoseOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, print_json
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 
 def diagnose_command(
@@ -25,9 +25,7 @@ def diagnose_command(
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         diagnosis = diagnose(source, target, options, on_progress=bar)
     if json_:
-        from eaglectl.reports.json.diagnose import diagnose_document
-
-        print_json(diagnose_document(diagnosis))
+        emit(diagnosis.to_json())
     else:
         from eaglectl.reports.terminal.diagnose import print_diagnosis
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import DiffOptions
-from eaglectl.cli.options import Json, Page, offered, print_json
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.cli.options import Json, Page, offered
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 from eaglectl.verdicts import DiffVerdict
 
 FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."
@@ -37,9 +37,7 @@ def diff_command(
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         comparison = diff(a, b, options, on_progress=bar)
     if json_:
-        from eaglectl.reports.json.diff import diff_document
-
-        print_json(diff_document(comparison))
+        emit(comparison.to_json())
     else:
         from eaglectl.reports.terminal.diff import print_comparison
 

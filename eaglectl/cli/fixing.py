@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from eaglectl.cli.options import print_json
 from eaglectl.errors import UsageError
 from eaglectl.options import Option, Options
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 if TYPE_CHECKING:
     from eaglectl.api.options import ValidateOptions
@@ -59,15 +58,22 @@ class FixOptions(Options, frozen=True):
 
 
 def fix_one(
-    settings: OutputSettings, source: str, request: FixOptions, options: "ValidateOptions", *, is_json: bool
+    settings: OutputSettings,
+    source: str,
+    request: FixOptions,
+    options: "ValidateOptions",
+    json_version: int | None,
 ) -> "Report":
-    """Fix one checkpoint and print the result; the report is on the output where one was written."""
+    """Fix one checkpoint and print the result, as text or as the JSON document of a version.
+
+    The report is on the output where one was written.
+    """
     from eaglectl.api.fixing import fix
-    from eaglectl.reports.json.validate import fix_document
+    from eaglectl.reports.json.render import render_json
     from eaglectl.reports.terminal.convert import print_plan
     from eaglectl.reports.terminal.fix import print_fix
 
-    is_silent = is_json or settings.quiet
+    is_silent = json_version is not None or settings.quiet
 
     def show_plan(plan: "ConversionPlan") -> None:
         if not is_silent:
@@ -75,8 +81,8 @@ def fix_one(
 
     with ProgressBar(settings, is_on=not is_silent) as bar:
         result = fix(source, request.out, options, force=request.force, on_plan=show_plan, on_progress=bar)
-    if is_json:
-        print_json(fix_document(result))
+    if json_version is not None:
+        emit(render_json(result, version=json_version))
     else:
         settings.show(partial(print_fix, result=result, is_quiet=settings.quiet))
     return result.report

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import InitOptions
-from eaglectl.cli.options import Target, offered
-from eaglectl.terminal import OutputSettings, ProgressBar, say
+from eaglectl.cli.options import Json, Target, offered
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 
 QUESTIONS_OPEN = 2
 Source = Annotated[
@@ -21,7 +21,12 @@ Source = Annotated[
 
 
 def init_command(
-    context: typer.Context, source: Source = None, *, target: Target = None, options: InitOptions
+    context: typer.Context,
+    source: Source = None,
+    target: Target = None,
+    *,
+    options: InitOptions,
+    json_: Json = False,
 ) -> None:
     """Write an eaglectl.toml into the current folder: the answers and defaults that commands take from it.
 
@@ -30,11 +35,14 @@ def init_command(
     from eaglectl.api.starting import init
 
     settings: OutputSettings = context.obj
-    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         start = init(source, target, options, on_progress=bar)
-    say(f"{start.path} written")
-    for line in start.measured:
-        say(line)
+    if json_:
+        emit(start.to_json())
+    else:
+        say(f"{start.path} written")
+        for line in start.measured:
+            say(line)
     for question in start.questions:
         say(f"open: {question}", sys.stderr)
     if start.questions:

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import InspectOptions
-from eaglectl.cli.options import Json, Page, offered, print_json
+from eaglectl.cli.options import JSON_VERSION, Json, Page, offered
 from eaglectl.options import Option, Options
-from eaglectl.terminal import OutputSettings, ProgressBar, report_fault
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
 Sources = Annotated[
     list[str],
@@ -27,6 +27,7 @@ class ListOptions(Options, frozen=True):
 
     tensors: Annotated[bool, Option("List the tensors.")] = False
     jobs: Annotated[int, Option("Of several SOURCEs, how many at the same time.", least=1, most=64)] = 8
+    json_version: Annotated[int, JSON_VERSION] = 1
 
 
 def inspect_command(
@@ -50,9 +51,9 @@ def inspect_command(
         return
     inspection = inspect(named[0], options)
     if json_:
-        from eaglectl.reports.json.inspect import inspect_document
+        from eaglectl.reports.json.render import render_json
 
-        print_json(inspect_document(inspection))
+        emit(render_json(inspection, names=named, version=listing.json_version))
     else:
         from eaglectl.reports.terminal.inspect import print_inspection
 
@@ -88,7 +89,7 @@ def _inspect_several(
     from eaglectl.api.validating import check_options
     from eaglectl.checkpoint.hub_sharing import shared_repositories
     from eaglectl.reports.files import write_page
-    from eaglectl.reports.json.inspect import inspections_document
+    from eaglectl.reports.json.render import render_json
     from eaglectl.reports.pages.render import render_page
     from eaglectl.reports.terminal.inspect import print_inspections
     from eaglectl.results import FailedSource
@@ -101,7 +102,7 @@ def _inspect_several(
         report_fault(crash)
     inspections = list(zip(sources, results.reports, strict=True))
     if is_json:
-        print_json(inspections_document(inspections))
+        emit(render_json(*results.reports, names=sources, version=listing.json_version))
     else:
         settings.show(lambda console: print_inspections(console, inspections, has_tensors=listing.tensors))
     if page:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eaglectl.options import TARGET
+from eaglectl.options import TARGET, Option
 from eaglectl.terminal import emit, say
 from eaglectl.verdicts import CheckVerdict
 
@@ -47,6 +47,8 @@ Target = Annotated[
     str | None,
     typer.Option("--target", metavar="MODEL", help=TARGET.help, autocompletion=offered),
 ]
+# of commands whose document has one result, or a list of several
+JSON_VERSION = Option("Of the JSON document: 1, or 2, which has a list for one SOURCE too.", least=1, most=2)
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Page = Annotated[
     str | None,

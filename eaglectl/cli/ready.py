@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import ReadyOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Source, offered, print_json
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.cli.options import EXIT_CODES, Json, Source, offered
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 Target = Annotated[
     str | None,
@@ -45,9 +45,7 @@ def ready_command(
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         result = ready(source, target, out, options, on_progress=bar)
     if json_:
-        from eaglectl.reports.json.ready import ready_document
-
-        print_json(ready_document(result))
+        emit(result.to_json())
     else:
         from eaglectl.reports.terminal.ready import print_readiness
 

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import ADVANCED, SmokeOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, print_json, print_trust
+from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, print_trust
 from eaglectl.errors import UsageError
-from eaglectl.terminal import OutputSettings, ProgressBar, say
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
 
 LoadOnly = Annotated[
@@ -42,9 +42,7 @@ def smoke_command(
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         report = smoke(source, target, options, on_progress=bar)
     if json_:
-        from eaglectl.reports.json.smoke import smoke_document
-
-        print_json(smoke_document(report))
+        emit(report.to_json())
     else:
         from eaglectl.reports.terminal.smoke import print_smoke
 
@@ -81,9 +79,7 @@ def _load_only(
     trust = options.trust_remote_code
     result = load_only(source, target, timeout=options.timeout, trust_remote_code=trust)
     if is_json:
-        from eaglectl.reports.json.load import load_document
-
-        print_json(load_document(result, trust_remote_code=trust))
+        emit(result.to_json())
     else:
         say(
             f"vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file does not"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.options import EXIT_CODES, Json, offered, print_json
+from eaglectl.cli.options import EXIT_CODES, Json, offered
 from eaglectl.errors import RefusedError
 from eaglectl.options import Option, Options
 from eaglectl.progress import Progress
 from eaglectl.publishing.request import COMMIT, Destination, UploadOptions
 from eaglectl.publishing.signing import SigningKey
-from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say, secret_prompt
+from eaglectl.terminal import OutputSettings, ProgressBar, confirm, emit, say, secret_prompt
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def upload_command(
     The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
     """
     from eaglectl.api.publishing import upload
-    from eaglectl.reports.json.upload import upload_document
     from eaglectl.reports.terminal.upload import print_upload
 
     settings: OutputSettings = context.obj
@@ -67,7 +66,7 @@ def upload_command(
             on_progress=_progress_shower(settings, bar),
         )
     if json_:
-        print_json(upload_document(done))
+        emit(done.to_json())
     else:
         settings.show(lambda console: print_upload(console, done))
     if done.outcome == UploadOutcome.MISMATCH:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from eaglectl.api.options import ValidateOptions
 from eaglectl.cli.fixing import FixOptions, fix_one
-from eaglectl.cli.options import EXIT_CODES, Json, Page, offered
+from eaglectl.cli.options import EXIT_CODES, JSON_VERSION, Json, Page, offered
 from eaglectl.errors import UsageError
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
@@ -56,6 +56,7 @@ class ReportOptions(Options, frozen=True):
             complete="outputs",
         ),
     ] = ()
+    json_version: Annotated[int, replace(JSON_VERSION, group=REPORTS)] = 1
 
     def on_stdout(self, *, is_json: bool) -> str:
         """The format on stdout. Raises UsageError for two."""
@@ -98,11 +99,12 @@ def validate_command(
     has_crashed = False
     if fixing.fix:
         one = options if len(folders) == 1 else replace(options, jobs=1)
-        reports = [fix_one(context.obj, folders[0], fixing, one, is_json=shown == "json")]
+        version = reporting.json_version if shown == "json" else None
+        reports = [fix_one(context.obj, folders[0], fixing, one, version)]
     else:
         reports, has_crashed = _validate_all(context.obj, folders, options)
-        _show(context.obj, shown, reports)
-    _write(files, page_file, reports)
+        _show(context.obj, shown, reports, reporting.json_version)
+    _write(files, page_file, reports, reporting.json_version)
     if not fixing.fix and "github" in (shown, *(name for name, _ in files)):
         outputs.append_summary(reports)
     _exit(reports, has_crashed=has_crashed)
@@ -136,18 +138,18 @@ def _exit(reports: "list[Report]", *, has_crashed: bool) -> None:
         raise typer.Exit(code)
 
 
-def _show(settings: OutputSettings, name: str, reports: "list[Report]") -> None:
+def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_version: int) -> None:
     from eaglectl.reports.ci import outputs
 
     if name != "text":
-        emit(outputs.render(name, reports), has_commands=name == "github")
+        emit(outputs.render(name, reports, json_version), has_commands=name == "github")
         return
     from eaglectl.reports.terminal.validate import print_reports
 
     settings.show(lambda console: print_reports(console, reports, is_quiet=settings.quiet))
 
 
-def _write(files: "Outputs", page: Path | None, reports: "list[Report]") -> None:
+def _write(files: "Outputs", page: Path | None, reports: "list[Report]", json_version: int) -> None:
     """Write the page, then the files of --output: one that cannot be written ends the command."""
     from eaglectl.reports.ci import outputs
     from eaglectl.reports.files import write_page
@@ -156,7 +158,7 @@ def _write(files: "Outputs", page: Path | None, reports: "list[Report]") -> None
         from eaglectl.reports.pages.render import render_page
 
         write_page(page, render_page(*reports))
-    outputs.write_outputs(files, reports)
+    outputs.write_outputs(files, reports, json_version)
 
 
 def _folders(sources: list[str]) -> list[str]:

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.options import Json, offered, print_json
+from eaglectl.cli.options import Json, offered
 from eaglectl.publishing.request import VerifyOptions
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.terminal import OutputSettings, ProgressBar, emit
 from eaglectl.verdicts import VerifyVerdict
 
 CODES = {VerifyVerdict.EQUAL: 0, VerifyVerdict.DIFFERS: 1}
@@ -30,7 +30,6 @@ def verify_command(
     What `convert` wrote is compared tensor by tensor.
     """
     from eaglectl.api.publishing import verify
-    from eaglectl.reports.json.verify import verify_document
     from eaglectl.reports.terminal.verify import print_verification
     from eaglectl.validation.policy_file import read_policy
 
@@ -40,7 +39,7 @@ def verify_command(
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
         verification = verify(folder, options, on_progress=bar)
     if json_:
-        print_json(verify_document(verification))
+        emit(verification.to_json())
     else:
         settings.show(lambda console: print_verification(console, verification))
     if code := CODES.get(verification.verdict, 3):

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from eaglectl.base import Result
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
@@ -113,7 +114,7 @@ class Spelling(Struct, frozen=True):
         return bool(self.remarks or self.names or self.keys)
 
 
-class Comparison(Struct, frozen=True):
+class Comparison(Result, frozen=True):
     """The result of `diff`. `has_values`: whether tensor data was compared."""
 
     a: Side

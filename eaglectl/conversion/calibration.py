@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 
 import eaglectl
+from eaglectl.base import Result
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
 from eaglectl.checkpoint.header import header_length, parse_header, parse_json
@@ -70,14 +71,15 @@ class MassiveTokens(Struct, frozen=True):
         return f"massive tokens: {self.tokens}, at positions {places}; channels {'; '.join(parts)}"
 
 
-class Statistics(Struct, frozen=True):
+class Statistics(Result, frozen=True):
     """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
 
     `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma`
     the median RMS of the first two fed-back states, `sigmas` the same by set of prompts. `digests` are of the
     drafter, the target and all prompts together, `prompts` of each prompt. `engine` is what ran the target;
     empty where it is not known. `measured`: what the drafter's files left open and how it was answered, as
-    eaglectl.json has it.
+    eaglectl.json has it. `out` is the folder that holds them, `trust_remote_code`: the target's own code was
+    allowed to run.
     """
 
     digests: Mapping[str, str]
@@ -94,6 +96,8 @@ class Statistics(Struct, frozen=True):
     engine: Mapping[str, str] = field(default_factory=dict)
     measured: tuple[Mapping[str, Any], ...] = ()
     massive: MassiveTokens | None = None
+    out: str | None = None
+    trust_remote_code: bool = False
 
     def described(self) -> dict[str, Any]:
         """All of it but the matrices, as eaglectl.json stores it."""

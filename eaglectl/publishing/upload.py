@@ -12,6 +12,7 @@ from itertools import takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.calls import HubCallError
@@ -33,7 +34,7 @@ class Mismatch(Struct, frozen=True):
     how: str
 
 
-class Upload(Struct, frozen=True):
+class Upload(Result, frozen=True):
     """The result of `upload`.
 
     `sent` is the commit that was made, if any; `is_recovered`: its response was lost, and the repository

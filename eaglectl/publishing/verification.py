@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.base import Result
 from eaglectl.checkpoint.digests import Digests
 from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
@@ -44,7 +45,7 @@ class CheckedFile(Struct, frozen=True):
     compared: int = 0
 
 
-class Verification(Struct, frozen=True):
+class Verification(Result, frozen=True):
     """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
 
     `signature` None: there is no model.sig and none was required, or it was to be ignored; likewise
@@ -57,6 +58,9 @@ class Verification(Struct, frozen=True):
     others: tuple[str, ...]
     signature: Signature | None = None
     provenance: Signature | None = None
+
+    def __fspath__(self) -> str:
+        return self.folder
 
     @property
     def verdict(self) -> VerifyVerdict:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.base import Result
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.commands import Complete, completing
 from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE
@@ -42,7 +43,7 @@ class Suppressed(Struct, frozen=True):
     by: Suppression
 
 
-class Report(Struct, frozen=True):
+class Report(Result, frozen=True):
     """The result of validating one checkpoint.
 
     `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
@@ -81,6 +82,9 @@ class Report(Struct, frozen=True):
     off: tuple[str, ...] = ()
     lowered: Mapping[str, Severity] = field(default_factory=dict)
     default_engines: tuple[tuple[str, str], ...] = ()
+
+    def __fspath__(self) -> str:
+        return self.path
 
 
 class _Result(Struct, frozen=True):

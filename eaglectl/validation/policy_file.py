@@ -20,6 +20,7 @@ from eaglectl.validation.policy import ALLOW_LISTS, Defaults, Policy, Suppressio
 from eaglectl.validation.rule import SEVERITIES
 
 T = TypeVar("T")
+StrPath = str | os.PathLike[str]
 POLICY_FILE, PYPROJECT = "eaglectl.toml", "pyproject.toml"
 FILES = (POLICY_FILE, PYPROJECT)
 # where the Hub's client notes what it downloaded into a folder
@@ -47,7 +48,9 @@ VERIFY_KEYS = ("require-signature", "require-record", *SIGNERS)
 SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
 
-def read_policy(path: str | None = None, start: Path | None = None, *, judged: Iterable[str] = ()) -> Policy:
+def read_policy(
+    path: StrPath | None = None, start: StrPath | None = None, *, judged: Iterable[StrPath] = ()
+) -> Policy:
     """The policy in the file `path`, else in the nearest file from `start` (the current folder) upwards.
 
     No file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is taken
@@ -55,8 +58,9 @@ def read_policy(path: str | None = None, start: Path | None = None, *, judged: I
     its value and what was expected.
     """
     if path is None:
-        nearest = _nearest_table(start, judged)
+        nearest = _nearest_table(None if start is None else Path(start), [os.fspath(path) for path in judged])
         return Policy() if nearest is None else parse_policy(*nearest)
+    path = os.fspath(path)
     if "://" in path:
         raise UsageError(
             f"--policy {path}: a policy is a file on this machine; download it and give its path"

@@ -20,17 +20,16 @@ MODULES = {
 FORMATS = ("text", "json", *MODULES)
 
 
-def render(name: str, reports: Sequence[Report]) -> str:
+def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
     """Return the reports in one format."""
     if name == "text":
         from eaglectl.reports.terminal.validate import as_text
 
         return as_text(reports)
     if name == "json":
-        from eaglectl.reports.json.document import as_json
-        from eaglectl.reports.json.validate import validate_document
+        from eaglectl.reports.json.render import render_json
 
-        return as_json(validate_document(reports))
+        return render_json(*reports, version=json_version)
     text: str = getattr(import_module(f"eaglectl.reports.ci.{MODULES[name]}"), name)(reports)
     return text
 
@@ -50,12 +49,12 @@ def parse_outputs(texts: Sequence[str]) -> Outputs:
     return outputs
 
 
-def write_outputs(outputs: Outputs, reports: Sequence[Report]) -> None:
+def write_outputs(outputs: Outputs, reports: Sequence[Report], json_version: int = 1) -> None:
     """Write every report. Raises UnreadableError, after the last, for those that cannot be written."""
     problems = []
     for name, path in outputs:
         try:
-            write_file(path, render(name, reports) + "\n")
+            write_file(path, render(name, reports, json_version) + "\n")
         except OSError as error:
             problems.append(f"{path}: {error.strerror}")
     if problems:

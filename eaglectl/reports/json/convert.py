@@ -10,7 +10,7 @@ from eaglectl.reports.json.measurement import estimate_part, measurement_part
 from eaglectl.results import Conversion
 
 
-def convert_document(conversion: Conversion, *, trust_remote_code: bool = False) -> dict[str, Any]:
+def convert_document(conversion: Conversion) -> dict[str, Any]:
     """Return eaglectl/convert/1."""
     out, gate = conversion.out, conversion.gate
     return {
@@ -25,7 +25,7 @@ def convert_document(conversion: Conversion, *, trust_remote_code: bool = False)
         "gate": None if gate is None else _gate(gate),
         "measured": [answer.record for answer in conversion.measured],
         "gguf": None if conversion.gguf is None else str(conversion.gguf),
-        **trust_part(trust_remote_code),
+        **trust_part(conversion.trust_remote_code),
     }
 
 

@@ -11,9 +11,9 @@ OTHER = re.compile(r"[^ -~\n]|(?<=#)#(?=\w*\[)")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def head(name: str) -> dict[str, Any]:
+def head(name: str, number: int = 1) -> dict[str, Any]:
     """Return the schema id (schemas/NAME.schema.json) and the version of eaglectl that wrote the document."""
-    return {"schema": f"eaglectl/{name}/1", "version": eaglectl.__version__}
+    return {"schema": f"eaglectl/{name}/{number}", "version": eaglectl.__version__}
 
 
 def as_json(document: Any) -> str:

@@ -1,6 +1,7 @@
 """The JSON documents of `inspect`, for one source or several."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from eaglectl.engines.layers import CapturedLayers
@@ -10,15 +11,22 @@ from eaglectl.reports.json.drafter import drafter_part, optional_list, verdict_p
 from eaglectl.results import FailedSource, Inspection
 
 
-def inspect_document(inspection: Inspection) -> dict[str, Any]:
-    """Return eaglectl/inspect/1 of one source."""
-    return {**head("inspect"), **_inspection(inspection)}
+def inspect_document(
+    results: Sequence[Inspection | FailedSource], *, names: Sequence[str] = (), version: int = 1
+) -> dict[str, Any]:
+    """Return eaglectl/inspect/1, in which one result stands without a list, or eaglectl/inspect/2.
+
+    In a list each has its path: of `names`, as given on the command line.
+    """
+    if version == 1 and len(results) == 1 and isinstance(results[0], Inspection):
+        return {**head("inspect"), **_inspection(results[0])}
+    paths = names or [_path(result) for result in results]
+    entries = [{"path": path, **_entry(result)} for path, result in zip(paths, results, strict=True)]
+    return {**head("inspect", version), "inspections": entries}
 
 
-def inspections_document(results: Iterable[tuple[str, Inspection | FailedSource]]) -> dict[str, Any]:
-    """Return eaglectl/inspect/1 of several sources, each with the path as given on the command line."""
-    entries = [{"path": path, **_entry(result)} for path, result in results]
-    return {**head("inspect"), "inspections": entries}
+def _path(result: Inspection | FailedSource) -> str:
+    return result.source if isinstance(result, FailedSource) else os.fspath(result)
 
 
 def _entry(result: Inspection | FailedSource) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from eaglectl.acceptance.job import LoadResult
 from eaglectl.reports.json.document import head, trust_part
 
 
-def load_document(result: LoadResult, *, trust_remote_code: bool = False) -> dict[str, Any]:
+def load_document(result: LoadResult) -> dict[str, Any]:
     """eaglectl/load/1; its `version` is the release of vLLM."""
     return {
         **head("load"),
         "version": result.version,
         "unfilled": list(result.unfilled),
         "resolved": dict(result.resolved),
-        **trust_part(trust_remote_code),
+        **trust_part(result.trust_remote_code),
     }

@@ -11,21 +11,19 @@ from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchec
 from eaglectl.validation.policy import Suppression
 
 
-def validate_document(reports: Sequence[Report]) -> dict[str, Any]:
-    """Return eaglectl/validate/1 of one checkpoint or several."""
-    if len(reports) == 1:
-        return {**head("validate"), **_report(reports[0])}
-    return {
-        **head("validate"),
-        "verdict": overall_verdict(reports),
-        "reports": [_report(report) for report in reports],
-    }
+def validate_document(results: Sequence[Report | FixResult], *, version: int = 1) -> dict[str, Any]:
+    """Return eaglectl/validate/1, in which one result stands without a list, or eaglectl/validate/2."""
+    entries = [_fix(result) if isinstance(result, FixResult) else _report(result) for result in results]
+    if version == 1 and len(entries) == 1:
+        return {**head("validate"), **entries[0]}
+    reports = [result.report if isinstance(result, FixResult) else result for result in results]
+    return {**head("validate", version), "verdict": overall_verdict(reports), "reports": entries}
 
 
-def fix_document(result: FixResult) -> dict[str, Any]:
-    """Return eaglectl/validate/1 of the output, or of the source if none was written, with what was fixed."""
+def _fix(result: FixResult) -> dict[str, Any]:
+    """The report on the output, or on the source if none was written, with what was fixed."""
     return {
-        **validate_document([result.report]),
+        **_report(result.report),
         "fixed": [_finding(finding) for finding in result.fixed],
         "left": [{**_finding(remaining.finding), "why": remaining.why} for remaining in result.left],
         "out": None if result.out is None else str(result.out),

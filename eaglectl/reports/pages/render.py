@@ -1,20 +1,14 @@
 """A result as one self-contained HTML page: no script, nothing loaded from elsewhere."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from eaglectl.base import Result
 from eaglectl.reports.pages.frame import Page, frame
-from eaglectl.results import FailedSource, Inspection
-
-if TYPE_CHECKING:
-    from eaglectl.acceptance.diagnosis import Diagnosis
-    from eaglectl.acceptance.report import SmokeReport
-    from eaglectl.comparison.comparison import Comparison
-    from eaglectl.validation.judge import Report
 
 
 def render_page(
-    *results: "Inspection | FailedSource | Report | SmokeReport | Diagnosis | Comparison",
+    *results: Result,
     names: Sequence[str] = (),
     has_tensors: bool = False,
 ) -> str:

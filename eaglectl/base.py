@@ -1,0 +1,74 @@
+"""The base of what the public functions return: a short text, a picture for notebooks, a JSON document."""
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from html import escape
+from textwrap import fill
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+import eaglectl
+
+# characters: a line, a text in it, and values that are listed rather than counted
+WIDTH, TEXT, LISTED = 100, 80, 60
+FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 32em; border: 0"></iframe>'
+
+
+class Result(Struct, frozen=True):
+    """What a public function returns."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document that the command prints with --json: dicts, lists, texts and numbers."""
+        document: dict[str, Any] = json.loads(self.to_json())
+        return document
+
+    def to_json(self) -> str:
+        """The text of that document, in ASCII; its schema is in schemas/."""
+        return eaglectl.render_json(self)
+
+    def __repr__(self) -> str:
+        """The verdict and short values; what is long is counted, evidence named, and a default left out."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        if hasattr(self, "verdict") and "verdict" not in names:
+            names.insert(0, "verdict")
+        values = ", ".join(f"{name}={_short(getattr(self, name))}" for name in names)
+        return fill(
+            f"{type(self).__name__}({values})", WIDTH, subsequent_indent="    ", break_on_hyphens=False
+        )
+
+    def _repr_html_(self) -> str | None:
+        """The page of the result, for a notebook; None for one that has no page."""
+        try:
+            page = eaglectl.render_page(self)
+        except TypeError:
+            return None
+        return FRAME.format(escape(page))
+
+
+def _short(value: Any) -> str:
+    match value:
+        case str():
+            text = str(value)
+            return repr(text if len(text) <= TEXT else f"{text[: TEXT - 3]}...")
+        case float():
+            return f"{value:.6g}"
+        case None | bool() | int():
+            return repr(value)
+        case Struct():
+            return f"<{type(value).__name__}>"
+        case os.PathLike():
+            return repr(os.fspath(value))
+        case Collection():
+            return _short_collection(value)
+    return f"<{type(value).__name__}>"
+
+
+def _short_collection(value: Collection[Any]) -> str:
+    """The items if they are few and plain, else how many."""
+    items = value.values() if isinstance(value, Mapping) else value
+    if all(isinstance(item, str | int | float | None) for item in items) and len(repr(value)) <= LISTED:
+        return repr(value)
+    return f"<{len(value)}>"

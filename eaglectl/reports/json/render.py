@@ -1,0 +1,51 @@
+"""A result as the text of its JSON document."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from eaglectl.base import Result
+from eaglectl.reports.json.document import as_json
+
+# by the name of a result's class: the module here and its function, loaded where they are needed
+DOCUMENTS = {
+    "Comparison": "diff.diff_document",
+    "Conversion": "convert.convert_document",
+    "Diagnosis": "diagnose.diagnose_document",
+    "FailedSource": "inspect.inspect_document",
+    "FixResult": "validate.validate_document",
+    "Inspection": "inspect.inspect_document",
+    "LoadResult": "load.load_document",
+    "Readiness": "ready.ready_document",
+    "Report": "validate.validate_document",
+    "SmokeReport": "smoke.smoke_document",
+    "Start": "init.init_document",
+    "Statistics": "calibrate.calibrate_document",
+    "Upload": "upload.upload_document",
+    "Verification": "verify.verify_document",
+}
+# whose results can share a document
+SHARED = ("inspect.inspect_document", "validate.validate_document")
+
+
+def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -> str:
+    """Return the JSON document of what a function returned, as its command prints it.
+
+    Several results of `inspect`, or of `validate`, share one; `names` are the sources of `inspect` as given.
+    `version` 2 of these two has a list for one result too. Raises TypeError for other values, and for results
+    that cannot share a document.
+    """
+    functions = {DOCUMENTS.get(type(result).__name__) for result in results}
+    name = functions.pop() if len(functions) == 1 else None
+    if name is None or (name not in SHARED and len(results) > 1):
+        types = ", ".join(sorted({type(result).__name__ for result in results})) or "nothing"
+        raise TypeError(
+            "a JSON document is of what a function of eaglectl returned, or of several results of inspect, or"
+            f" of validate; it was given {types}"
+        )
+    module, function = name.split(".")
+    document: Any = getattr(import_module(f"eaglectl.reports.json.{module}"), function)
+    if name not in SHARED:
+        return as_json(document(*results))
+    named = {"names": names} if module == "inspect" and names else {}
+    return as_json(document(results, version=version, **named))

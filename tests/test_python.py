@@ -1,0 +1,163 @@
+"""eaglectl from Python: paths, results as sources, short texts of results, and errors in Python's words."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.api.keywords import Word, in_python
+from eaglectl.options import CALLER, options_of
+from tests.builders import call
+from tests.conftest import FIXTURES
+from tests.mla import Heads, mla_folder
+
+TINY, TARGET = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
+NATIVE = FIXTURES / "producers/vllm/native"
+ASKS = FIXTURES / "producers/specforge/eagle3.1"
+
+
+@pytest.fixture(autouse=True)
+def from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CALLER, "is_command_line", False)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> eaglectl.Conversion:
+    return eaglectl.convert(TINY, tmp_path_factory.mktemp("python") / "out")
+
+
+RESULTS: dict[str, Any] = {
+    "inspect": lambda: eaglectl.inspect(TINY),
+    "validate": lambda: eaglectl.validate(TINY),
+    "convert": lambda: eaglectl.convert(TINY, dry_run=True),
+    "diff": lambda: eaglectl.diff(TINY, TINY, headers_only=True),
+    "ready": lambda: eaglectl.ready(TINY),
+    "diagnose": lambda: eaglectl.diagnose(
+        FIXTURES / "producers/vllm/native", FIXTURES / "producers/vllm/native"
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=RESULTS)
+def result(request: pytest.FixtureRequest) -> Any:
+    return RESULTS[request.param]()
+
+
+def test_the_text_of_a_result_is_a_few_lines(result: Any) -> None:
+    lines = repr(result).splitlines()
+    assert len(lines) <= 8 and all(len(line) <= 110 for line in lines)
+    assert lines[0].startswith(f"{type(result).__name__}(")
+
+
+def test_a_result_is_the_document_of_its_command(result: Any) -> None:
+    document = result.to_dict()
+    assert json.loads(result.to_json()) == document
+    assert document["schema"].startswith("eaglectl/") and type(document["version"]) is str
+
+
+def test_the_document_is_what_the_command_prints() -> None:
+    assert eaglectl.inspect(TINY).to_dict() == call("inspect", TINY, "--json").document
+    assert eaglectl.diff(TINY, TINY).to_dict() == call("diff", TINY, TINY, "--json").document
+
+
+def test_a_notebook_shows_the_page_of_a_result_apart_from_its_own_style() -> None:
+    frame = eaglectl.inspect(TINY)._repr_html_() or ""
+    assert frame.startswith("<iframe srcdoc=") and "<svg" not in frame and "&lt;svg" in frame
+
+
+def test_a_text_shows_what_failed_before_what_is_long() -> None:
+    text = repr(eaglectl.validate(TINY, fail_on="note"))
+    assert "verdict='fail'" in text and "EGL" not in text
+
+
+def test_a_result_without_a_document_is_refused() -> None:
+    with pytest.raises(TypeError, match="it was given Inspection, Report"):
+        eaglectl.render_json(eaglectl.validate(TINY), eaglectl.inspect(TINY))
+    with pytest.raises(TypeError, match="it was given nothing"):
+        eaglectl.render_json()
+
+
+def test_results_are_sources(converted: eaglectl.Conversion) -> None:
+    assert eaglectl.validate(converted).path == str(converted.out)
+    assert eaglectl.diff(eaglectl.inspect(TINY), converted).verdict == "equal"
+    assert eaglectl.inspect(eaglectl.validate(converted)).checkpoint.source.place == str(converted.out)
+
+
+def test_a_result_that_wrote_nothing_is_no_source() -> None:
+    with pytest.raises(eaglectl.UsageError, match="convert wrote nothing"):
+        eaglectl.validate(eaglectl.convert(TINY, dry_run=True))
+
+
+def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
+    policy = eaglectl.read_policy(eaglectl.init(folder=tmp_path))
+    assert policy.origin == str(tmp_path / "eaglectl.toml")
+    assert eaglectl.open_target(TARGET).depth == 8
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda out: eaglectl.convert(TINY, out), "give another out=..., or force=True to replace it"),
+        (lambda out: eaglectl.convert(ASKS, out / "new"), 'pass semantics={"specforge": "pre-879"}'),
+        (lambda _: eaglectl.smoke(TINY, TARGET, engine="reference", timeout=-1), "timeout=-1: more than 0"),
+        (lambda _: eaglectl.smoke(TINY, "nowhere", engine="reference"), 'target="nowhere": smoke runs'),
+        (lambda _: eaglectl.upgrade(TINY, fc_norm="off", is_norm_output=False), "is_norm_output=False leave"),
+        (lambda _: eaglectl.convert(TINY, size=100), "size=... and counts=... go together"),
+        (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout=0: more than 0"),
+    ],
+)
+def test_an_error_names_what_python_writes(call: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(eaglectl.EaglectlError) as caught:
+        call(tmp_path)
+    assert message in str(caught.value)
+
+
+def test_the_command_line_keeps_its_flags(tmp_path: Path) -> None:
+    assert "give another -o, or --force to replace it" in call("convert", TINY, "-o", tmp_path).err
+    with pytest.raises(eaglectl.UsageError, match=r"another out=\.\.\., or"):  # and Python its words after it
+        eaglectl.convert(TINY, tmp_path)
+
+
+def words(record: Any) -> dict[str, Word]:
+    from eaglectl.api.keywords import _words
+
+    found: dict[str, Word] = {}
+    for option in options_of(record).values():
+        found |= _words(option)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run `eaglectl convert a --force`", "run `eaglectl convert a --force`"),
+        ("leave --gguf out", "leave gguf out"),
+        ("leave --to 3.1 out", 'leave version="3.1" out'),
+        ("pass --target TARGET, please", "pass target=..., please"),
+        ("--target my/a: not there", 'target="my/a": not there'),
+        ("--nonsense stays", "--nonsense stays"),
+        ("a --force of another kind", "a force=True of another kind"),
+        ("--no-measure", "measure=None"),
+        ("not--force", "not--force"),
+    ],
+)
+def test_flags_become_fields(text: str, expected: str) -> None:
+    assert in_python(text, words(eaglectl.ConvertOptions)) == expected
+
+
+def test_importing_a_result_loads_no_other_command() -> None:
+    code = "import sys, eaglectl; eaglectl.Inspection; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    others = {"numpy", "eaglectl.conversion", "eaglectl.acceptance", "eaglectl.reports"}
+    assert not others & set(done.stdout.split())
+
+
+def test_a_function_that_calls_another_reads_its_flags(tmp_path: Path) -> None:
+    """`fix` takes the repair from the message of a conversion, which names it as the command line does."""
+    done = eaglectl.fix(mla_folder(tmp_path / "d", Heads(query_rank=0)), tmp_path / "out")
+    assert done.conversion is not None and os.fspath(done) == str(tmp_path / "out")
