@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from eaglectl import api
 from eaglectl.checkpoint.hub_names import REPO
 from eaglectl.formats.format import Answers
+from eaglectl.publishing import project
 from eaglectl.publishing.card import BEGIN, END
 from tests.builders import (
     STATED,
@@ -664,3 +666,46 @@ def test_a_record_puts_no_markup_into_the_card(tmp_path: Path) -> None:
     text = card(folder)
     assert text.count("x\\\\n# Mine &lt;b&gt;y&lt;/b&gt; \\[l\\](http:/&#8203;/evil) \\| \\`c\\`") == 5
     assert "<b>" not in text and "\n# Mine" not in text
+
+
+def test_without_an_address_the_card_names_no_command_that_its_reader_cannot_get(folder: Path) -> None:
+    shown = card(folder).partition("## Check a download")[2]
+    assert "(cd drafter && sha256sum -c SHA256SUMS)" in shown and "eaglectl verify" not in shown
+
+
+def test_with_an_address_the_card_links_it_and_says_how_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "repository", lambda: "https://git.example.org/e")
+    monkeypatch.setattr("eaglectl.publishing.card_block.repository", project.repository)
+    shown = card(folder)
+    assert "pip install 'git+https://git.example.org/e'\neaglectl verify drafter\n" in shown
+    assert shown.count("[eaglectl 0.1.0](https://git.example.org/e)") == 2
+
+
+@pytest.mark.parametrize("options", [("upload", "--show-card"), ("-v", "upload")])
+def test_a_plan_shows_the_card_where_it_is_asked_for(options: tuple[str, ...], folder: Path) -> None:
+    stated = ("--license", "mit", "--base-model", "example/target-8b", "--dry-run")
+    done = call(*options, folder, "org/drafter", *stated)
+    assert done.code == 0, done.err
+    text = card(folder, card=api.CardAnswers("mit", "example/target-8b"))
+    assert "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines()) in done.out
+    assert "## Overview" not in call("upload", folder, "org/drafter", *stated).out
+
+
+def test_a_plan_shows_the_verdict(folder: Path) -> None:
+    done = call("upload", folder, "org/drafter", "--license", "mit", "--base-model", "o/t", "--dry-run")
+    assert re.search(r"^  verdict   pass  .* could not look, \d+ passed$", done.out, re.MULTILINE)
+
+
+def test_the_digests_are_checked_by_the_command_of_the_card(folder: Path, tmp_path: Path) -> None:
+    done = api.upload(str(folder), "o/d", api.UploadOptions(dry_run=True, card=answers(folder)))
+    drafter = tmp_path / "download" / "drafter"
+    drafter.mkdir(parents=True)
+    for file in done.plan.files:
+        content = file.content if isinstance(file.content, bytes) else file.content.read_bytes()
+        (drafter / file.name).write_bytes(content)
+    check = ["sh", "-c", "(cd drafter && sha256sum -c SHA256SUMS)"]
+    assert subprocess.run(check, cwd=drafter.parent, capture_output=True, check=False).returncode == 0
+    (drafter / "config.json").write_text("{}")
+    assert subprocess.run(check, cwd=drafter.parent, capture_output=True, check=False).returncode == 1

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -554,3 +555,21 @@ def test_for_llamacpp_refuses_what_it_cannot_serve(path: str, word: str, tmp_pat
     answers = Answers(aux_convention="output", semantics={"rope": "stored"})
     with pytest.raises(RefusedError, match=re.escape(word)):
         converted(source, tmp_path / "out", "llama.cpp", answers=answers)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("run1/checkpoint-100", "run1-eagle3"),
+        ("run2/model", "run2-eagle3"),
+        ("run3/source", "run3-eagle3"),
+        ("run4/checkpoint-7/model", "run4-eagle3"),
+        ("run5/my-model", "my-model-eagle3"),
+    ],
+)
+def test_the_default_name_is_one_that_tells_the_drafter(
+    place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FIXTURES / "tiny/eagle3", tmp_path / place)
+    monkeypatch.chdir(tmp_path)
+    assert call("convert", place).out.startswith(f"wrote {name}:")

@@ -508,6 +508,20 @@ def test_no_token_is_told_before_anything_of_the_repository_is_asked(
     assert {request.path for request in hub.requests} == {TARGET_LISTING}
 
 
+def test_where_the_hub_does_not_answer_a_dry_run_plans_from_the_files_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    done = call("upload", folder, NAME, "--dry-run")
+    first = done.out.splitlines()[0]
+    assert done.code == 0 and first.startswith(
+        f"{NAME}  was not looked at: the Hub at 127.0.0.1:9 did not answer"
+    )
+    assert "unknown" in done.out and done.out.endswith("planned: nothing was sent (--dry-run)\n")
+    assert "did not answer" in refused(call("upload", folder, NAME, "--yes"), 3)
+
+
 def test_offline_nothing_is_published(hub: LoopbackHub, folder: Path) -> None:
     assert "offline" in refused(call("--offline", "upload", folder, NAME), 3)
     assert call("--offline", "upload", folder, NAME, "--dry-run").code == 0

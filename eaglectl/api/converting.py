@@ -1,6 +1,7 @@
 """`convert`: rewriting a drafter in another layout."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from eaglectl.conversion.rotation import TargetRotation
     from eaglectl.conversion.target_head import TargetMatrix
 
+# names of folders that trainers give, which tell no drafter from another
+UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
 OnPlan = Callable[[ConversionPlan], None]
 
 
@@ -331,8 +334,16 @@ def _differences(
 
 
 def default_place(original: Source, version: str) -> Path:
-    """Where a conversion is written by default: in the current folder."""
-    return Path(f"{original.label.rpartition('/')[2]}-eagle{version}")
+    """Where a conversion is written by default: in the current folder.
+
+    It is named after the source, or after the folder above where the source is called `model` or
+    `checkpoint-100`.
+    """
+    name = original.label.rpartition("/")[2]
+    if isinstance(original, FolderSource) and UNTELLING.fullmatch(name):
+        above = (folder.name for folder in original.root.resolve().parents)
+        name = next((other for other in above if other and not UNTELLING.fullmatch(other)), name)
+    return Path(f"{name}-eagle{version}")
 
 
 @contextmanager

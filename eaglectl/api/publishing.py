@@ -28,6 +28,7 @@ from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.hub import HubSource, is_offline, open_hub
+from eaglectl.checkpoint.hub_errors import NoAnswerError
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import hub_name
 from eaglectl.checkpoint.source import FolderSource
@@ -118,7 +119,13 @@ def _upload(
     token = remote.token if remote else None
     check_leaks(files, checkpoint.metadata, token)
     check_message(options.message, token)
-    plan = make_plan(to, remote, Content(files, left_out, report, target, options.message))
+    content = Content(files, left_out, report, target, options.message)
+    try:
+        plan = make_plan(to, remote, content)
+    except NoAnswerError as error:
+        if not options.dry_run:
+            raise
+        plan = replace(make_plan(to, None, content), unseen=str(error))
     for revision in other_pins(plan):
         files = with_written_files(found, checkpoint, replace(facts, revision=revision), report)
         if not (published := replace(plan, files=files)).changed:

@@ -193,6 +193,7 @@ def make_plan(to: Destination, remote: Remote | None, content: Content) -> Uploa
         description="\n\n".join(filter(None, (more.strip(), _description(content.files, content.report)))),
         target=content.target.how,
         is_target_seen=not content.target.gap,
+        report=content.report,
     )
     if remote and state and plan.is_pull and plan.changed:
         return replace(plan, proposed=find_proposal(remote, state, plan.files))

@@ -40,9 +40,13 @@ class HubRequest(Struct, frozen=True):
         return f"{self.file} of {self.repo}" if self.file else self.repo
 
 
-def unreachable(request: HubRequest, how: str) -> UnreadableError:
+class NoAnswerError(UnreadableError):
+    """The Hub gave no response, or a broken one."""
+
+
+def unreachable(request: HubRequest, how: str) -> NoAnswerError:
     """The error for a request without a response, or with a broken one."""
-    return UnreadableError(
+    return NoAnswerError(
         f"{request.subject}: the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use"
         " --offline to read what"
         " was downloaded before"

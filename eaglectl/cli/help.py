@@ -1,6 +1,8 @@
 """`--help` in groups with two examples for each command, and the values of a command line as texts."""
 
 import re
+import shutil
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +11,8 @@ from typer.core import TyperArgument, TyperCommand
 from eaglectl.cli.defaults import command_defaults
 from eaglectl.text import printable
 
+# click's help is this wide at least
+LEAST_WIDTH = 50
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 # `my-drafter`, `my-target` and `old-drafter` stand for folders
@@ -65,10 +69,10 @@ class GroupedCommand(TyperCommand):
         """Write the arguments, each group of options, and the examples."""
         for title, rows in self.sections(ctx).items():
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(rows, col_max=30 if formatter.width >= LEAST_WIDTH else 8)
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
-                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+                formatter.write(_continued(example, formatter.width))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,
@@ -93,6 +97,18 @@ class GroupedCommand(TyperCommand):
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
         ctx.args = rest
         return rest
+
+
+def terminal_width() -> int | None:
+    """The width of help where click would not go below its own least; None: click's."""
+    width = shutil.get_terminal_size().columns - 2
+    return max(width, 20) if width < LEAST_WIDTH else None
+
+
+def _continued(example: str, width: int) -> str:
+    """A command line, on lines that end with a backslash where it is wider than the terminal."""
+    lines = textwrap.wrap(example, width - 4, break_long_words=False, break_on_hyphens=False)
+    return textwrap.indent(" \\\n  ".join(lines), "  ") + "\n"
 
 
 def examples(path: str, name: str) -> list[str]:

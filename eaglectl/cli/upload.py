@@ -62,7 +62,7 @@ def upload_command(
             folder,
             to,
             options,
-            on_plan=None if json_ else lambda plan: show_plan(plan, options.dry_run),
+            on_plan=None if json_ else lambda plan: show_plan(plan, options),
             on_progress=_progress_shower(settings, bar),
         )
     if json_:
@@ -75,15 +75,17 @@ def upload_command(
 
 def _plan_shower(
     settings: OutputSettings, bar: ProgressBar, *, has_question: bool
-) -> "Callable[[UploadPlan, bool], None]":
+) -> "Callable[[UploadPlan, UploadOptions], None]":
     """What shows a plan, and asks on a terminal whether it is carried out."""
 
-    def show_plan(plan: "UploadPlan", is_dry: bool) -> None:
-        from eaglectl.reports.terminal.upload import print_plan
+    def show_plan(plan: "UploadPlan", options: UploadOptions) -> None:
+        from eaglectl.reports.terminal.upload import print_card, print_plan
 
         is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
-        if is_asked or is_dry or not settings.quiet:
+        if is_asked or options.dry_run or not settings.quiet:
             settings.show(lambda console: print_plan(console, plan))
+        if options.show_card or settings.verbose:
+            settings.show(lambda console: print_card(console, plan))
         if is_asked:
             bar.pause()
             if not confirm(f"publish this to {plan.repo}?"):

@@ -80,8 +80,22 @@ def parse_engine(text: str) -> EngineRequest:
         from packaging.version import Version
 
         versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
-        raise UsageError(f"--engine {text}: no known release fits; {_nearest(name, versions)}")
+        why = _nearest(name, versions) + _newer(name, versions)
+        raise UsageError(f"--engine {text}: no known release fits; {why}")
     return EngineRequest(name, matching)
+
+
+def _newer(name: str, versions: Sequence["Version"]) -> str:
+    """What a pipeline may ask for where all `versions` are newer than what is known."""
+    from packaging.version import Version
+
+    newest = ENGINES[name].releases[-1]
+    if min(versions) <= Version(newest):
+        return ""
+    return (
+        f". A release that is not known yet cannot be judged: in a pipeline, --engine {name} judges for the"
+        f" newest known one until a newer eaglectl knows it, and smoke --engine {name} runs the installed one"
+    )
 
 
 def every_release(engine: str) -> EngineRequest:

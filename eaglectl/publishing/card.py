@@ -15,7 +15,7 @@ from eaglectl.publishing.model_index import with_results
 from eaglectl.publishing.request import CardAnswers
 from eaglectl.publishing.training import hub_datasets, read_training
 
-BEGIN = "<!-- eaglectl: begin. `eaglectl upload` writes this block again; text outside of it is kept. -->"
+BEGIN = "<!-- eaglectl: begin. The command upload writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
 FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
 LIBRARIES = ("vllm", "sglang")

@@ -24,6 +24,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import launch_commands, llama_server
 from eaglectl.formats.catalogue import known_formats
 from eaglectl.publishing.model_index import measured_with, sampling
+from eaglectl.publishing.project import install_command, repository
 from eaglectl.publishing.training import training_rows
 from eaglectl.text import as_markdown
 
@@ -147,7 +148,7 @@ def _serving(facts: CardFacts) -> list[str]:
     lines = [
         "## Serving",
         "",
-        f"By the rules of eaglectl {eaglectl.__version__}, these releases serve it as it was trained:",
+        f"By the rules of {_eaglectl()}, these releases serve it as it was trained:",
         "",
     ]
     for engine, releases in facts.served.items():
@@ -224,7 +225,7 @@ def _measurement(smoke: Mapping[str, Any]) -> list[str]:
         "",
         *_others(smoke.get("published")),
         f"This shows {as_markdown(smoke['engine']['proves'])}. Acceptance differs with prompts, their"
-        " language and sampling: measure your own traffic with `eaglectl smoke --prompts`.",
+        " language and sampling: measure your own traffic with eaglectl's `smoke --prompts`.",
         "",
         *_speed(smoke),
     ]
@@ -278,17 +279,30 @@ def _lossless(is_lossless: bool | None) -> str:
 
 
 def _download(facts: CardFacts) -> list[str]:
+    """How to check a download: by eaglectl where it can be got, else by the list of digests alone."""
+    commands, about = ["(cd drafter && sha256sum -c SHA256SUMS)"], "compares every file with its SHA-256."
+    if install := install_command():
+        commands = [install, "eaglectl verify drafter"]
+        about = (
+            "compares every file with `SHA256SUMS` and `eaglectl.json`, which also record how the files were"
+            " made and checked."
+        )
     return [
         "## Check a download",
         "",
         "```bash",
         _download_command(facts),
-        "eaglectl verify drafter",
+        *commands,
         "```",
         "",
-        "compares every file with `SHA256SUMS` and `eaglectl.json`, which also record how the files were"
-        f" made and checked. Published with eaglectl {eaglectl.__version__}.",
+        f"{about} Published with {_eaglectl()}.",
     ]
+
+
+def _eaglectl() -> str:
+    """eaglectl with its version, and with its address where that is known."""
+    name = f"eaglectl {eaglectl.__version__}"
+    return f"[{name}]({repository()})" if repository() else name
 
 
 def _download_command(facts: CardFacts) -> str:

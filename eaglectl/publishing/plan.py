@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from eaglectl.checkpoint.layout import SIGNATURE
+from eaglectl.checkpoint.layout import CARD, SIGNATURE
 from eaglectl.errors import RefusedError
 from eaglectl.publishing.changes import Changes
 from eaglectl.publishing.files import LeftOut, UploadFile
+from eaglectl.validation.judge import Report
 from eaglectl.verdicts import FileChange
 
 
@@ -48,7 +49,8 @@ class UploadPlan(Struct, frozen=True):
     `state` None: the repository does not exist, or (`is_seen` False) could not be read. `proposed` is an open
     pull request that holds all files already. `target` states which target the drafter was judged with, or
     why with none; `changes` how the drafter differs from that of the repository, where it has files;
-    `doubts` what is open of how it was trained.
+    `doubts` what is open of how it was trained; `report` is the verdict on the files. `unseen` states why the
+    repository could not be read, where the Hub did not answer.
     """
 
     repo: str
@@ -67,6 +69,14 @@ class UploadPlan(Struct, frozen=True):
     proposed: str | None = None
     changes: Changes | None = None
     doubts: tuple[str, ...] = ()
+    report: Report | None = None
+    unseen: str = ""
+
+    @property
+    def card(self) -> str:
+        """The text of the card that is published."""
+        content = next(file.content for file in self.files if file.name == CARD)
+        return (content if isinstance(content, bytes) else content.read_bytes()).decode()
 
     def change(self, file: UploadFile) -> FileChange:
         """How the commit changes a file in the repository."""

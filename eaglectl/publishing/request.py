@@ -106,6 +106,9 @@ class UploadOptions(Options, frozen=True):
         Option("The release policy; by default the nearest eaglectl.toml.", value="FILE", complete="files"),
     ] = None
     dry_run: Annotated[bool, Option("Print the plan and send nothing; needs no token.")] = False
+    show_card: Annotated[bool, Option("Print the card that is published too; so does -v.", group=ON_CARD)] = (
+        False
+    )
     target: Annotated[str | None, TARGET] = None
     engines: Annotated[tuple[str, ...], ENGINE] = ()
     has_engines: Annotated[bool, NO_ENGINES] = True

@@ -3,8 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 
+from eaglectl.publishing.project import repository
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report
@@ -117,9 +117,22 @@ def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
     return [group for group in unchecked_groups(readable[0]) if all(group in other for other in others)]
 
 
+def is_unreadable(report: Report) -> bool:
+    """Whether there was no drafter to look at: no config, or no weights."""
+    has_weights = all(finding.rule.name != "one-weight-source" for finding in report.findings)
+    return bool(report.problem) or not (has_weights or len(report.passed) > len(report.unchecked))
+
+
+def nothing_looked_at(report: Report) -> str:
+    """Return how much could not be looked at where there was no drafter."""
+    engines = ", ".join(f"{release.engine} {release.release}".strip() for release in report.releases)
+    rules = plural(len(report.unchecked), "rule")
+    return f"there is no drafter to look at: {rules} could not look" + (f", nor {engines}" if engines else "")
+
+
 def own_unchecked(report: Report, common: Sequence[UncheckedGroup]) -> list[UncheckedGroup]:
     """Return the groups of a checkpoint that are not among the common ones; none if it is not readable."""
-    if report.problem:
+    if is_unreadable(report):
         return []
     return [group for group in unchecked_groups(report) if group not in common]
 
@@ -225,19 +238,6 @@ def _reason(suppression: Suppression) -> str:
     if not limits:
         return suppression.reason
     return f"{suppression.reason} ({', '.join(limits)})"
-
-
-@cache
-def repository() -> str:
-    """Return the address of the project: Repository in [project.urls] of pyproject.toml; "" without one."""
-    from importlib.metadata import PackageNotFoundError, metadata
-
-    try:
-        lines = metadata("eaglectl").get_all("Project-URL") or ()
-        urls: dict[str, str] = dict(line.split(", ", 1) for line in lines)
-    except PackageNotFoundError:
-        return ""
-    return urls.get("Repository", "").rstrip("/")
 
 
 def rule_url(rule: Rule) -> str:

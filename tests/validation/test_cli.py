@@ -117,6 +117,7 @@ def test_two_outputs_into_one_file_are_refused(good: Path) -> None:
         (("--select", "EGL9999"), "EGL9999 is no rule"),
         (("--ignore", PICKLES[:-1]), f"near it: {PICKLES}"),
         (("--engine", "vllm==99"), "no known release fits"),
+        (("--engine", "vllm>=99"), "in a pipeline, --engine vllm judges for the newest known one"),
     ],
 )
 def test_wrong_options_end_with_2_whatever_the_sources(
@@ -264,3 +265,13 @@ def test_a_rule_without_a_documented_fix_cannot_be_made() -> None:
         @rule("EGL001", "half", "error")
         def half(subject: Any) -> Any:
             """Only a sentence."""
+
+
+def test_a_folder_that_is_no_drafter_is_told_in_a_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    done = call("validate", tmp_path, "--no-engines")
+    assert done.code == 3 and done.out.startswith(f"{tmp_path}  could-not-look\n  could not be read: ")
+    assert len(done.out.splitlines()) < 9 and "EGL101" not in done.out
+    done = call("validate", FIXTURES / "target")
+    assert done.code == 1 and len(done.out.splitlines()) < 9 and "EGL001" in done.out
+    assert "there is no drafter to look at: " in done.out

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
+from eaglectl.publishing import project
 from eaglectl.reports import findings
 from eaglectl.reports.ci.annotations import github, gitlab
 from eaglectl.reports.ci.junit import junit
@@ -311,15 +312,16 @@ def test_sarif_links_to_the_repository_that_pyproject_names(monkeypatch: pytest.
 
 
 def test_the_address_is_that_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "Metadata-Version: 2.1\nName: eaglectl\n"
+    lines = "Metadata-Version: 2.1\nName: eagle-drafter-tools\n"
     for urls, address in [
         ("", ""),
         ("Project-URL: Documentation, https://x.org\n", ""),
         ("Project-URL: Repository, https://x.org/r/\n", "https://x.org/r"),
     ]:
         message = email.message_from_string(lines + urls)
-        monkeypatch.setattr("importlib.metadata.metadata", lambda name, message=message: message)
-        assert findings.repository.__wrapped__() == address
+        known = {"eagle-drafter-tools": message}
+        monkeypatch.setattr("importlib.metadata.metadata", known.__getitem__)
+        assert project.repository.__wrapped__() == address
 
 
 def test_sarif_reports_what_could_not_be_looked_at_as_notifications() -> None:

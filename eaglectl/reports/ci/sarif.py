@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import eaglectl
+from eaglectl.publishing.project import repository
 from eaglectl.reports.ci.places import Place, Places
-from eaglectl.reports.findings import fingerprints, repository, rule_url, rules_of, sorted_rules
+from eaglectl.reports.findings import fingerprints, rule_url, rules_of, sorted_rules
 from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, Unchecked

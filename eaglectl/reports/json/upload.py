@@ -28,6 +28,7 @@ def upload_document(done: "Upload") -> dict[str, Any]:
         "message": plan.title,
         "target": plan.target,
         "is_target_seen": plan.is_target_seen,
+        "verdict": plan.report and plan.report.verdict,
         "doubts": list(plan.doubts),
         "changes": plan.changes and _changes(plan.changes),
         "files": [

@@ -2,9 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from eaglectl.checkpoint.layout import CARD
 from eaglectl.reports.differences import change_sentence, fact_values, fact_why, shown_facts
+from eaglectl.reports.findings import total
 from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
 from eaglectl.reports.terminal.layout import print_rest, table
+from eaglectl.reports.terminal.validate import STYLES as VERDICTS
 from eaglectl.reports.wording import size
 from eaglectl.text import listed
 from eaglectl.verdicts import FactState, FileChange, UploadOutcome
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from eaglectl.publishing.changes import Changes
     from eaglectl.publishing.plan import UploadPlan
     from eaglectl.publishing.upload import Upload
+    from eaglectl.validation.judge import Report
 
 WEIGHTS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
 STYLES = {
@@ -28,6 +32,8 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
     console.print(Text.assemble((plan.repo, "bold"), f"  {_where(plan)}"), soft_wrap=True)
     style, words = ("dim", plan.target) if plan.is_target_seen else ("yellow", f"not compared: {plan.target}")
     console.print(Text.assemble("  ", ("target    ", style), words), soft_wrap=True)
+    if plan.report is not None:
+        _print_verdict(console, plan.report)
     for doubt in plan.doubts:
         console.print(Text.assemble("  ", ("open      ", "yellow"), doubt), soft_wrap=True)
     if plan.changes:
@@ -62,6 +68,23 @@ def print_plan(console: Console, plan: "UploadPlan") -> None:
     console.print(Text(f"  {what}; tag {plan.tag}" if plan.tag else f"  {what}", style="dim"), soft_wrap=True)
 
 
+def print_card(console: Console, plan: "UploadPlan") -> None:
+    """Print the card that is published, as it is written."""
+    console.print(Text.assemble("  ", ("card      ", "dim"), CARD))
+    for line in plan.card.splitlines():
+        console.print(Text(f"    {line}".rstrip()), soft_wrap=True)
+
+
+def _print_verdict(console: Console, report: "Report") -> None:
+    """Print the verdict on the files, with what it found."""
+    console.print(
+        Text.assemble(
+            "  ", ("verdict   ", "dim"), (report.verdict, VERDICTS[report.verdict]), f"  {total([report])}"
+        ),
+        soft_wrap=True,
+    )
+
+
 def _print_changes(console: Console, changes: "Changes") -> None:
     """Print the facts and tensors that differ from the repository's drafter, by config and headers."""
     compared = changes.comparison
@@ -90,6 +113,8 @@ def _print_changes(console: Console, changes: "Changes") -> None:
 
 
 def _where(plan: "UploadPlan") -> str:
+    if plan.unseen:
+        return f"was not looked at: {plan.unseen.removeprefix(f'{plan.repo}: ')}"
     if plan.state is None and not plan.is_seen:
         return (
             "was not looked at: it is not there, or it is private and there is no token, or this call is"

@@ -8,6 +8,8 @@ from eaglectl.reports.findings import (
     default_engines_line,
     fails,
     first_findings,
+    is_unreadable,
+    nothing_looked_at,
     own_unchecked,
     policy_line,
     release_rows,
@@ -59,6 +61,10 @@ def as_text(reports: Sequence[Report]) -> str:
 
 def _print_report(console: Console, report: Report, common: Sequence[UncheckedGroup]) -> None:
     _print_title(console, report)
+    if is_unreadable(report):
+        _print_findings(console, [finding for finding in report.findings if finding.severity == "error"])
+        _print_text(console, 2, nothing_looked_at(report), "dim")
+        return
     _print_findings(console, report.findings)
     print_releases(console, report)
     _print_unchecked(console, "could not look", own_unchecked(report, common))
