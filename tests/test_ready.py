@@ -1,8 +1,11 @@
 """`ready`: from a trainer's folder to a serving command, in one call."""
 
 import json
+import os
 import shlex
 import shutil
+import signal
+import tempfile
 from pathlib import Path
 
 import jsonschema
@@ -15,10 +18,19 @@ import eaglectl  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
+from tests.faults.processes import paused  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 
 SCHEMA = json.loads((FIXTURES.parent / "schemas/ready.schema.json").read_text())
 RUN = ("--target", TARGET, "--prompts", PROMPTS, "--sample", "8", "--max-tokens", "16", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder of the test's own."""
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    return place / "eaglectl/runs"
 
 
 def last(done: Outcome) -> str:
@@ -258,3 +270,89 @@ def test_each_engine_that_was_asked_for_has_its_command() -> None:
 def test_an_engine_of_which_the_layers_alone_are_known_cannot_be_asked_for() -> None:
     message = refusal(2, "ready", FIXTURES / "producers/eagle/bin", "--engine", "tokenspeed")
     assert "only the layers that it captures are known" in message
+
+
+def again(*options: str | Path) -> list[str]:
+    """What a second call took of the first."""
+    return list(call("ready", *options, "--json").document["reused"])
+
+
+def test_a_call_that_is_repeated_measures_nothing_again(misread: Path) -> None:
+    asked = (misread, *RUN, "--engine", "sglang==0.5.23")
+    first, second = (call("ready", *asked, "--json").document for _ in range(2))
+    assert first["reused"] == []
+    assert second["reused"] == [
+        "as stored, in the reference, at the layers that SGLang 0.5.23 captures",
+        "converted, in the reference",
+    ]
+    assert {**first, "reused": 0, "seconds": 0} == {**second, "reused": 0, "seconds": 0}
+
+
+def test_a_call_that_is_told_so_measures_again() -> None:
+    assert again(TINY / "eagle3", *RUN) == []
+    assert again(TINY / "eagle3", *RUN, "--no-reuse") == []
+    assert again(TINY / "eagle3", *RUN) == ["as stored, in the reference"]
+
+
+@pytest.mark.parametrize("option", [("-k", "2"), ("--seed", "1"), ("--max-tokens", "12")])
+def test_other_options_are_another_run(option: tuple[str, str]) -> None:
+    again(TINY / "eagle3", *RUN)
+    assert again(TINY / "eagle3", *RUN, *option) == []
+
+
+@pytest.mark.parametrize("changed", ["drafter/model.safetensors", "target/config.json", "prompts.jsonl"])
+def test_a_file_that_changed_is_another_run(tmp_path: Path, changed: str) -> None:
+    shutil.copytree(TINY / "eagle3", tmp_path / "drafter")
+    shutil.copytree(TARGET, tmp_path / "target")
+    shutil.copy(PROMPTS, tmp_path / "prompts.jsonl")
+    asked = (tmp_path / "drafter", "--target", tmp_path / "target", "--prompts", tmp_path / "prompts.jsonl")
+    again(*asked, *RUN[4:])
+    assert again(*asked, *RUN[4:]) == ["as stored, in the reference"]
+    file = tmp_path / changed
+    data = file.read_bytes()
+    if changed.endswith(".jsonl"):
+        file.write_bytes(data.replace(b"the", b"teh"))
+    elif changed.endswith(".json"):
+        file.write_bytes(data + b"\n")
+    else:
+        file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert again(*asked, *RUN[4:]) == []
+
+
+def test_what_was_kept_and_cannot_be_read_is_measured_again(cache: Path) -> None:
+    again(TINY / "eagle3", *RUN)
+    (kept,) = cache.iterdir()
+    kept.write_text("{}")
+    assert again(TINY / "eagle3", *RUN) == []
+    assert again(TINY / "eagle3", *RUN) == ["as stored, in the reference"]
+
+
+def test_the_cache_keeps_the_runs_that_were_used_last(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    for number in range(120):
+        (cache / f"{number:03}.json").write_text("{}")
+        os.utime(cache / f"{number:03}.json", (number, number))
+    (cache / ".0123.part").write_text("")
+    os.utime(cache / ".0123.part", (0, 0))
+    again(TINY / "eagle3", *RUN)
+    names = sorted(path.name for path in cache.iterdir())
+    assert len(names) == 100
+    assert ".0123.part" not in names and "020.json" not in names and "021.json" in names
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+def test_a_call_that_is_ended_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    source = FIXTURES / "producers/eagle/bin"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with paused("eaglectl.api.readying.validate", "ready", source) as process:
+        assert list(tmp_path.glob(".eaglectl.*.partial/files/converted/config.json"))
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    if number == signal.SIGKILL:  # the next call removes it
+        assert call("ready", source).code == 0
+    else:
+        assert process.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []

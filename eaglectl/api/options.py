@@ -562,6 +562,14 @@ class ReadyOptions(Options, frozen=True):
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
     answers: Answers = field(default_factory=Answers)
     measure: Annotated[bool, MEASURE] = True
+    reuse: Annotated[
+        bool,
+        Option(
+            "Take what an earlier call measured with the same files, options and releases.",
+            "--reuse/--no-reuse",
+            group=ADVANCED,
+        ),
+    ] = True
 
     def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
         """The options of one run; a server loads the target itself, and takes no code of it."""

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +15,10 @@ from eaglectl.api.comparing import diff
 from eaglectl.api.converting import convert, default_place
 from eaglectl.api.diagnosing import diagnose
 from eaglectl.api.inspecting import inspect
+from eaglectl.api.kept import KeptRuns, Run
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
-from eaglectl.api.open_questions import measured_questions
+from eaglectl.api.open_questions import OpenQuestions, measured_questions
 from eaglectl.api.options import (
     SERVERS,
     ConvertOptions,
@@ -54,9 +55,11 @@ from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.acceptance.answering import MeasuredAnswer
     from eaglectl.acceptance.report import SmokeReport
-    from eaglectl.api.open_questions import OpenQuestions
     from eaglectl.validation.judge import Report
+
+    KeptAnswers = tuple[Answers, tuple[MeasuredAnswer, ...], str, Mapping[str, Any]]
 
 REFERENCE = "reference"
 # what the run of a server's own drafter says of it
@@ -88,11 +91,12 @@ def ready(
     requests, servers = _engines(options.engines)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, target, options.answers)
-    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
+    kept = KeptRuns(weights or Path(), options.reuse and weights is not None and _has_torch())
+    questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
         inspection = _inspected(source, place, requests, options)
-    work = _Work(source, place, weights, requests, servers, options, on_progress)
+    work = _Work(source, place, weights, requests, servers, options, on_progress, kept)
     states = work.stored(inspection)
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
     outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
@@ -100,7 +104,25 @@ def ready(
     if outcomes and (ServedAs.AS_TRAINED not in outcomes or is_wrong):
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=published_beside(source, place, options))
-    return replace(result, seconds=time.perf_counter() - start)
+    return replace(result, reused=tuple(kept.reused), seconds=time.perf_counter() - start)
+
+
+def _questions(
+    source: str, target: str | None, options: ReadyOptions, kept: KeptRuns, on_progress: OnProgress | None
+) -> OpenQuestions:
+    """What is open, and what measuring says of it, kept where it could look."""
+    answers, measuring = options.answers, options.measuring
+    if measuring is None or not kept.is_on:
+        return measured_questions(source, target, answers, measuring, on_progress)
+    from eaglectl.acceptance.answering import MeasuredAnswer
+
+    def make() -> "KeptAnswers":
+        made = measured_questions(source, target, answers, measuring, on_progress)
+        return made.answers, made.measured, made.gap, made.record
+
+    run = Run("what is open", Path(on_disk(source)), (answers, measuring))
+    kind = tuple[Answers, tuple[MeasuredAnswer, ...], str, dict[str, Any]]
+    return OpenQuestions(*kept.get(run, make, kind, lambda value: bool(value[1]) and not value[2]))
 
 
 def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
@@ -156,6 +178,7 @@ class _Work(Struct, frozen=True):
     servers: tuple[str, ...]
     options: ReadyOptions
     on_progress: OnProgress | None
+    kept: KeptRuns
     runs: "dict[object, tuple[SmokeReport | None, str]]" = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
@@ -214,7 +237,7 @@ class _Work(Struct, frozen=True):
         own = output_commands(inspection.drafter, self.source, self.target)[engine]
         return own if engine == "llama.cpp" else inspection.commands.get(engine, own)
 
-    def converted(self, result: Readiness, questions: "OpenQuestions", out: Path | None) -> Readiness:
+    def converted(self, result: Readiness, questions: OpenQuestions, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
         with self._place(out) as place:
             try:
@@ -318,7 +341,7 @@ class _Work(Struct, frozen=True):
         diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
         return replace(result, verdict=CheckVerdict.FAIL, reason=reason, diagnosis=diagnosis)
 
-    def _is_better(self, states: Sequence[EngineReadiness], questions: "OpenQuestions") -> bool:
+    def _is_better(self, states: Sequence[EngineReadiness], questions: OpenQuestions) -> bool:
         """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
         if not any(state.is_serving for state in states):
             return True
@@ -343,7 +366,7 @@ class _Work(Struct, frozen=True):
         layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
         return layouts.pop() if self.is_named and len(layouts) == 1 else None
 
-    def _conversion(self, questions: "OpenQuestions") -> ConvertOptions:
+    def _conversion(self, questions: OpenQuestions) -> ConvertOptions:
         asked = ConvertOptions(
             layout=self._layout,
             engines=self._labels if self.is_named else (),
@@ -352,7 +375,7 @@ class _Work(Struct, frozen=True):
         )
         return asked.answered(questions.answers, questions.record)
 
-    def _written(self, place: Path, questions: "OpenQuestions") -> Conversion | None:
+    def _written(self, place: Path, questions: OpenQuestions) -> Conversion | None:
         """The conversion; None where `place` holds one of this source already."""
         if (place / RECORD).is_file() and self._is_same(place):
             return None
@@ -430,11 +453,30 @@ class _Work(Struct, frozen=True):
         return self.runs[key]
 
     def _smoke(self, place: str, engine: str, reading: NetworkReading | None) -> "SmokeReport":
+        from eaglectl.acceptance.prompts import choose_prompts, digest_prompts
+        from eaglectl.acceptance.report import SmokeReport
+
         answers = self.options.answers if place == self.source else Answers()
         asked, target = self.options.smoke_options(engine, answers), str(self.weights)
-        if reading is None:
-            return smoke(on_disk(place), target, asked, on_progress=self.on_progress)
-        return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
+
+        def make() -> SmokeReport:
+            if reading is None:
+                return smoke(on_disk(place), target, asked, on_progress=self.on_progress)
+            return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
+
+        if engine.startswith(SERVERS):  # what it has loaded is its own
+            return make()
+        chosen = choose_prompts(asked.prompts, asked.sample, asked.seed)
+        name = f"{'as stored' if place == self.source else 'converted'}, {self._runner(engine, reading)}"
+        key = (asked, digest_prompts(chosen.prompts), reading and reading.key)
+        report = self.kept.get(Run(name, Path(on_disk(place)), key), make, SmokeReport)
+        return replace(report, choice=chosen)
+
+    def _runner(self, engine: str, reading: NetworkReading | None) -> str:
+        """What runs the drafter, in words."""
+        if engine == REFERENCE:
+            return f"in the reference, {reading.words}" if reading else "in the reference"
+        return f"in {ENGINES[engine].title}"
 
 
 def _has_torch() -> bool:

@@ -36,6 +36,8 @@ def remark(result: Readiness) -> str:
     """What the figures are."""
     runs = [report for state in result.engines for report in (state.stored, state.converted) if report]
     text = "acceptance length, 95 % over prompts in brackets"
+    if result.reused:
+        text += f"; kept of an earlier call: {len(result.reused)}"
     return f"{text}; {REFERENCE}" if any(run.run.engine == "reference" for run in runs) else text
 
 

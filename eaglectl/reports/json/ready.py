@@ -32,6 +32,7 @@ def ready_document(result: Readiness) -> dict[str, Any]:
             {name: getattr(figure, name) for name in PUBLISHED}
             for figure in (published.alike if published else ())
         ],
+        "reused": list(result.reused),
         "seconds": round(result.seconds, 3),
     }
 
