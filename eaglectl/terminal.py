@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
-from eaglectl.text import escaped, inert, masked, printable
+from eaglectl.text import duration, escaped, inert, masked, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -213,14 +213,6 @@ def _clock(seconds: float) -> str:
     """Return a time as hours, minutes and seconds."""
     whole = max(round(seconds), 0)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words of two figures, as an estimate has."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{max(seconds, 1):.0f} s"
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:

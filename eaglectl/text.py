@@ -96,3 +96,11 @@ def listed(names: Iterable[str], separator: str = ", ", most: int = MOST) -> str
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return separator.join(every[:most]) + more
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words of two figures, as an estimate has."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{max(seconds, 1):.0f} s"

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
+from eaglectl.api.steps import steps_text  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -356,3 +357,28 @@ def test_a_call_that_is_ended_leaves_nothing(
     else:
         assert process.returncode == 128 + number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_steps_and_their_times_are_said_before_anything_is_read(tmp_path: Path) -> None:
+    with paused(
+        "eaglectl.api.readying.measured_questions", "ready", TINY / "eagle3", "--target", TARGET
+    ) as run:
+        run.kill()
+        _, error = run.communicate()
+    assert error == (
+        "eaglectl: 1 read the files, and measure what they leave open; 2 measure as stored in the reference, about"
+        " 3 s; 3 where an engine is wrong, convert and validate, about 1 s, and measure again, about 3 s\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("runners", "tokens", "words"),
+    [
+        (("the reference",), 24 * 64, "measure as stored in the reference, about 3 s"),
+        (("vLLM 0.32.0", "the reference"), 24 * 64, "in vLLM 0.32.0 and the reference, about 53 s"),
+        (("the reference",), None, "in the reference, as its prompts take"),
+        ((), 24 * 64, "2 where that is wrong, convert and validate, about 1 s"),
+    ],
+)
+def test_a_step_takes_as_long_as_what_runs(runners: tuple[str, ...], tokens: int | None, words: str) -> None:
+    assert words in steps_text(TINY / "eagle3", TARGET, runners, tokens)

@@ -28,6 +28,8 @@ from eaglectl.api.options import (
     ValidateOptions,
 )
 from eaglectl.api.smoking import INSTALLED, smoke, smoke_as_read
+from eaglectl.api.steps import REFERENCE as REFERENCE_TITLE
+from eaglectl.api.steps import steps_text
 from eaglectl.api.targets import choose_target, fitting_target, weights_folder
 from eaglectl.api.validating import validate
 from eaglectl.checkpoint.checkpoint import read_checkpoint
@@ -49,7 +51,7 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageE
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.progress import OnProgress, report_step
+from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
@@ -91,6 +93,8 @@ def ready(
     requests, servers = _engines(options.engines)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, target, options.answers)
+    runners = _runners(requests, servers)
+    notify(steps_text(open_folder(source).root, weights, runners, _tokens(options)))
     kept = KeptRuns(weights or Path(), options.reuse and weights is not None and _has_torch())
     questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
@@ -105,6 +109,25 @@ def ready(
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=published_beside(source, place, options))
     return replace(result, reused=tuple(kept.reused), seconds=time.perf_counter() - start)
+
+
+def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple[str, ...]:
+    """What runs the drafter here: installed engines and servers, and the reference for the others."""
+    own = []
+    for request in requests:
+        release = installed_release(ENGINES[request.engine]) if request.engine in INSTALLED else None
+        if release in request.releases:
+            own.append(f"{ENGINES[request.engine].title} {release}")
+    reference = [REFERENCE_TITLE] if _has_torch() and len(own) < len(requests) else []
+    return (*own, *reference, *servers)
+
+
+def _tokens(options: ReadyOptions) -> int | None:
+    """The new tokens of all prompts; None where prompts would have to be read to count them."""
+    from eaglectl.acceptance.prompts import builtin_prompts
+
+    prompts = options.sample or (len(builtin_prompts()) if options.prompts is None else None)
+    return None if prompts is None else prompts * options.max_tokens
 
 
 def _questions(
