@@ -7,9 +7,9 @@ from eaglectl.text import duration
 REFERENCE = "the reference"
 # seconds of a run that no size explains, and for each GB of the target's weights, prompt and new token: one
 # core of 2.5 GHz on the pairs of fixtures/
-REFERENCE_START, REFERENCE_RATE = 3.0, 0.035
+REFERENCE_START, REFERENCE_RATE = 5.0, 0.09
 # an engine loads its compiler, the target and the drafter, and does so again for plain decoding
-ENGINE_START = 50.0
+ENGINE_START = 70.0
 # a conversion reads, writes and reads again so many bytes a second
 CONVERSION_RATE = 0.4e9
 
