@@ -18,9 +18,11 @@ at.
 eaglectl diagnose SOURCE --target TARGET --engine vllm --prompts traffic.jsonl
 ```
 
-Low is an acceptance of position 0 below half of drafts, a line drawn by eaglectl; `--expected LENGTH`, the
-acceptance length that training reported, draws another. Exit codes: 0 healthy, 1 a cause or none found,
-3 could not look ([JSON schema](../schemas/diagnose.schema.json)).
+Low is an acceptance below that of `--expected LENGTH`, which training reported, or below what others reach on
+the same target, prompts and chain ([figures](acceptance.md); `--like vllm-mt-bench` makes such a run). With
+neither, a drafter that lives and in which nothing is found ends in "healthy", and the words say that whether
+its length is good cannot be told. Exit codes: 0 healthy, 1 a cause or none found, 3 could not look
+([JSON schema](../schemas/diagnose.schema.json)).
 """
 STAGES = {
     "reading": "What the files say",

@@ -9,8 +9,11 @@ from eaglectl import api
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport, compare_drafters
 from eaglectl.errors import UsageError
+from tests.conftest import FIXTURES
 from tests.test_measurement import EAGLE3, EAGLE31
 from tests.test_page import smoke_report
+
+TINY = FIXTURES / "tiny"
 
 
 def report(results: Sequence[PromptResult]) -> SmokeReport:
@@ -45,7 +48,8 @@ def test_a_drafter_is_not_worse_than_itself() -> None:
 def test_a_drafter_that_is_worse_beyond_doubt_fails() -> None:
     found = compared(worse(EAGLE3[:40], 0.5), EAGLE3[:40])
     (failure,) = found.failures
-    assert failure.startswith('set "set": ratio 0.') and failure.endswith("is below --max-regression 0.97")
+    assert failure.startswith('lost: set "set": ratio 0.')
+    assert failure.endswith("is below --max-regression 0.97")
 
 
 def test_an_interval_that_holds_the_bar_tells_nothing_and_says_what_would_tell() -> None:
@@ -55,6 +59,23 @@ def test_an_interval_that_holds_the_bar_tells_nothing_and_says_what_would_tell()
     assert found.failures == ()
     assert "prompts: 24, cannot tell; give " in gap and " or more of this set" in gap
     assert compared(EAGLE3[:24], EAGLE31[:24], 0.92).gaps == ()
+
+
+def test_drafts_from_every_position_decide_where_rounds_confirm() -> None:
+    """The same prompts: rounds alone cannot tell at 0.95."""
+    starts = EAGLE3[:24]
+    rounds = (report(EAGLE3[:24]), report(EAGLE31[:24]))
+    alone = compare_drafters(*rounds, 0.95)
+    both = compare_drafters(*rounds, 0.95, (starts, starts))
+    assert (alone.ending, alone.has_positions) == ("too few prompts", False)
+    assert (both.ending, both.has_positions) == ("kept", True)
+    assert both.rounds == alone.ratio and both.ratio.value == 1.0
+
+
+def test_rounds_that_are_worse_are_a_loss_whatever_the_positions_say() -> None:
+    rounds = (report(worse(EAGLE3[:40], 0.5)), report(EAGLE3[:40]))
+    found = compare_drafters(*rounds, 0.97, (EAGLE3[:40], EAGLE3[:40]))
+    assert (found.ending, found.sets[0].outcome) == ("lost", "fail")
 
 
 @pytest.mark.parametrize("count", [1, 3, 15])
@@ -100,3 +121,25 @@ def test_a_set_without_a_draft_is_no_verdict() -> None:
 def test_a_bar_that_makes_no_sense_is_refused(options: api.SmokeOptions, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         api.smoke("nowhere", "nowhere", options)
+
+
+@pytest.mark.slow
+def test_the_reference_drafts_from_every_position_and_says_first_what_the_question_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    notices: list[str] = []
+    monkeypatch.setattr("eaglectl.acceptance.gate.notify", notices.append)
+    options = api.SmokeOptions(
+        engine="reference",
+        device="cpu",
+        prompts=str(TINY / "gate.jsonl"),
+        sample=10,
+        max_tokens=8,
+        against=str(TINY / "eagle3"),
+    )
+    found = api.smoke(str(TINY / "eagle3.1"), str(TINY / "target"), options).against
+    assert found is not None and found.has_positions
+    assert found.ratio.high / found.ratio.low < found.rounds.high / found.rounds.low
+    (notice,) = notices
+    assert notice.endswith("by the deviation between the first 8; 10 are given")

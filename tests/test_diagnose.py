@@ -25,6 +25,8 @@ from eaglectl.acceptance.diagnosis import Diagnosis, PairFacts, Walk, causes_of 
 from eaglectl.acceptance.job import EngineRun  # noqa: E402
 from eaglectl.acceptance.layers import climb, starts  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, measure  # noqa: E402
+from eaglectl.acceptance.published import Published, PublishedLength  # noqa: E402
+from eaglectl.acceptance.report import MAX_REGRESSION  # noqa: E402
 from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
 from eaglectl.api import diagnosing  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
@@ -82,7 +84,8 @@ def diagnose(drafter: Path, prompts: Path, target: Path = TARGET, **given: Any) 
 
 def test_a_healthy_drafter_ends_in_healthy(healthy: Diagnosis) -> None:
     assert (healthy.cause, healthy.ending, healthy.verdict) == ("healthy", "healthy", "pass")
-    assert "too little training" in healthy.ruled_out
+    assert "too little training" in {title for title, _ in healthy.not_looked}
+    assert "cannot be told here: no published length of this target is known" in healthy.words
     assert "other aux layers than the file states" in healthy.ruled_out
     assert "another revision of the target" in {title for title, _ in healthy.not_looked}
 
@@ -395,8 +398,43 @@ def scaled(diagnosis: Diagnosis, share: float) -> Any:
     return replace(report, run=replace(report.run, results=results), measured=measured)
 
 
-def test_weak_acceptance_with_nothing_else_is_the_training(healthy: Diagnosis) -> None:
-    assert ending_of(healthy, reference=scaled(healthy, 0.35)) == "weak"
+def beside(report: Any, *lengths: float) -> Any:
+    """The report beside lengths that others published of runs like it."""
+    alike = tuple(
+        PublishedLength(one, "org/other", "org/target", "x", "p", 3, 0.0, None, "k=3", "s", "u", "d")
+        for one in lengths
+    )
+    return replace(report, published=Published(alike))
+
+
+def test_acceptance_below_that_of_others_with_nothing_else_is_the_training(healthy: Diagnosis) -> None:
+    weak = scaled(healthy, 0.35)
+    assert ending_of(healthy, reference=beside(weak, 3.0, 2.5)) == "weak"
+
+
+def test_acceptance_as_that_of_others_is_healthy(healthy: Diagnosis) -> None:
+    weak = scaled(healthy, 0.35)
+    reached = weak.measured.length.value
+    assert ending_of(healthy, reference=beside(weak, reached, 3.0)) == "healthy"
+
+
+def test_a_dead_figure_of_others_is_nothing_to_judge_by(healthy: Diagnosis) -> None:
+    assert ending_of(healthy, reference=beside(scaled(healthy, 0.35), 1.01)) == "healthy"
+
+
+def test_an_interval_that_holds_what_others_reach_is_too_few(healthy: Diagnosis) -> None:
+    weak = scaled(healthy, 0.35)
+    length = weak.measured.length
+    reached = 0.5 * length.value / MAX_REGRESSION + 0.5 * length.high
+    assert length.value < MAX_REGRESSION * reached and reached <= length.high
+    assert ending_of(healthy, reference=beside(weak, reached)) == "too-few"
+
+
+@pytest.mark.parametrize("share", [0.35, 0.45, 0.55])
+def test_acceptance_with_nothing_to_judge_it_by_is_no_fault(healthy: Diagnosis, share: float) -> None:
+    report = scaled(healthy, share)
+    assert report.measured.per_position[0].low < 0.5
+    assert ending_of(healthy, reference=report) == "healthy"
 
 
 def test_a_dead_drafter_with_nothing_else_is_not_found(healthy: Diagnosis) -> None:
@@ -404,7 +442,7 @@ def test_a_dead_drafter_with_nothing_else_is_not_found(healthy: Diagnosis) -> No
 
 
 def test_weak_acceptance_on_a_quantised_target_is_the_pair(healthy: Diagnosis) -> None:
-    weak = scaled(healthy, 0.35)
+    weak = beside(scaled(healthy, 0.35), 2.5)
     assert ending_of(healthy, reference=weak, pair=PairFacts(is_target_quantised=True)) == "quantised-target"
     assert ending_of(healthy, pair=PairFacts(is_target_quantised=True)) == "healthy"
 
@@ -442,15 +480,17 @@ def test_layers_next_to_the_stated_ones_are_not_named_where_the_search_found_oth
 def test_a_chat_template_that_helps_is_the_prompts(healthy: Diagnosis) -> None:
     weak = scaled(healthy, 0.35)
     assert ending_of(healthy, reference=weak, templated=healthy.evidence.reference) == "template"
-    assert ending_of(healthy, reference=weak, templated=weak) == "weak"
+    assert ending_of(healthy, reference=beside(weak, 2.5), templated=weak) == "weak"
 
 
 def test_a_set_that_it_loses_on_is_the_prompts(healthy: Diagnosis) -> None:
     report = healthy.evidence.reference
     assert report is not None
-    weak = scaled(healthy, 0.2).measured
+    weak = scaled(healthy, 0.1).measured
     both = replace(report, by_set={"code": report.measured, "poems": weak})
     assert ending_of(healthy, reference=both) == "one-set"
+    half = replace(report, by_set={"code": report.measured, "poems": scaled(healthy, 0.5).measured})
+    assert ending_of(healthy, reference=half) == "healthy"
 
 
 def test_a_fall_at_a_position_is_the_prompts(healthy: Diagnosis) -> None:

@@ -13,6 +13,7 @@ from eaglectl.acceptance.measurement import (
     Estimate,
     PromptResult,
     measure,
+    prompts_to_keep,
     prompts_to_tell,
     ratio,
     shortcomings,
@@ -162,3 +163,10 @@ def test_the_prompts_that_a_bound_needs_grow_with_the_square_of_the_width() -> N
     assert prompts_to_tell(Estimate(1.0, 1.0, 1.0), 0.97, 20) == 20
     assert prompts_to_tell(Estimate(0.9409, 0.8853, 1.0), 0.97, 20) == 73
     assert prompts_to_tell(Estimate(0.97, 0.9, 1.1), 0.97, 20) is None
+
+
+def test_the_prompts_that_show_that_nothing_is_lost_grow_with_the_deviation_between_them() -> None:
+    narrow, wide = (Estimate(1.0, 1 / spread, spread) for spread in (1.05, 1.2))
+    assert prompts_to_keep(narrow, 0.97, 8) == 17
+    assert prompts_to_keep(wide, 0.97, 8) == 200
+    assert prompts_to_keep(narrow, 1.0, 8) is None

@@ -36,6 +36,7 @@ from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Match, Rule
+from eaglectl.verdicts import GateEnding
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
@@ -108,6 +109,13 @@ def report(text: str = "x") -> Report:
     )
 
 
+ENDINGS = {
+    "pass": GateEnding.KEPT,
+    "fail": GateEnding.LOST,
+    "could-not-look": GateEnding.TOO_FEW_PROMPTS,
+}
+
+
 def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
     """A run with everything beside it: sets, a second drafter, both probes."""
     results = tuple(PromptResult(f"{text}{n % 2}", 10 + n, (8, 5 + n % 3, 2), (1, 2, 3)) for n in range(6))
@@ -130,6 +138,7 @@ def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
     reading = Variant(text, text, measure(other), ratio(other, results))
     drift = DriftCondition(text, measured, (1.0, 1.1, 1.2), (0.0, 0.1, 0.2), (0.3, 0.4, 0.5))
     failures = (text,) if verdict == "fail" else ()
+    why = "" if verdict == "pass" else text
     return SmokeReport(
         text,
         run_,
@@ -147,7 +156,8 @@ def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
             text,
             measure(other),
             ratio(results, other),
-            (SetRatio(text, 6, ratio(results, other), verdict, "" if verdict == "pass" else text),),
+            ratio(results, other),
+            (SetRatio(text, 6, ratio(results, other), ratio(results, other), ENDINGS[verdict], why),),
             0.97,
         ),
         (reading,),

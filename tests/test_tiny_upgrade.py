@@ -146,6 +146,9 @@ def row(value: float, low: float, high: float, rounds: Estimate | None = None) -
         ([row(0.94, 0.92, 0.96)], "lost", 40),
         ([row(1.0, 0.98, 1.02), row(0.94, 0.92, 0.96)], "lost", 40),
         ([row(1.0, 0.98, 1.02, Estimate(0.9, 0.85, 0.95))], "lost", 40),
+        ([row(1.0, 0.98, 1.02, Estimate(0.95, 0.92, 0.98))], "too few prompts", 87),
+        ([row(0.94, 0.92, 0.96, Estimate(0.98, 0.94, 1.02))], "too few prompts", 623),
+        ([row(1.0, 0.98, 1.02, Estimate(0.98, 0.94, 1.02))], "kept", 40),
     ],
 )
 def test_a_gate_ends_by_where_its_intervals_lie(rows: list[GateRow], ending: str, needed: int | None) -> None:

@@ -2,32 +2,62 @@
 
 Both drafters run by draft-and-verify at the smallest k, which writes the target's answers. Then both draft
 from every position of these answers (teacher forcing): a ratio with a narrower interval than that of the
-rounds, which begin at few of the positions.
+rounds, which begin at few of the positions, and which have to confirm it. `smoke --against` judges likewise.
 """
 
 from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import (
+    FEWEST_PROMPTS,
     Estimate,
     Measurement,
     PromptResult,
     measure,
+    prompts_to_keep,
     prompts_to_tell,
     ratio,
 )
 from eaglectl.acceptance.sensitivity import Drafts, FirstPass
 from eaglectl.acceptance.stage import Stage
-from eaglectl.progress import OnProgress, TimedWork
+from eaglectl.progress import OnProgress, TimedWork, notify
 from eaglectl.verdicts import GateEnding
+
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
 
 # values of k (num_speculative_tokens) at which the gate measures; the first one by draft-and-verify too
 DEPTHS = (3, 7)
 # a drafter with a smaller acceptance length before the conversion is at fault itself
 MIN_BASELINE_LENGTH = 1.3
+
+
+# prompts whose deviation says how many are needed, before the others are run
+PILOT = 8
+
+
+def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
+    """Whether acceptance was kept: `ratio` is of drafts from every position, `rounds` of draft-and-verify.
+
+    Either ratio's interval decides where the other one's value is on the same side of `least`; rounds, which
+    are what is served, show a loss by themselves.
+    """
+    if rounds.high < least or (ratio.high < least and rounds.value < least):
+        return GateEnding.LOST
+    if ratio.low >= least and rounds.value >= least:
+        return GateEnding.KEPT
+    return GateEnding.TOO_FEW_PROMPTS
+
+
+def needed_to_judge(ratio: Estimate, rounds: Estimate, least: float, prompts: int) -> int | None:
+    """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
+    are_apart = (ratio.value < least) != (rounds.value < least)
+    return prompts_to_tell(rounds if are_apart else ratio, least, prompts)
 
 
 class GateRow(Struct, frozen=True):
@@ -56,12 +86,11 @@ class Gate(Struct, frozen=True):
 
     @property
     def ending(self) -> GateEnding:
-        """KEPT: every ratio's lower bound reaches the tolerance. LOST: an upper bound is below it."""
-        if any(estimate.high < self.tolerance for row in self.rows for estimate in (row.ratio, row.rounds)):
+        """LOST where one k is; KEPT where all are."""
+        endings = {judge_ratio(row.ratio, row.rounds, self.tolerance) for row in self.rows}
+        if GateEnding.LOST in endings:
             return GateEnding.LOST
-        if all(row.ratio.low >= self.tolerance for row in self.rows):
-            return GateEnding.KEPT
-        return GateEnding.TOO_FEW_PROMPTS
+        return GateEnding.TOO_FEW_PROMPTS if GateEnding.TOO_FEW_PROMPTS in endings else GateEnding.KEPT
 
     @property
     def is_passed(self) -> bool:
@@ -71,7 +100,7 @@ class Gate(Struct, frozen=True):
     @property
     def prompts_needed(self) -> int | None:
         """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
-        needed = [prompts_to_tell(row.ratio, self.tolerance, self.prompts) for row in self.rows]
+        needed = [needed_to_judge(row.ratio, row.rounds, self.tolerance, self.prompts) for row in self.rows]
         return None if None in needed else max(count for count in needed if count is not None)
 
     @property
@@ -88,14 +117,66 @@ def run_gate(
     from eaglectl.reference.target import version_text
 
     stage = Stage(replace(before, k=max(DEPTHS), temperature=0.0))
-    models = (stage.drafter, stage.load(after.folder, after.drafter))
+    sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, after)]
     work.start()
-    old, new = (stage.run(model, k=DEPTHS[0], on_done=work.add) for model in models)
-    first = FirstPass(stage, stage.boundaries, old)
-    drafts = [first.run(model, stage.boundaries) for model in models]
-    rows = [_row(DEPTHS[0], drafts, (old, new))]
+    results: list[list[PromptResult]] = [[], []]
+    for part in filter(None, (stage.texts[:PILOT], stage.texts[PILOT:])):
+        for run, side in zip(results, sides, strict=True):
+            run += stage.run(side.model, part, side.boundaries, on_done=work.add, k=DEPTHS[0])
+        if len(results[0]) < len(stage.texts):
+            tell_prompts_needed(stage, sides, results[0], tolerance)
+    drafts = drafts_of(stage, sides, results[0])
+    rows = [_row(DEPTHS[0], drafts, results)]
     rows += [_row(k, drafts, [run.cut(k).results for run in drafts]) for k in DEPTHS[1:]]
     return Gate(tuple(rows), len(stage.texts), tolerance, version_text(), stage.device, stage.dtype)
+
+
+class Side(Struct, frozen=True):
+    """A drafter as it is loaded, with the boundaries whose states it takes."""
+
+    model: "DraftModel"
+    boundaries: tuple[int, ...]
+
+    @classmethod
+    def of(cls, stage: Stage, job: EngineJob) -> "Side":
+        """The drafter of another job, beside that of the stage."""
+        return cls(stage.load(job.folder, job.drafter), job.drafter.aux.boundaries or stage.boundaries)
+
+
+def compare_positions(
+    job: EngineJob, baseline: EngineJob, results: Sequence[PromptResult], least: float
+) -> tuple[list[PromptResult], list[PromptResult]]:
+    """What two drafters draft from every position of the answers in `results`, a result for each prompt.
+
+    Says first how many prompts the question needs.
+    """
+    stage = Stage(replace(job, temperature=0.0))
+    sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, baseline)]
+    if len(results) > PILOT:
+        tell_prompts_needed(stage, sides, results[:PILOT], least)
+    drafts = drafts_of(stage, sides, results)
+    return drafts[0].at_starts, drafts[1].at_starts
+
+
+def drafts_of(stage: Stage, sides: Sequence[Side], results: Sequence[PromptResult]) -> list[Drafts]:
+    """What each side drafts from every position of the answers in `results`."""
+    first = FirstPass(stage, {place for side in sides for place in side.boundaries}, results)
+    return [first.run(side.model, side.boundaries) for side in sides]
+
+
+def tell_prompts_needed(
+    stage: Stage, sides: Sequence[Side], results: Sequence[PromptResult], least: float
+) -> None:
+    """Give a notice of how many prompts tell kept from lost, by the deviation between the first ones."""
+    pilot = copy(stage)
+    pilot.texts = stage.texts[: len(results)]
+    old, new = (drafts.at_starts for drafts in drafts_of(pilot, sides, results))
+    needed = prompts_to_keep(ratio(new, old), least, len(results))
+    if needed is not None:
+        notify(
+            f"about {max(needed, FEWEST_PROMPTS)} prompts tell whether {least:g} of acceptance is kept, by"
+            f" the deviation between the first {len(results)}; {len(stage.texts)} are given"
+        )
 
 
 def _row(k: int, drafts: Sequence[Drafts], rounds: Sequence[Sequence[PromptResult]]) -> GateRow:

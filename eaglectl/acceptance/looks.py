@@ -14,8 +14,8 @@ from eaglectl.text import listed
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.verdicts import changes_serving
 
-# a drafter is called weak where its first draft token is accepted in less than half of drafts
-WEAK_POSITION_0 = 0.5
+# below it more is looked at where there is nothing to judge acceptance by; no drafter is weak for it
+LOOK_POSITION_0 = 0.5
 # rules that could not look are reported by a cause of their own
 OWN_CAUSES = ("rotated-target", "marked-rotation")
 NOT_RUN = "the reference did not run it"
@@ -56,7 +56,7 @@ def warned(name: str, evidence: Evidence) -> Shown | NotLooked | None:
     if reasons := [entry.reason for entry in evidence.validated.unchecked if entry.rule.name == name]:
         return NotLooked(reasons[0])
     found = [finding for finding in evidence.validated.findings if finding.rule.name == name]
-    return as_shown(found, evidence.commands["validate"]) if found and is_low(evidence) else None
+    return as_shown(found, evidence.commands["validate"]) if found and may_be_low(evidence) else None
 
 
 def is_thin(measured: Measurement) -> bool:
@@ -69,10 +69,30 @@ def is_dead(measured: Measurement) -> bool:
     return measured.length.value <= DEAD_LENGTH or measured.per_position[0].value < DEAD_POSITION_0
 
 
+def bar(evidence: Evidence) -> tuple[float, str] | None:
+    """The acceptance length to judge by, and whose it is; None where there is none.
+
+    That of --expected, else the lowest that others reach on a run like this one.
+    """
+    if evidence.expected is not None:
+        return evidence.expected, "that was expected"
+    served = evidence.served
+    alike = served.published.alike if served and served.published else ()
+    least = min((length for length in alike if not length.is_dead), key=lambda one: one.length, default=None)
+    return None if least is None else (least.length, f"that {least.drafter} reaches on such a run")
+
+
 def is_low(evidence: Evidence) -> bool:
-    """Whether acceptance is below what was expected, or that of a weak drafter where nothing was."""
+    """Whether acceptance is below what was expected, or what others reach on a run like this one."""
+    served, judged = evidence.served, bar(evidence)
+    assert served is not None
+    return judged is not None and served.measured.length.high < judged[0]
+
+
+def may_be_low(evidence: Evidence) -> bool:
+    """Whether what the files warn of is named: acceptance is low, or may be with nothing to judge it by."""
     served = evidence.served
     assert served is not None
-    if evidence.expected is not None:
-        return served.measured.length.high < evidence.expected
-    return served.measured.per_position[0].value < WEAK_POSITION_0
+    if bar(evidence) is not None:
+        return is_low(evidence)
+    return served.measured.per_position[0].value < LOOK_POSITION_0

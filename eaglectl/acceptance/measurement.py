@@ -109,9 +109,25 @@ def prompts_to_tell(estimate: Estimate, bound: float, prompts: int) -> int | Non
         return None
     if width <= distance:
         return prompts
-    deviation = width / t_quantile(max(prompts, 2) - 1) * math.sqrt(prompts)
-    needed = prompts_needed(distance / deviation, LEVEL / 2)
+    needed = _prompts_for(width, distance, prompts)
     return None if needed is None else max(prompts, needed)
+
+
+def prompts_to_keep(pilot: Estimate, bound: float, prompts: int) -> int | None:
+    """About how many prompts would show that nothing is lost, where nothing is; None where no number would.
+
+    `pilot` is a ratio over few `prompts`, of which the deviation between prompts is taken.
+    """
+    width, distance = math.log(pilot.high / pilot.low) / 2, -math.log(bound)
+    if distance <= 0:
+        return None
+    return _prompts_for(width, distance, prompts) if width else prompts
+
+
+def _prompts_for(width: float, distance: float, prompts: int) -> int | None:
+    """The prompts that make half an interval of `width`, over `prompts`, as narrow as `distance`."""
+    deviation = width / t_quantile(max(prompts, 2) - 1) * math.sqrt(prompts)
+    return prompts_needed(distance / deviation, LEVEL / 2)
 
 
 def shortcomings(measured: Measurement) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.acceptance.gate import judge_ratio, needed_to_judge
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.measurement import (
     ENOUGH_PROMPTS,
@@ -13,7 +14,6 @@ from eaglectl.acceptance.measurement import (
     Measurement,
     PromptResult,
     measure,
-    prompts_to_tell,
     ratio,
     shortcomings,
     shortfalls,
@@ -25,7 +25,7 @@ from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
 from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.acceptance.significance import p_words
 from eaglectl.base import Result
-from eaglectl.verdicts import CheckVerdict, ReadingOutcome
+from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
 MAX_REGRESSION = 0.97
@@ -90,17 +90,35 @@ class SmokeReport(Result, frozen=True):
         )
 
 
+OUTCOMES: Mapping[GateEnding, CheckVerdict] = {
+    GateEnding.KEPT: CheckVerdict.PASS,
+    GateEnding.LOST: CheckVerdict.FAIL,
+    GateEnding.TOO_FEW_PROMPTS: CheckVerdict.COULD_NOT_LOOK,
+}
+# what a ratio is of, where drafts from every position were made, and where not
+EVERY_POSITION = "drafts from every position of the target's answers, confirmed by draft-and-verify"
+ROUNDS_ALONE = "rounds of draft-and-verify alone: only greedy runs of the reference draft from every position"
+
+
 class SetRatio(Struct, frozen=True):
     """The first drafter's acceptance length over the second's on one set of prompts.
 
-    `reason` says why the outcome is not PASS.
+    `ratio` is of drafts from every position of the answers where these were made, else of `rounds`, which are
+    those of draft-and-verify. `reason` says why the ending is not KEPT.
     """
 
     name: str
     prompts: int
     ratio: Estimate
-    outcome: CheckVerdict
+    rounds: Estimate
+    ending: GateEnding
     reason: str = ""
+    needed: int | None = None
+
+    @property
+    def outcome(self) -> CheckVerdict:
+        """PASS for KEPT, FAIL for LOST, else COULD_NOT_LOOK."""
+        return OUTCOMES[self.ending]
 
 
 class DrafterComparison(Struct, frozen=True):
@@ -108,14 +126,30 @@ class DrafterComparison(Struct, frozen=True):
 
     `sets` has the ratio on each set of prompts, or on all where they are of one. Each must reach
     `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
-    upper bound below it is a failure, and an interval that holds it tells nothing.
+    upper bound below it is a failure, and an interval that holds it tells nothing (`judge_ratio`).
+    `has_positions`: the ratios are of drafts from every position, and `rounds` is that of draft-and-verify.
     """
 
     source: str
     measured: Measurement
     ratio: Estimate
+    rounds: Estimate
     sets: tuple[SetRatio, ...]
     max_regression: float
+    has_positions: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """What the ratios are of."""
+        return EVERY_POSITION if self.has_positions else ROUNDS_ALONE
+
+    @property
+    def ending(self) -> GateEnding:
+        """LOST where a set is; KEPT where all are."""
+        endings = {part.ending for part in self.sets}
+        if GateEnding.LOST in endings:
+            return GateEnding.LOST
+        return GateEnding.TOO_FEW_PROMPTS if GateEnding.TOO_FEW_PROMPTS in endings else GateEnding.KEPT
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -217,36 +251,64 @@ def _doubtful(probed: Sensitivity) -> Iterator[str]:
                 yield f"{gain} at late positions alone, so that it is not named"
 
 
-def compare_drafters(report: SmokeReport, other: SmokeReport, max_regression: float) -> DrafterComparison:
-    """The two drafters on the same prompts, and whether the first is not worse on any set of them."""
-    results, baseline = _by_set(report.run.results), _by_set(other.run.results)
-    sets = tuple(_set_ratio(name, results[name], baseline[name], max_regression) for name in results)
-    whole = ratio(report.run.results, other.run.results)
-    return DrafterComparison(other.source, other.measured, whole, sets, max_regression)
+Pair = tuple[Sequence[PromptResult], Sequence[PromptResult]]
 
 
-def _set_ratio(
-    name: str, results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float
-) -> SetRatio:
-    count = len(results)
-    if not all(any(result.drafts for result in side) for side in (results, baseline)):
-        whole = 1.0 + len(results[0].accepted)
-        reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
-        return SetRatio(name, count, Estimate(1.0, 1 / whole, whole), CheckVerdict.COULD_NOT_LOOK, reason)
-    estimate = ratio(results, baseline)
-    where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
-    if estimate.high < least:
-        reason = f"{where} is below --max-regression {least:g}"
-        return SetRatio(name, count, estimate, CheckVerdict.FAIL, reason)
-    if count >= FEWEST_PROMPTS and estimate.low >= least:
-        return SetRatio(name, count, estimate, CheckVerdict.PASS)
-    # the interval of a prompt or two says nothing of how many are needed
-    found = prompts_to_tell(estimate, least, count) if count >= FEWEST_PROMPTS else ENOUGH_PROMPTS
-    advice = (
-        f"give {max(found, ENOUGH_PROMPTS)} or more of this set" if found else "no number of prompts would"
+def compare_drafters(
+    report: SmokeReport, other: SmokeReport, max_regression: float, positions: Pair | None = None
+) -> DrafterComparison:
+    """The two drafters on the same prompts, and whether the first is not worse on any set of them.
+
+    `positions`: what both draft from every position of the same answers, a result for each prompt.
+    """
+    rounds = (report.run.results, other.run.results)
+    judged = positions or rounds
+    places: dict[str, list[int]] = {}
+    for index, result in enumerate(report.run.results):
+        places.setdefault(result.set, []).append(index)
+    sets = tuple(
+        _set_ratio(name, _of(rounds, indices), positions and _of(positions, indices), max_regression)
+        for name, indices in places.items()
     )
-    reason = f"{where}, prompts: {count}, cannot tell; {advice}"
-    return SetRatio(name, count, estimate, CheckVerdict.COULD_NOT_LOOK, reason)
+    return DrafterComparison(
+        other.source,
+        other.measured,
+        ratio(*judged),
+        ratio(*rounds),
+        sets,
+        max_regression,
+        positions is not None,
+    )
+
+
+def _of(pair: Pair, indices: Sequence[int]) -> Pair:
+    first, second = ([side[index] for index in indices] for side in pair)
+    return first, second
+
+
+def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) -> SetRatio:
+    judged, count = positions or rounds, len(rounds[0])
+    if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
+        whole = 1.0 + len(judged[0][0].accepted)
+        reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
+        nothing = Estimate(1.0, 1 / whole, whole)
+        return SetRatio(name, count, nothing, nothing, GateEnding.TOO_FEW_PROMPTS, reason)
+    estimate, verified = ratio(*judged), ratio(*rounds)
+    ending = judge_ratio(estimate, verified, least)
+    where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
+    if positions:
+        where += f", of rounds {verified.value:.3f} [{verified.low:.3f}, {verified.high:.3f}]"
+    if ending == GateEnding.LOST:
+        reason = f"lost: {where} is below --max-regression {least:g}"
+        return SetRatio(name, count, estimate, verified, ending, reason)
+    if ending == GateEnding.KEPT and count >= FEWEST_PROMPTS:
+        return SetRatio(name, count, estimate, verified, ending)
+    # the interval of a prompt or two says nothing of how many are needed
+    found = needed_to_judge(estimate, verified, least, count) if count >= FEWEST_PROMPTS else ENOUGH_PROMPTS
+    needed = max(found, ENOUGH_PROMPTS) if found else None
+    advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
+    reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
+    return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:

@@ -220,7 +220,7 @@ class _Looks(Struct, frozen=True):
     def _prompts(self, evidence: "Evidence") -> "Evidence":
         """Other temperatures and the chat template, where those can be the cause."""
         from eaglectl.acceptance.diagnosis import PairFacts
-        from eaglectl.acceptance.looks import is_low
+        from eaglectl.acceptance.looks import may_be_low
 
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         chats = self._as_chats()
@@ -228,7 +228,7 @@ class _Looks(Struct, frozen=True):
         evidence = replace(evidence, pair=PairFacts(self._is_quantised(), has_embedding, bool(chats)))
         if self.options.temperature > 0:
             evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
-        if not chats or not is_low(evidence):
+        if not chats or not may_be_low(evidence):
             return evidence
         with scratch_folder() as folder:
             path = folder / "prompts.jsonl"

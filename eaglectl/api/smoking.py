@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob, EngineRun
     from eaglectl.acceptance.layers import LayerSearch
     from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.acceptance.report import SmokeReport
+    from eaglectl.acceptance.report import Pair, SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
     from eaglectl.engines.reading import NetworkReading
 
@@ -87,15 +87,36 @@ def smoke(
         report = replace(report, notes=(f"target: {choice.how}", *report.notes))
     if against is not None:
         least = MAX_REGRESSION if options.max_regression is None else options.max_regression
+        positions = _positions(report, (source, against), folder, options, least, on_progress)
         report_step(on_progress, "loading the target")
         other = _report(against, folder, prompts, options, on_progress)
-        report = replace(report, against=compare_drafters(report, other, least))
+        report = replace(report, against=compare_drafters(report, other, least, positions))
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
         return _with_probe(
             report, job, options.probe, partial(repair_command, given, target, options.answers)
         )
+
+
+def _positions(
+    report: "SmokeReport",
+    drafters: tuple[str, str],
+    target: Path,
+    options: SmokeOptions,
+    least: float,
+    on_progress: OnProgress | None,
+) -> "Pair | None":
+    """What both drafters draft from every position of the answers; None where only rounds can be compared."""
+    if report.run.engine != "reference" or options.temperature > 0:
+        return None
+    from eaglectl.acceptance.gate import compare_positions
+
+    assert report.choice is not None
+    report_step(on_progress, "drafting from every position")
+    prompts, (source, against) = report.choice.prompts, drafters
+    with _job(source, target, prompts, options) as job, _job(against, target, prompts, options) as baseline:
+        return compare_positions(job, baseline, report.run.results, least)
 
 
 def search_aux_layers(

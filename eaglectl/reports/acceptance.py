@@ -42,17 +42,19 @@ def acceptance(report: SmokeReport) -> Cells:
 
 def compared(against: DrafterComparison) -> str:
     """The second drafter's figures, and what the ratio must be."""
+    rounds = f", of rounds {estimate(against.rounds)}" if against.has_positions else ""
     return (
-        f"ratio {estimate(against.ratio)}; its length {estimate(against.measured.length)}; on each set the"
-        f" lower bound of the ratio must be at least {against.max_regression:g}"
+        f"{against.ending}: ratio {estimate(against.ratio)}{rounds}; its length"
+        f" {estimate(against.measured.length)}; on each set the lower bound of the ratio must be at least"
+        f" {against.max_regression:g}; {against.meaning}"
     )
 
 
 def set_ratios(against: DrafterComparison) -> Cells:
     """The ratio to the second drafter on each set; the first row is the head."""
-    yield ["set", "prompts", "ratio", "verdict"]
+    yield ["set", "prompts", "ratio", "of rounds", "ending"]
     for part in against.sets:
-        yield [part.name, str(part.prompts), estimate(part.ratio), part.outcome]
+        yield [part.name, str(part.prompts), estimate(part.ratio), estimate(part.rounds), part.ending]
 
 
 def reasons(report: SmokeReport) -> Iterator[tuple[str, str]]:

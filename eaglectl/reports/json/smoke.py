@@ -71,7 +71,10 @@ def _comparison(other: DrafterComparison) -> dict[str, Any]:
     return {
         "source": other.source,
         **measurement_part(other.measured),
+        "ending": other.ending,
         "ratio": estimate_part(other.ratio),
+        "rounds": estimate_part(other.rounds),
+        "meaning": other.meaning,
         "max_regression": other.max_regression,
         "sets": {part.name: _set_ratio(part) for part in other.sets},
         "failures": list(other.failures),
@@ -83,7 +86,10 @@ def _set_ratio(part: SetRatio) -> dict[str, Any]:
     return {
         "prompts": part.prompts,
         "ratio": estimate_part(part.ratio),
+        "rounds": estimate_part(part.rounds),
         "outcome": part.outcome,
+        "ending": part.ending,
+        "prompts_needed": part.needed,
     }
 
 
