@@ -22,6 +22,7 @@ import agreement
 import api_page
 import blocks
 import commands
+import configuration
 import engine_release
 import known
 import open_facts
@@ -127,6 +128,7 @@ if __name__ == "__main__":
     acceptance_page.PAGE.write_text(acceptance_page.page())
     agreement.PAGE.write_text(agreement.page())
     commands.PAGE.write_text(commands.page())
+    configuration.PAGE.write_text(configuration.page())
     engine_release.PAGE.write_text(engine_release.page())
     known.write()
     open_facts.PAGE.write_text(open_facts.page())

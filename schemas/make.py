@@ -10,8 +10,14 @@ from eaglectl.acceptance.published import file_schema
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_schema import config_schema
 from eaglectl.formats.format import Format
+from eaglectl.validation.policy_keys import policy_schema, pyproject_schema
 
 HERE = Path(__file__).parent
+# of the files that users write
+FILES = {
+    HERE / "eaglectl.toml.schema.json": policy_schema(),
+    HERE / "pyproject.toml.schema.json": pyproject_schema(),
+}
 
 
 def path(format: Format) -> Path:
@@ -22,7 +28,7 @@ def path(format: Format) -> Path:
 def texts() -> dict[Path, str]:
     """Every schema file with its text; formats that share a schema share the first one's."""
     configs = {path(format): config_schema(format) for format in reversed(FORMATS)}
-    schemas = {**configs, HERE / "published.schema.json": file_schema()}
+    schemas = {**configs, **FILES, HERE / "published.schema.json": file_schema()}
     return {file: json.dumps(schema, indent=2) + "\n" for file, schema in schemas.items()}
 
 

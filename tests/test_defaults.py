@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import eaglectl
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -62,9 +63,52 @@ def test_semantics_and_engines_are_taken_too(here: Path) -> None:
 
 
 def test_quiet_does_not_hide_them(here: Path) -> None:
+    target = FIXTURES / "tiny/target"
+    write(here, f"[defaults]\ntarget = '{target}'\naux-layers = [2, 4, 5]\n")
+    told = call("-q", "inspect", FIXTURES / "tiny/eagle3").err
+    assert told.startswith("eaglectl.toml gives --target ") and "--aux-layers" not in told
+
+
+def test_defaults_that_choose_no_target_are_told_to_who_asks(here: Path) -> None:
     write(here, "[defaults]\naux-layers = [1, 2, 3]\n")
     told = "eaglectl.toml gives --aux-layers 1,2,3, where the command line says nothing else\n"
-    assert call("-q", "inspect", drafter_folder(here / "d")).err == told
+    source = drafter_folder(here / "d")
+    assert call("inspect", source).err == "" and call("-v", "inspect", source).err == told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# a\n\n[policy]\nfail-on = 1\n", "eaglectl.toml:3: policy is no key"),
+        (
+            "[defaults]\nengines = ['vllm']\n",
+            "eaglectl.toml:2: defaults.engines is no key of a policy; it belongs",
+        ),
+        ("target = 'a'\n", "eaglectl.toml:1: target is no key of a policy; it belongs under [defaults]"),
+    ],
+)
+@pytest.mark.parametrize("command", ["inspect", "validate"])
+def test_a_key_in_the_wrong_place_is_refused_by_every_reader(
+    here: Path, text: str, message: str, command: str
+) -> None:
+    write(here, text)
+    done = call(command, drafter_folder(here / "d"))
+    assert done.code == 2 and message in done.err
+
+
+def test_init_writes_a_fact_that_is_open_as_toml_has_it(here: Path) -> None:
+    source = FIXTURES / "producers/specforge/eagle3.1"
+    assert call("init", source).code == 2
+    path = here / "eaglectl.toml"
+    line = '# source-semantics = { specforge = "pre-879" }  # or specforge = "post-879"'
+    assert line in path.read_text().splitlines()
+    path.write_text(path.read_text().replace(line, line.removeprefix("# ")))
+    assert call("convert", source, "--dry-run").code == 0
+
+
+def test_init_where_nothing_can_be_written_could_not_look(here: Path) -> None:
+    with pytest.raises(eaglectl.UnreadableError, match="was not written"):
+        eaglectl.init(folder=here / "absent")
 
 
 def test_a_command_that_reads_no_drafter_reads_no_defaults(here: Path) -> None:
@@ -142,3 +186,7 @@ def test_init_writes_no_file_for_what_is_no_drafter(here: Path) -> None:
 def test_init_quotes_what_toml_would_read_otherwise(here: Path) -> None:
     assert call("init", "--target", 'a"b\\c\x7f', "--source-semantics", "x.y=1").code == 0
     assert call("inspect", drafter_folder(here / "d")).code == 3  # that target is nowhere
+
+
+def test_the_document_of_init_names_its_file(here: Path) -> None:
+    assert call("init", "--json").document["path"] == "eaglectl.toml"

@@ -1,8 +1,9 @@
 """`init`: an eaglectl.toml with what was answered, and the questions that are open."""
 
 import json
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import OpenQuestions, measured_questions
 from eaglectl.api.options import InitOptions
-from eaglectl.errors import UsageError
+from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.progress import OnProgress
 from eaglectl.reports.files import write_file
@@ -21,6 +22,8 @@ from eaglectl.validation.policy_file import POLICY_FILE, may_hold_policy, parse_
 HEAD = """# What eaglectl takes from here, in this folder and below it, where the command line says nothing.
 # Written by `eaglectl init`.
 """
+# a fact of a trainer in a question: rope=plain
+FACT = re.compile(r"(?<![\w=.-])([a-z][a-z0-9_-]*)=([\w.,-]*\w)")
 HOW_TO_ANSWER = {
     "target": 'target = "my-target"  # the target model: its folder (from this file) or Hub repository',
     "aux-layers": "aux-layers = [2, 16, 29]  # the trained aux layers as boundaries",
@@ -61,16 +64,31 @@ def init(
     comments = (*measured, *(f"open: {question}" for question in questions))
     if questions and found.gap:
         comments = (*comments, found.gap)
-    text = _file_text(target, options.engines, found.answers, comments)
+    text = _file_text(target, options.engines, found.answers, comments, _asked(questions))
     parse_policy(tomllib.loads(text), str(path), path.parent)
     try:
         write_file(path, text)
     except OSError as error:
-        raise UsageError(f"{path} was not written: {error.strerror}") from None
+        raise UnreadableError(f"{path} was not written: {error.strerror}; give another folder") from None
     return Start(path, questions, measured)
 
 
-def _file_text(target: str | None, engines: Sequence[str], answers: Answers, comments: Sequence[str]) -> str:
+def _asked(questions: Sequence[str]) -> dict[str, list[str]]:
+    """The facts that questions ask for by --source-semantics, each with the values that they name."""
+    facts: dict[str, list[str]] = {}
+    for question in questions:
+        for key, value in FACT.findall(question if "--source-semantics" in question else ""):
+            facts.setdefault(key, []).append(value)
+    return facts
+
+
+def _file_text(
+    target: str | None,
+    engines: Sequence[str],
+    answers: Answers,
+    comments: Sequence[str],
+    asked: Mapping[str, Sequence[str]],
+) -> str:
     given = {
         "target": None if target is None else _quoted(target),
         "aux-layers": None if answers.aux_layers is None else str(list(answers.aux_layers)),
@@ -84,13 +102,26 @@ def _file_text(target: str | None, engines: Sequence[str], answers: Answers, com
         lines.append(answer + _how_answered(answers, f"--{key}"))
     if answers.assume:
         lines.append("assume = true")
+    return "\n".join([*lines, *_facts(answers, asked), ""])
+
+
+def _facts(answers: Answers, asked: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The lines of source-semantics: what was answered, and as comments what is asked."""
+    open_facts = [(key, *map(_quoted, values)) for key, values in asked.items()]
     if answers.semantics:
-        lines += ["", "[defaults.source-semantics]"]
-        lines += [
-            f"{_quoted(key)} = {_quoted(value)}{_how_answered(answers, key)}"
-            for key, value in answers.semantics.items()
-        ]
-    return "\n".join([*lines, ""])
+        yield from ("", "[defaults.source-semantics]")
+        for key, value in answers.semantics.items():
+            yield f"{_quoted(key)} = {_quoted(value)}{_how_answered(answers, key)}"
+        for key, value, *others in open_facts:
+            yield f"# {key} = {value}{_or(others)}"
+    elif open_facts:
+        table = ", ".join(f"{key} = {value}" for key, value, *_ in open_facts)
+        others = [f"{key} = {other}" for key, _, *rest in open_facts for other in rest]
+        yield f"# source-semantics = {{ {table} }}{_or(others)}"
+
+
+def _or(others: Sequence[str]) -> str:
+    return f"  # or {', '.join(others)}" if others else ""
 
 
 def _how_answered(answers: Answers, key: str) -> str:

@@ -17,8 +17,12 @@ READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "
 WITH_ENGINES = ("inspect", "convert")
 
 
-def command_defaults(command: str, arguments: Sequence[Any]) -> Mapping[str, Any]:
-    """Values of a command's parameters that the command line may leave out; they are told on stderr.
+def command_defaults(
+    command: str, arguments: Sequence[Any], *, is_verbose: bool = False
+) -> Mapping[str, Any]:
+    """Values of a command's parameters that the command line may leave out.
+
+    A target is told on stderr, as it decides what is judged and run; the others where `is_verbose`.
 
     What lies in one of the command's `arguments` says nothing. Raises UsageError for a file that is not as it
     should be.
@@ -29,8 +33,9 @@ def command_defaults(command: str, arguments: Sequence[Any]) -> Mapping[str, Any
 
     judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
     defaults = read_defaults(judged=judged)
-    if defaults.options:
-        options = " ".join(f"{name} {value}".strip() for name, value in defaults.options)
+    told = [option for option in defaults.options if is_verbose or option[0] == "--target"]
+    if told:
+        options = " ".join(f"{name} {value}".strip() for name, value in told)
         say(f"{defaults.origin} gives {options}, where the command line says nothing else", sys.stderr)
     if ignored := ignored_file(judged):
         say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)

@@ -9,9 +9,6 @@ from msgspec import Struct, field
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.rule import SEVERITIES, Rule, Severity
 
-# the names of the lists in a policy's [allow]
-ALLOW_LISTS = ("architectures", "dtypes", "licences", "files", "quantisation", "base-models")
-
 
 class Suppression(Struct, frozen=True):
     """A rule whose findings are allowed, with the reason.
@@ -77,8 +74,8 @@ class Policy(Struct, frozen=True):
     """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
 
     `origin` is the file that it was read from. A checkpoint does not pass where a `required` rule could not
-    look. Findings of `forbidden` rules are errors. Rules in `off` do not run. `allowed` maps names of
-    ALLOW_LISTS to patterns as of file names.
+    look. Findings of `forbidden` rules are errors. Rules in `off` do not run. `allowed` maps keys of
+    [allow] to patterns as of file names.
     """
 
     origin: str = "built in"

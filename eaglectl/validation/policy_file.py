@@ -1,6 +1,5 @@
 """Reading a policy and defaults from eaglectl.toml, or from [tool.eaglectl] of a pyproject.toml."""
 
-import datetime
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +15,8 @@ from eaglectl.checkpoint.layout import is_checkpoint
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import UsageError
 from eaglectl.validation.catalogue import find_rule, find_rules
-from eaglectl.validation.policy import ALLOW_LISTS, Defaults, Policy, Suppression, VerifyPolicy
-from eaglectl.validation.rule import SEVERITIES
+from eaglectl.validation.policy import Defaults, Policy, Suppression, VerifyPolicy
+from eaglectl.validation.policy_keys import KEYS, POLICY, SIGNERS, Key
 
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]
@@ -30,22 +29,6 @@ MAX_POLICY = 256 << 10
 MAX_PARTS, MAX_DEPTH, MAX_ENTRIES, MAX_BITS = 32, 16, 5_000, 64
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}")
-KEYS = (
-    "engines",
-    "required",
-    "forbidden",
-    "severities",
-    "fail-on",
-    "allow",
-    "suppress",
-    "verify",
-    "defaults",
-)
-CONVENTIONS = ("boundary", "output")
-DEFAULT_KEYS = ("target", "aux-layers", "aux-convention", "source-semantics", "assume")
-SIGNERS = ("public-key", "certificate-chain", "identity", "identity-provider")
-VERIFY_KEYS = ("require-signature", "require-record", *SIGNERS)
-SUPPRESSION_KEYS = ("rule", "reason", "until", "where")
 
 
 def read_policy(
@@ -59,7 +42,7 @@ def read_policy(
     """
     if path is None:
         nearest = _nearest_table(None if start is None else Path(start), [os.fspath(path) for path in judged])
-        return Policy() if nearest is None else parse_policy(*nearest)
+        return Policy() if nearest is None else _policy(nearest)
     path = os.fspath(path)
     if "://" in path:
         raise UsageError(
@@ -68,17 +51,17 @@ def read_policy(
     table = _read_table(Path(path), path)
     if table is None:
         raise UsageError(f"{path} has no [tool.eaglectl]; write the policy there, or give an {POLICY_FILE}")
-    return parse_policy(table, path, Path(path).parent)
+    return _policy(table)
 
 
 def read_defaults(start: Path | None = None, *, judged: Iterable[str] = ()) -> Defaults:
     """The [defaults] in the file that `read_policy` takes without a path. Raises UsageError."""
-    nearest = _nearest_table(start, judged)
-    if nearest is None:
-        return Defaults()
-    values, label, folder = nearest
-    table = _Table(label, "", values)
-    return _defaults(table.table("defaults"), table.texts("engines", parse_engine), folder)
+    table = _nearest_table(start, judged)
+    return (
+        Defaults()
+        if table is None
+        else _defaults(table.table("defaults"), table.texts("engines", parse_engine))
+    )
 
 
 def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) -> Policy:
@@ -86,21 +69,22 @@ def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) 
 
     Paths in it begin at `folder`.
     """
-    table = _Table(origin, "", values)
-    table.check_keys(KEYS)
-    _defaults(table.table("defaults"), (), folder)
+    return _policy(_Table(File(origin, folder), POLICY, values))
+
+
+def _policy(table: "_Table") -> Policy:
+    _defaults(table.table("defaults"), ())
     severities = _severities(table.table("severities"))
     allow = table.table("allow")
-    allow.check_keys(ALLOW_LISTS)
     required, forbidden = (frozenset(table.rules(key, table.texts(key))) for key in ("required", "forbidden"))
     off = frozenset(rule for rule, severity in severities.items() if severity == "off")
     if conflicts := sorted((required | forbidden) & off):
         raise UsageError(
-            f"{origin}: {conflicts[0]} is required or forbidden and its severity is off;"
+            f"{table.file.label}: {conflicts[0]} is required or forbidden and its severity is off;"
             " decide for one of them"
         )
     return Policy(
-        origin=origin,
+        origin=table.file.label,
         engines=table.texts("engines", parse_engine),
         required=required,
         forbidden=forbidden,
@@ -108,60 +92,44 @@ def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) 
         off=off,
         allowed={key: allow.texts(key) for key in allow.values},
         suppressions=tuple(_suppression(entry) for entry in table.tables("suppress")),
-        fail_on=table.choice("fail-on", (*SEVERITIES, "never")) if "fail-on" in values else None,
-        verify=_verify(table.table("verify"), folder),
+        fail_on=table.value("fail-on"),
+        verify=_verify(table.table("verify")),
     )
 
 
-def _defaults(table: "_Table", engines: tuple[str, ...], folder: Path) -> Defaults:
-    table.check_keys(DEFAULT_KEYS)
-    layers, target = table.values.get("aux-layers"), table.text("target") or None
-    if layers is not None and (
-        not isinstance(layers, list)
-        or not layers
-        or not all(type(layer) is int and layer >= 0 for layer in layers)
-    ):
-        raise table.error("aux-layers", "whole numbers, as [2, 16, 29]")
-    semantics = table.table("source-semantics")
+def _defaults(table: "_Table", engines: tuple[str, ...]) -> Defaults:
+    layers, target = table.value("aux-layers"), table.value("target") or None
+    semantics, folder = table.table("source-semantics"), table.file.folder
     if target is not None and os.path.lexists(folder / target):
         target = os.path.relpath(folder / target)
-    is_stated = "aux-convention" in table.values
     return Defaults(
-        origin=table.origin,
+        origin=table.file.label,
         engines=engines,
         target=target,
         aux_layers=None if layers is None else ",".join(map(str, layers)),
-        aux_convention=table.choice("aux-convention", CONVENTIONS) if is_stated else None,
-        source_semantics=tuple(f"{key}={semantics.text(key)}" for key in semantics.values),
-        assume=table.flag("assume"),
+        aux_convention=table.value("aux-convention"),
+        source_semantics=tuple(f"{key}={semantics.value(key)}" for key in semantics.values),
+        assume=table.value("assume"),
     )
 
 
-def _verify(table: "_Table", folder: Path) -> VerifyPolicy:
-    table.check_keys(VERIFY_KEYS)
+def _verify(table: "_Table") -> VerifyPolicy:
     if empty := [name for name in SIGNERS if table.values.get(name) == ""]:
         raise table.error(empty[0], "a text, or no such key")
-    signers = {name: table.text(name) or None for name in SIGNERS}
-    key, chain, identity, provider = signers.values()
-    if ways := [name for name in ("public-key", "certificate-chain") if signers[name]]:
-        if len([*filter(None, signers.values())]) > 1:
+    given = {name.replace("-", "_"): table.value(name) for name in table.values}
+    if ways := [name for name in ("public-key", "certificate-chain") if name in table.values]:
+        if len([name for name in SIGNERS if name in table.values]) > 1:
             raise table.error(ways[0], "no other signer beside it: both say who signed")
-    elif bool(identity) != bool(provider):
-        missing = "identity-provider" if identity else "identity"
+        given[ways[0].replace("-", "_")] = str(table.file.folder / table.value(ways[0]))
+    elif ("identity" in given) != ("identity_provider" in given):
+        missing = "identity-provider" if "identity" in given else "identity"
         raise table.error(missing, "a text: identity and identity-provider belong together")
-    return VerifyPolicy(
-        require_signature=table.flag("require-signature"),
-        require_record=table.flag("require-record"),
-        public_key=key and str(folder / key),
-        identity=identity,
-        identity_provider=provider,
-        certificate_chain=chain and str(folder / chain),
-    )
+    return VerifyPolicy(**given)
 
 
 def _severities(table: "_Table") -> Mapping[str, Any]:
     """The severity, or "off", of each rule that [severities] names; later keys win."""
-    choices = {key: table.choice(key, (*SEVERITIES, "off")) for key in table.values}
+    choices = {key: table.value(key) for key in table.values}
     return {rule: severity for key, severity in choices.items() for rule in table.rules(key, [key])}
 
 
@@ -201,8 +169,8 @@ def _is_foreign(folder: Path) -> bool:
     return is_checkpoint(folder) or is_snapshot(folder) or (folder / DOWNLOADED).is_dir()
 
 
-def _nearest_table(start: Path | None, judged: Iterable[str]) -> tuple[Mapping[str, Any], str, Path] | None:
-    """The policy's table in the nearest file, the file as seen from `start`, and its folder."""
+def _nearest_table(start: Path | None, judged: Iterable[str]) -> "_Table | None":
+    """The policy's table in the nearest file, which is named as seen from `start`."""
     start = start or current_folder()
     for folder in _folders(start, judged):
         for name in FILES:
@@ -210,11 +178,11 @@ def _nearest_table(start: Path | None, judged: Iterable[str]) -> tuple[Mapping[s
             label = os.path.relpath(path, start)
             table = _read_table(path, label) if path.is_file() else None
             if table is not None:
-                return table, label, folder
+                return table
     return None
 
 
-def _read_table(path: Path, label: str) -> Mapping[str, Any] | None:
+def _read_table(path: Path, label: str) -> "_Table | None":
     """The policy's table in a TOML file; None where a pyproject.toml has none. `label` names it in
     messages.
     """
@@ -228,13 +196,15 @@ def _read_table(path: Path, label: str) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{label} is not valid TOML: {error}") from None
     table: Any = document
+    parts: tuple[str, ...] = ()
     if path.name == PYPROJECT:
+        parts = ("tool", "eaglectl")
         tool = document.get("tool")
         table = tool.get("eaglectl") if isinstance(tool, dict) else None
     _check_bounds(table, label)
     if table is not None and not isinstance(table, dict):
         raise UsageError(f"{label}: tool.eaglectl is {table!r}; expected a table")
-    return table
+    return None if table is None else _Table(File(label, path.parent, text, parts), POLICY, table)
 
 
 def _check_bounds(value: Any, label: str) -> None:
@@ -253,84 +223,106 @@ def _check_bounds(value: Any, label: str) -> None:
 
 
 def _suppression(entry: "_Table") -> Suppression:
-    entry.check_keys(SUPPRESSION_KEYS)
     for key in ("rule", "reason"):
-        if not entry.text(key).strip():
+        if not entry.value(key).strip():
             raise entry.error(key, "a text: every suppression names a rule and gives a reason")
-    until = entry.values.get("until")
-    if until is not None and (not isinstance(until, datetime.date) or isinstance(until, datetime.datetime)):
-        raise entry.error("until", "a date without quotes, as 2027-01-31")
-    rule = entry.located("rule", find_rule, entry.text("rule"))
-    return Suppression(rule.id, entry.text("reason").strip(), until, entry.text("where"))
+    rule = entry.located("rule", find_rule, entry.value("rule"))
+    return Suppression(rule.id, entry.value("reason").strip(), entry.value("until"), entry.value("where"))
+
+
+class File(Struct, frozen=True):
+    """A file of a policy: its name in messages, the folder that its paths begin at, its text, and the tables
+    around the policy.
+    """
+
+    label: str
+    folder: Path = Path()
+    text: str = ""
+    parts: tuple[str, ...] = ()
+
+    def place(self, path: tuple[str | int, ...]) -> str:
+        """Where a key stands, as FILE:LINE, or the file alone."""
+        from eaglectl.validation.toml_lines import line_of  # late, as only errors have a place
+
+        line = line_of(self.text, (*self.parts, *path))
+        return f"{self.label}:{line}" if line else self.label
 
 
 class _Table(Struct, frozen=True):
-    """A table of the policy with its file and name, for messages. Reading a value of another type raises
-    UsageError.
+    """A table of the policy: its file, what it may hold, its values, and its path in the file.
+
+    A key that is not declared, and a value of another kind, raise UsageError with the line.
     """
 
-    origin: str
-    name: str
+    file: File
+    key: Key
     values: Mapping[str, Any]
+    path: tuple[str | int, ...] = ()
 
-    def check_keys(self, known: Iterable[str]) -> None:
+    def __post_init__(self) -> None:
+        """Refuse keys that are not declared."""
+        known = self.key.keys
         for key in self.values:
-            if key not in known:
-                similar = get_close_matches(key.replace("_", "-"), known, 1, 0.5)
-                hint = f"did you mean {similar[0]}?" if similar else f"these are known: {', '.join(known)}"
-                raise UsageError(f"{self.origin}: {self._place(key)} is no key of a policy; {hint}")
+            if key not in known and self.key.each is None:
+                raise UsageError(f"{self._place(key)} is no key of a policy; {self._hint(key)}")
+
+    def _hint(self, key: str) -> str:
+        """What an unknown key may have been meant for: one of another table, or one of a similar name."""
+        others = [
+            (name, table) for name, table in KEYS.items() if key in table.keys and table is not self.key
+        ]
+        if key in KEYS and self.path:
+            return "it belongs at the top level, above the first [table]"
+        if others and not self.path:
+            return f"it belongs under [{others[0][0]}]"
+        similar = get_close_matches(key.replace("_", "-"), self.key.keys, 1, 0.5)
+        return f"did you mean {similar[0]}?" if similar else f"these are known: {', '.join(self.key.keys)}"
 
     def error(self, key: str, expected: str) -> UsageError:
         value = repr(self.values[key]) if key in self.values else "absent"
-        return UsageError(f"{self.origin}: {self._place(key)} is {value}; expected {expected}")
+        return UsageError(f"{self._place(key)} is {value}; expected {expected}")
 
-    def text(self, key: str) -> str:
-        value = self.values.get(key, "")
-        if not isinstance(value, str) or "\0" in value:  # which no name has
-            raise self.error(key, "a text")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self.values.get(key, False)
-        if not isinstance(value, bool):
-            raise self.error(key, "true or false")
+    def value(self, key: str) -> Any:
+        """The value of a key; what its kind has for none where it is absent."""
+        declared = self.key.keys.get(key) or self.key.each
+        assert declared is not None
+        if key not in self.values:
+            return declared.empty
+        value = self.values[key]
+        if not declared.takes(value):
+            raise self.error(
+                key, f"tables under [[{key}]]" if declared.kind == "tables" else declared.expected
+            )
         return value
 
     def texts(self, key: str, check: Callable[[str], object] = str) -> tuple[str, ...]:
-        value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.error(key, "a list of texts")
-        for item in value:
+        texts: list[str] = self.value(key)
+        for item in texts:
             self.located(key, check, item)
-        return tuple(value)
-
-    def choice(self, key: str, choices: tuple[str, ...]) -> Any:
-        value = self.values.get(key)
-        if value not in choices:
-            raise self.error(key, f"one of {', '.join(choices)}")
-        return value
+        return tuple(texts)
 
     def rules(self, key: str, texts: Iterable[str]) -> list[str]:
         return [rule.id for text in texts for rule in self.located(key, find_rules, text)]
 
     def table(self, key: str) -> "_Table":
-        value = self.values.get(key, {})
-        if not isinstance(value, dict):
-            raise self.error(key, "a table")
-        return _Table(self.origin, self._place(key), value)
+        return _Table(self.file, self.key.keys[key], self.value(key), (*self.path, key))
 
     def tables(self, key: str) -> list["_Table"]:
-        value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.error(key, f"tables under [[{key}]]")
-        return [_Table(self.origin, f"{key}[{number}]", item) for number, item in enumerate(value, 1)]
+        declared = self.key.keys[key]
+        return [
+            _Table(self.file, declared, item, (*self.path, key, place))
+            for place, item in enumerate(self.value(key))
+        ]
 
     def located(self, key: str, read: Callable[[str], T], text: str) -> T:
         """What `read` makes of a text, with the key's place in the message of its UsageError."""
         try:
             return read(text)
         except UsageError as error:
-            raise UsageError(f"{self.origin}: {self._place(key)}: {error}") from None
+            raise UsageError(f"{self._place(key)}: {error}") from None
 
     def _place(self, key: str) -> str:
-        return f"{self.name}.{key}" if self.name else key
+        """The file, the line, and the key with its tables."""
+        names = [f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in (*self.path, key)]
+        path = (*self.path, key) if key in self.values else self.path
+        return f"{self.file.place(path)}: {''.join(names)[1:]}"
