@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs docs-site schemas test test-slow test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs docs-site schemas mutants test test-slow test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -156,6 +156,16 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# mutants of one package that its tests do not see: make mutants PACKAGE=conversion COUNT=60 SEED=1; minutes to an hour
+MUTANTS_VENV ?= .venv-mutants
+$(MUTANTS_VENV)/.ready:
+	$(PYTHON) -m venv $(MUTANTS_VENV)
+	$(MUTANTS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet cosmic-ray==8.7.0
+	touch $@
+
+mutants: $(VENV)/.ready $(MUTANTS_VENV)/.ready
+	$(MUTANTS_VENV)/bin/python -m tools.mutants $(PACKAGE) --count $(or $(COUNT),60) --seed $(or $(SEED),1) --python $(BIN)/python
+
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make.py
 
@@ -211,4 +221,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.speed
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(TRAINERS:%=.venv-trainers-%) .fuzz dist site
+	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(MUTANTS_VENV) $(TRAINERS:%=.venv-trainers-%) .fuzz dist site
