@@ -367,8 +367,8 @@ def test_the_steps_and_their_times_are_said_before_anything_is_read(tmp_path: Pa
         _, error = run.communicate()
     assert error == (
         "eaglectl: 1 read the files, and measure what they leave open; 2 measure as stored in the reference,"
-        " about 5 s; 3 where an engine is wrong, convert and validate, about 1 s, and measure again, about 5 s"
-        "\n"
+        " about 5 s; 3 where an engine is wrong, convert and validate, about 1 s, and measure again, about"
+        " 5 s\n"
     )
 
 
