@@ -7,8 +7,9 @@ from rich.console import Console as RichConsole
 from rich.terminal_theme import TerminalTheme
 
 import eaglectl
+from eaglectl.reports.inspection import aux_section
 from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.inspect import print_aux_layers
+from eaglectl.reports.terminal.report import print_section
 
 PAGE = Path(__file__).with_name("aux-layers.svg")
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -59,5 +60,5 @@ def page() -> str:
         markup=False,
         legacy_windows=False,
     )
-    print_aux_layers(Console(console), inspection)
+    print_section(Console(console), aux_section(inspection))
     return console.export_svg(title="", theme=THEME, code_format=FORMAT, unique_id="aux")

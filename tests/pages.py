@@ -4,10 +4,17 @@ import base64
 import hashlib
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 from xml.etree import ElementTree
 
+from eaglectl.reports.outlines import outline
+from eaglectl.reports.terminal.console import Console
+from eaglectl.reports.terminal.report import print_outline
+
+Paint = Callable[[Console], None]
 TAGS = {
     "html",
     "head",
@@ -127,6 +134,12 @@ def read_page(page: str) -> Read:
     digest = base64.b64encode(hashlib.sha256(read.style.encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in read.policy and "default-src 'none'" in read.policy
     return read
+
+
+def terminal_output(*results: Any, **options: Any) -> Paint:
+    """What prints results on a terminal."""
+    shown = outline(results, **options)
+    return lambda console: print_outline(console, shown)
 
 
 def pictures(page: str) -> list[ElementTree.Element]:

@@ -31,10 +31,9 @@ from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
 from eaglectl.api import diagnosing  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.reports.json.diagnose import diagnose_document  # noqa: E402
-from eaglectl.reports.terminal.diagnose import print_diagnosis  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.pages import read_page  # noqa: E402
+from tests.pages import pictures, read_page, terminal_output  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
 from tests.test_page import screen  # noqa: E402
@@ -522,10 +521,10 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
 
 def test_every_word_of_the_screen_is_on_the_page(healthy: Diagnosis) -> None:
     page = read_page(api.render_page(healthy))
-    assert screen(lambda console: print_diagnosis(console, healthy)) - {f"{healthy.source}:"} <= page.words
+    assert screen(terminal_output(healthy)) - {f"{healthy.source}:"} <= page.words
     assert page.title.startswith("healthy: ")
     readings, positions = len(healthy.evidence.reference.variants), len(healthy.evidence.layers.by_position)  # type: ignore[union-attr]
-    assert page.tags.count("svg") == 3 + readings + 5 + positions
+    assert len(pictures(api.render_page(healthy))) == 3 + readings + positions
 
 
 @pytest.mark.slow
@@ -533,7 +532,7 @@ def test_every_word_of_a_fault_is_on_its_page(layers: Diagnosis) -> None:
     page = read_page(api.render_page(layers))
     # the page has a heading in the place of the label
     labels = {f"{layers.source}:", "next:"}
-    assert screen(lambda console: print_diagnosis(console, layers)) - labels <= page.words
+    assert screen(terminal_output(layers)) - labels <= page.words
     assert "2,4,5" in page.words
 
 

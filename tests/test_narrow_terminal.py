@@ -11,12 +11,10 @@ from rich.console import Console as RichConsole
 import eaglectl
 from eaglectl.api import DiffOptions
 from eaglectl.reports.terminal.console import LONGEST_UNBROKEN, Console
-from eaglectl.reports.terminal.diff import print_comparison
 from eaglectl.reports.terminal.engines import print_engines
-from eaglectl.reports.terminal.inspect import print_inspection
 from eaglectl.reports.terminal.layout import filled_table
-from eaglectl.reports.terminal.smoke import print_smoke
 from tests.conftest import FIXTURES
+from tests.pages import terminal_output
 from tests.test_page import smoke_report
 
 IDS = str(FIXTURES / "producers/modelopt/hf-ids")
@@ -33,18 +31,18 @@ def printed(paint: Paint, width: int) -> str:
 
 def inspected() -> Paint:
     inspection = eaglectl.inspect(IDS, target=TARGET)
-    return lambda console: print_inspection(console, inspection, has_tensors=True)
+    return terminal_output(inspection, has_tensors=True)
 
 
 def compared() -> Paint:
     pair = str(FIXTURES / "tiny/eagle3"), str(FIXTURES / "tiny/eagle3.1")
     comparison = eaglectl.diff(*pair, DiffOptions(target=str(FIXTURES / "tiny/target")))
-    return lambda console: print_comparison(console, comparison)
+    return terminal_output(comparison)
 
 
 def smoked() -> Paint:
     report = smoke_report()
-    return lambda console: print_smoke(console, report)
+    return terminal_output(report)
 
 
 def followed() -> Paint:

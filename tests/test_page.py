@@ -25,11 +25,9 @@ from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
 from eaglectl.formats.commands import command
+from eaglectl.reports.differences import comparison_outline
 from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.diff import print_comparison
-from eaglectl.reports.terminal.inspect import GLYPHS, print_inspection, print_inspections
-from eaglectl.reports.terminal.smoke import print_smoke
-from eaglectl.reports.terminal.validate import print_reports
+from eaglectl.reports.terminal.report import GLYPHS, print_outline
 from eaglectl.results import FailedSource
 from eaglectl.text import printable
 from eaglectl.validation.finding import Finding
@@ -40,7 +38,7 @@ from eaglectl.verdicts import GateEnding
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
-from tests.pages import pictures, read_page
+from tests.pages import pictures, read_page, terminal_output
 
 READABLE = [case for case in CASES if not case.is_pickled]
 NATIVE = str(FIXTURES / "producers/vllm/native")
@@ -223,32 +221,29 @@ def test_no_text_breaks_out_of_its_place(kind: str, text: str) -> None:
 def test_every_word_of_the_screens_is_on_the_pages(case: Case) -> None:
     answers = case.answered()
     looked = eaglectl.inspect(str(case.folder), answers=answers)
-    shown = screen(lambda console: print_inspection(console, looked, has_tensors=True))
+    shown = screen(terminal_output(looked, has_tensors=True))
     assert shown <= read_page(eaglectl.render_page(looked, has_tensors=True)).words
     judged = eaglectl.validate(
         str(case.folder), eaglectl.ValidateOptions(answers=answers, target=TARGET, engines=["vllm>=0.30"])
     )
-    shown = screen(lambda console: print_reports(console, [judged]))
+    shown = screen(terminal_output(judged))
     assert shown <= read_page(eaglectl.render_page(judged)).words
     compared = eaglectl.diff(str(case.folder), NATIVE, DiffOptions(answers=answers, target=TARGET))
-    shown = screen(lambda console: print_comparison(console, compared, is_whole=True))
+    shown = screen(lambda console: print_outline(console, comparison_outline(compared, is_whole=True)))
     assert shown <= read_page(eaglectl.render_page(compared)).words
 
 
 def test_every_word_of_a_run_is_on_its_page() -> None:
     for report in (smoke_report(), smoke_report(verdict="pass"), smoke_report(verdict="could-not-look")):
         page = read_page(eaglectl.render_page(report))
-        shown = screen(lambda console, report=report: print_smoke(console, report))
+        shown = screen(terminal_output(report))
         assert shown - {"x:"} <= page.words  # the name, in a line with what follows
         assert page.title.startswith(f"{report.verdict}: x - eaglectl {eaglectl.__version__} smoke")
 
 
 def test_every_word_of_a_full_report_is_on_its_page_and_of_several() -> None:
     several = [report("first"), report("second"), unopened_report("third", "no such file")]
-    assert (
-        screen(lambda console: print_reports(console, several))
-        <= read_page(eaglectl.render_page(*several)).words
-    )
+    assert screen(terminal_output(*several)) <= read_page(eaglectl.render_page(*several)).words
 
 
 def test_several_inspections_share_a_page_with_what_failed() -> None:
@@ -257,7 +252,7 @@ def test_several_inspections_share_a_page_with_what_failed() -> None:
         ("b", FailedSource("b", "unreadable", 3, "b: no such folder")),
     ]
     page = read_page(eaglectl.render_page(*(result for _, result in results), names=["a", "b"]))
-    shown = screen(lambda console: print_inspections(console, results, has_tensors=False))
+    shown = screen(terminal_output(*(result for _, result in results), names=["a", "b"]))
     assert shown - {"inspected:"} <= page.words
     assert page.links == ["#checkpoint-0", "#checkpoint-1"]
 

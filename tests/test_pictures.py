@@ -19,26 +19,14 @@ from eaglectl.acceptance.measurement import Estimate
 from eaglectl.api import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import Numbers
+from eaglectl.reports.figures import Bar, Bars, Cell, Panel, Scale, Series, Timelines, fitted, fitted_log
 from eaglectl.reports.inspection import DEEPEST, layer_strip
 from eaglectl.reports.pages.markup import name
-from eaglectl.reports.pages.svg import (
-    MOST_BARS,
-    Bar,
-    Cell,
-    Scale,
-    Series,
-    bars,
-    cells,
-    fitted,
-    fitted_log,
-    lines,
-    timelines,
-)
+from eaglectl.reports.pages.svg import MOST_BARS, cells, figure_markup, lines
 from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.inspect import print_inspection
 from eaglectl.text import printable
 from tests.conftest import FIXTURES
-from tests.pages import pictures, read_page
+from tests.pages import pictures, read_page, terminal_output
 from tests.test_page import smoke_report
 
 NATIVE = str(FIXTURES / "producers/vllm/native")
@@ -96,17 +84,17 @@ def test_a_logarithmic_scale_has_whole_decades() -> None:
 
 def test_a_bar_without_a_value_is_words_alone() -> None:
     rows = [Bar("a", 0.25, "a quarter", (0.1, 0.5)), Bar("b", None, "none"), Bar("c", NAN, "nan", (0.0, NAN))]
-    markup = bars("bars", rows, Scale(0, 1))
+    markup = figure_markup(Bars("bars", rows, Scale(0, 1)))
     filled = [picture.find("rect[@class='share']") for picture in pictures(markup)]
     assert [rect is not None for rect in filled] == [True, False, False]
     assert [len(picture.findall("line")) for picture in pictures(markup)] == [3, 0, 0]
     assert [picture.findtext("title") for picture in pictures(markup)] == ["a quarter", "none", "nan"]
-    assert bars("bars", [], Scale(0, 1)) == ""
+    assert figure_markup(Bars("bars", [], Scale(0, 1))) == ""
 
 
 def test_a_bar_starts_at_its_origin_in_both_directions() -> None:
     rows = [Bar("less", 0.5, "0.5"), Bar("more", 1.5, "1.5")]
-    less, more = pictures(bars("ratios", rows, Scale(0, 2), origin=1.0, reference=0.9))
+    less, more = pictures(figure_markup(Bars("ratios", rows, Scale(0, 2), origin=1.0, reference=0.9)))
     spans = [
         (number(rect.get("x")), number(rect.get("width")))
         for rect in (less.find("rect[@class='share']"), more.find("rect[@class='share']"))
@@ -119,13 +107,13 @@ def test_a_bar_starts_at_its_origin_in_both_directions() -> None:
 
 def test_of_many_bars_the_rest_is_counted() -> None:
     rows = [Bar(str(n), 0.5, "half") for n in range(MOST_BARS + 1200)]
-    markup = bars("many", rows, Scale(0, 1))
+    markup = figure_markup(Bars("many", rows, Scale(0, 1)))
     assert len(pictures(markup)) == MOST_BARS and "and 1,200 more" in markup
 
 
 def test_a_line_is_interrupted_where_a_value_is_nan() -> None:
     series = [Series("a", [0.0, 1.0, NAN, 1.0, 0.5])]
-    (picture,) = pictures(lines("t", list("01234"), series, Scale(0, 1), [(0, "0"), (1, "1")]))
+    (picture,) = pictures(lines(Panel("t", list("01234"), series, Scale(0, 1), [(0, "0"), (1, "1")])))
     assert len(picture.findall("line[@class='line series-0']")) == 2
     assert titles(picture) == ["a, 0: 0", "a, 1: 1", "a, 3: 1", "a, 4: 0.5"]
     assert picture.findtext("desc") == "a: 0, 1, nan, 1, 0.5 (from 0 to 4)"
@@ -133,7 +121,7 @@ def test_a_line_is_interrupted_where_a_value_is_nan() -> None:
 
 @pytest.mark.parametrize(("places", "values"), [([], []), (["0"], [0.3]), (["0"], [NAN])])
 def test_lines_of_one_point_or_none_are_drawn(places: list[str], values: list[float]) -> None:
-    (picture,) = pictures(lines("t", places, [Series("a", values)], fitted(values), []))
+    (picture,) = pictures(lines(Panel("t", places, [Series("a", values)], fitted(values), [])))
     assert not picture.findall("line[@class='line series-0']")
     assert len(titles(picture)) == sum(map(math.isfinite, values))
 
@@ -156,7 +144,7 @@ def test_few_cells_have_one_label(names: Sequence[str], shown: str) -> None:
 
 
 def test_no_release_is_no_timeline() -> None:
-    assert timelines({}) == ""
+    assert figure_markup(Timelines({})) == ""
 
 
 # --- names
@@ -350,7 +338,7 @@ def terminal(inspection: Any, width: int, encoding: str = "utf-8") -> list[str]:
     """What inspect prints on a terminal without colours."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     rich = RichConsole(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
-    print_inspection(Console(rich), inspection, has_tensors=False)
+    terminal_output(inspection)(Console(rich))
     stream.seek(0)
     return [line.rstrip() for line in stream.read().splitlines()]
 

@@ -8,8 +8,9 @@ from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.showing import AnswerToken, ShownAnswer, _texts, positions_of
 from eaglectl.api import SmokeOptions, smoke
 from eaglectl.errors import UsageError
+from eaglectl.reports.acceptance import _shown
 from eaglectl.reports.terminal.console import as_plain_text
-from eaglectl.reports.terminal.smoke import _print_answer
+from eaglectl.reports.terminal.report import print_section
 
 
 def test_each_draft_gives_its_accepted_tokens_and_one_of_the_targets() -> None:
@@ -40,7 +41,9 @@ def test_accepted_tokens_stand_in_brackets_where_there_is_no_colour() -> None:
         AnswerToken("so", 1),
         AnswerToken(".\x1b", None),
     )
-    text = as_plain_text(lambda console: _print_answer(console, ShownAnswer("Is it?", tokens, (1, 1))))
+    text = as_plain_text(
+        lambda console: print_section(console, _shown(ShownAnswer("Is it?", tokens, (1, 1))))
+    )
     assert "2 of 4 tokens are accepted draft tokens: 1 at position 0, 1 at position 1" in text
     assert "  It [is\n  so].\\x1b" in text
 

@@ -37,6 +37,7 @@ NO_ENGINE = "no engine was asked for; give --engine"
 CONTRADICTION = "d2t-t2d"
 CHOICE = "; the first command takes t2d for the right one, the second d2t"
 ROTATED = "rotated-target"
+SWITCHED = {"true": "false", "false": "true"}
 
 _declared: list[Cause] = []
 
@@ -196,7 +197,16 @@ def other_reading(evidence: Evidence) -> Shown | NotLooked | None:
         f" {best.ratio.high:.2f}] as much, beyond chance (p {p_words(best.p_value)} after"
         f" {len(probed.variants)} readings)"
     )
-    return Shown(words, (evidence.commands["repair"],))
+    return Shown(words, (evidence.commands["repair"],), _title(best))
+
+
+def _title(best: Variant) -> str:
+    """What is wrong in the file, with the acceptance length as stated and as this reading has it."""
+    name, _, value = best.name.rpartition(" ")
+    words = f"it drafts better read with {best.name}"
+    if value in SWITCHED:
+        words = f"{name} is {SWITCHED[value]} and should be {value}"
+    return f"{words}: {best.stated_length:.2f}, and {best.measured.length.value:.2f} read so"
 
 
 def _unsettled(variants: Sequence[Variant]) -> NotLooked | None:
@@ -231,7 +241,12 @@ def other_layers(evidence: Evidence) -> Shown | NotLooked | None:
     )
     if not found.is_better:
         return NotLooked(f"{words}: too few to tell from chance")
-    return Shown(words, (evidence.commands["layers"],))
+    stated = listed(map(str, search.stated))
+    title = (
+        f"trained on boundaries {found.name.removeprefix('aux boundaries ')}, and the file states {stated}:"
+        f" {found.stated_length:.2f}, and {found.measured.length.value:.2f} read so"
+    )
+    return Shown(words, (evidence.commands["layers"],), title)
 
 
 @cause(

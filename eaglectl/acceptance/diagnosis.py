@@ -79,10 +79,11 @@ class Evidence(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What shows a cause: a sentence, and the commands to run next."""
+    """What shows a cause: a sentence, the commands to run next, and a title with its figures."""
 
     words: str
     commands: tuple[str, ...] = ()
+    title: str = ""
 
 
 class NotLooked(Struct, frozen=True):
@@ -181,7 +182,7 @@ def conclude(walk: Walk, causes: Sequence[Cause], evidence: Evidence, source: st
         target,
         cause.id,
         cause.ending,
-        cause.title,
+        shown.title or cause.title,
         shown.words,
         shown.commands,
         tuple(other.title for other in walk.ruled_out if is_fault(other)),

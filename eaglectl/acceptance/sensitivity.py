@@ -70,6 +70,11 @@ class Variant(Struct, frozen=True):
         return self.outcome == ReadingOutcome.BETTER
 
     @property
+    def stated_length(self) -> float:
+        """The acceptance length of the stated way, on the same prompts."""
+        return self.measured.length.value / self.ratio.value
+
+    @property
     def is_of_layers(self) -> bool:
         """Whether it takes other layers than the file states."""
         return self.option.startswith("--aux-layers")

@@ -3,7 +3,7 @@
 import typer
 
 from eaglectl.api.options import DiagnoseOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source
+from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, show
 from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 
@@ -27,9 +27,9 @@ def diagnose_command(
     if json_:
         emit(diagnosis.to_json())
     else:
-        from eaglectl.reports.terminal.diagnose import print_diagnosis
+        from eaglectl.reports.diagnosis import diagnosis_outline
 
-        settings.show(lambda console: print_diagnosis(console, diagnosis))
+        show(settings, diagnosis_outline(diagnosis))
     if file:
         from eaglectl.reports.pages.render import render_page
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import DiffOptions
-from eaglectl.cli.options import Json, Page, offered
+from eaglectl.cli.options import Json, Page, offered, show
 from eaglectl.terminal import OutputSettings, ProgressBar, emit
 from eaglectl.verdicts import DiffVerdict
 
@@ -39,9 +39,9 @@ def diff_command(
     if json_:
         emit(comparison.to_json())
     else:
-        from eaglectl.reports.terminal.diff import print_comparison
+        from eaglectl.reports.differences import comparison_outline
 
-        settings.show(lambda console: print_comparison(console, comparison, is_whole=settings.verbose))
+        show(settings, comparison_outline(comparison, is_whole=settings.verbose))
     if file:
         from eaglectl.reports.pages.render import render_page
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from eaglectl.cli.options import show
 from eaglectl.errors import UsageError
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit
@@ -69,9 +70,9 @@ def fix_one(
     The report is on the output where one was written.
     """
     from eaglectl.api.fixing import fix
+    from eaglectl.reports.findings import fix_outline
     from eaglectl.reports.json.render import render_json
     from eaglectl.reports.terminal.convert import print_plan
-    from eaglectl.reports.terminal.fix import print_fix
 
     is_silent = json_version is not None or settings.quiet
 
@@ -84,5 +85,5 @@ def fix_one(
     if json_version is not None:
         emit(render_json(result, version=json_version))
     else:
-        settings.show(partial(print_fix, result=result, is_quiet=settings.quiet))
+        show(settings, fix_outline(result, is_quiet=settings.quiet))
     return result.report

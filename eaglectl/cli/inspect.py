@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import InspectOptions
-from eaglectl.cli.options import JSON_VERSION, Json, Page, offered
+from eaglectl.cli.options import JSON_VERSION, Json, Page, offered, show
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
@@ -55,10 +55,9 @@ def inspect_command(
 
         emit(render_json(inspection, names=named, version=listing.json_version))
     else:
-        from eaglectl.reports.terminal.inspect import print_inspection
+        from eaglectl.reports.inspection import inspection_outline
 
-        paint = partial(print_inspection, inspection=inspection, has_tensors=listing.tensors)
-        context.obj.show(paint)
+        show(context.obj, inspection_outline(inspection, has_tensors=listing.tensors))
     if file:
         from eaglectl.reports.files import write_page
         from eaglectl.reports.pages.render import render_page
@@ -89,9 +88,9 @@ def _inspect_several(
     from eaglectl.api.validating import check_options
     from eaglectl.checkpoint.hub_sharing import shared_repositories
     from eaglectl.reports.files import write_page
+    from eaglectl.reports.inspection import inspections_outline
     from eaglectl.reports.json.render import render_json
     from eaglectl.reports.pages.render import render_page
-    from eaglectl.reports.terminal.inspect import print_inspections
     from eaglectl.results import FailedSource
 
     with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:
@@ -104,7 +103,7 @@ def _inspect_several(
     if is_json:
         emit(render_json(*results.reports, names=sources, version=listing.json_version))
     else:
-        settings.show(lambda console: print_inspections(console, inspections, has_tensors=listing.tensors))
+        show(settings, inspections_outline(inspections, has_tensors=listing.tensors))
     if page:
         write_page(page, render_page(*results.reports, names=sources, has_tensors=listing.tensors))
     codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]

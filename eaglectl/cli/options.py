@@ -1,12 +1,15 @@
 """Arguments and options that several commands share, their exit codes, and the output of JSON documents."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eaglectl.options import TARGET, Option
-from eaglectl.terminal import emit, say
+from eaglectl.terminal import OutputSettings, emit, say
 from eaglectl.verdicts import CheckVerdict
+
+if TYPE_CHECKING:
+    from eaglectl.reports.section import Outline
 
 # of commands that end with a verdict
 EXIT_CODES = {
@@ -64,6 +67,13 @@ def print_trust(trust_remote_code: bool) -> None:
     """Print that the target's own code was allowed to run, where it was."""
     if trust_remote_code:
         say("the target's own code was allowed to run (--trust-remote-code)")
+
+
+def show(settings: OutputSettings, outline: "Outline") -> None:
+    """Print a result to stdout."""
+    from eaglectl.reports.terminal.report import print_outline
+
+    settings.show(lambda console: print_outline(console, outline))
 
 
 def print_json(document: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import ReadyOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Source, offered
+from eaglectl.cli.options import EXIT_CODES, Json, Page, Source, offered, show
 from eaglectl.terminal import OutputSettings, ProgressBar, emit
 
 Target = Annotated[
@@ -37,18 +37,25 @@ def ready_command(
     out: Out = None,
     options: ReadyOptions,
     json_: Json = False,
+    page: Page = None,
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.api.readying import ready
+    from eaglectl.reports.files import parse_page, write_page
 
     settings: OutputSettings = context.obj
+    file = parse_page(page)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         result = ready(source, target, out, options, on_progress=bar)
     if json_:
         emit(result.to_json())
     else:
-        from eaglectl.reports.terminal.ready import print_readiness
+        from eaglectl.reports.readiness import readiness_outline
 
-        settings.show(lambda console: print_readiness(console, result))
+        show(settings, readiness_outline(result))
+    if file:
+        from eaglectl.reports.pages.render import render_page
+
+        write_page(file, render_page(result))
     if code := EXIT_CODES[result.verdict]:
         raise typer.Exit(code)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import ADVANCED, SmokeOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, print_trust
+from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, print_trust, show
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
@@ -44,9 +44,9 @@ def smoke_command(
     if json_:
         emit(report.to_json())
     else:
-        from eaglectl.reports.terminal.smoke import print_smoke
+        from eaglectl.reports.acceptance import smoke_outline
 
-        settings.show(lambda console: print_smoke(console, report))
+        show(settings, smoke_outline(report))
     if file:
         from eaglectl.reports.pages.render import render_page
 

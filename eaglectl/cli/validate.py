@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from eaglectl.api.options import ValidateOptions
 from eaglectl.cli.fixing import FixOptions, fix_one
-from eaglectl.cli.options import EXIT_CODES, JSON_VERSION, Json, Page, offered
+from eaglectl.cli.options import EXIT_CODES, JSON_VERSION, Json, Page, offered, show
 from eaglectl.errors import UsageError
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
@@ -144,9 +144,9 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_ver
     if name != "text":
         emit(outputs.render(name, reports, json_version), has_commands=name == "github")
         return
-    from eaglectl.reports.terminal.validate import print_reports
+    from eaglectl.reports.findings import reports_outline
 
-    settings.show(lambda console: print_reports(console, reports, is_quiet=settings.quiet))
+    show(settings, reports_outline(reports, is_quiet=settings.quiet))
 
 
 def _write(files: "Outputs", page: Path | None, reports: "list[Report]", json_version: int) -> None:

@@ -1,24 +1,73 @@
-"""Acceptance as rows of text: what the terminal and the page of `smoke` share."""
+"""What `smoke` measured, as sections."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from eaglectl.acceptance.measurement import Estimate
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
+from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.acceptance.significance import p_words
+from eaglectl.reports.figures import Bar, Panel, Panels, Series, fitted, lengths, shares
+from eaglectl.reports.section import (
+    TONES,
+    Line,
+    Lines,
+    Marked,
+    Outline,
+    Pairs,
+    Remark,
+    Remarks,
+    Section,
+    Table,
+    Words,
+)
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
 
-Cells = Iterator[list[str]]
+DriftValues = Callable[[DriftCondition], Sequence[float]]
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
 VARIANT_HEAD = ("reading", "length", "ratio", "p", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
 VARIANTS_TITLE = "Other readings of the file"
 DRIFT_TITLE = "Drift by depth"
+# what is drawn by depth: a title, the values of a condition, and where the scale begins
+DRIFT: tuple[tuple[str, DriftValues, float], ...] = (
+    ("accepted / drafts", lambda condition: [share.value for share in condition.measured.per_position], 0),
+    ("RMS of the fed-back state, over depth 0", lambda condition: condition.state_growth, 1),
+    ("attention on the first token", lambda condition: condition.attention_on_first, 0),
+    ("attention on own drafts", lambda condition: condition.attention_on_own, 0),
+)
+
+
+def smoke_outline(report: SmokeReport) -> Outline:
+    """What one run measured: acceptance, the second drafter, probes, and the reasons of a failure."""
+    verdict = Words(report.verdict, TONES[report.verdict])
+    reasons = _reasons(report)
+    positions = [
+        Bar(f"position {number}", part.value, share(part), (part.low, part.high))
+        for number, part in enumerate(report.measured.per_position)
+    ]
+    drawn = shares("accepted at each position of a draft, with its interval", positions)
+    settings = _resolved(report)
+    sections = [
+        Section("Findings", [reasons] if reasons.rows else [], only="page"),
+        Section("Run", [Pairs(facts(report))], has_heading=False),
+        Section("Acceptance", [drawn, _acceptance(report)], DEFINITION),
+        *([_shown(report.shown)] if report.shown else []),
+        *([_against(report.against)] if report.against else []),
+        *([_variants(report)] if report.variants else []),
+        *([_drift(report)] if report.drift_conditions else []),
+        Section("", [reasons] if reasons.rows else [], only="terminal", has_heading=False),
+        Section("", [Lines([Words(settings, "quiet")])] if settings else [], has_heading=False),
+    ]
+    head = (Words(report.verdict, verdict.tone), f"  {report.source}: {length(report)}")
+    lead = Words(length(report), "strong")
+    return Outline("smoke", verdict, report.source, lead, head, sections)
 
 
 def length(report: SmokeReport) -> str:
@@ -26,63 +75,114 @@ def length(report: SmokeReport) -> str:
     return f"acceptance length {estimate(report.measured.length)} at k={report.k}"
 
 
-def acceptance(report: SmokeReport) -> Cells:
-    """Acceptance over each set, where there are several, and over all prompts; the first row is the head."""
+def _acceptance(report: SmokeReport) -> Table:
+    """Acceptance over each set, where there are several, and over all prompts."""
     sets = report.by_set if len(report.by_set) > 1 else {}
-    yield ["prompts", "number", "drafts", "length", *(f"position {i}" for i in range(report.k))]
-    for name, measured in {**sets, "all": report.measured}.items():
-        yield [
+    head = ("prompts", "number", "drafts", "length", *(f"position {i}" for i in range(report.k)))
+    rows = [
+        (
             name,
             str(measured.prompts),
             str(measured.drafts),
             estimate(measured.length),
             *map(share, measured.per_position),
-        ]
+        )
+        for name, measured in {**sets, "all": report.measured}.items()
+    ]
+    return Table(head, rows, "figures")
 
 
-def compared(against: DrafterComparison) -> str:
-    """The second drafter's figures, and what the ratio must be."""
+def _against(against: DrafterComparison) -> Section:
+    """The second drafter's figures, what the ratio must be, and the ratio on each set."""
     rounds = f", of rounds {estimate(against.rounds)}" if against.has_positions else ""
-    return (
+    text = (
         f"{against.ending}: ratio {estimate(against.ratio)}{rounds}; its length"
         f" {estimate(against.measured.length)}; on each set the lower bound of the ratio must be at least"
         f" {against.max_regression:g}; {against.meaning}"
     )
+    least = against.max_regression
+    bars = [_bar(part.name, part.ratio, TONES[part.outcome]) for part in against.sets]
+    caption = f"ratio of the acceptance lengths on each set, with its interval; the dashed line is {least:g}"
+    rows = [
+        (
+            part.name,
+            str(part.prompts),
+            estimate(part.ratio),
+            estimate(part.rounds),
+            Words(part.ending, TONES[part.outcome]),
+        )
+        for part in against.sets
+    ]
+    table = Table(("set", "prompts", "ratio", "of rounds", "ending"), rows)
+    drawn = lengths(caption, bars, origin=1.0, reference=least)
+    return Section(f"against {against.source}", [Lines([text]), drawn, table])
 
 
-def set_ratios(against: DrafterComparison) -> Cells:
-    """The ratio to the second drafter on each set; the first row is the head."""
-    yield ["set", "prompts", "ratio", "of rounds", "ending"]
-    for part in against.sets:
-        yield [part.name, str(part.prompts), estimate(part.ratio), estimate(part.rounds), part.ending]
+def _bar(name: str, value: Estimate, tone: str = "") -> Bar:
+    return Bar(name, value.value, estimate(value), (value.low, value.high), tone)
 
 
-def reasons(report: SmokeReport) -> Iterator[tuple[str, str]]:
-    """The kind (FAIL, COULD_NOT_LOOK or "note") and the text of every remark."""
+def _reasons(report: SmokeReport) -> Remarks:
+    """Why it failed or could not be judged, and notes."""
     against = report.against
-    yield from (
-        (CheckVerdict.FAIL, text) for text in (*report.failures, *(against.failures if against else ()))
-    )
+    failures = (*report.failures, *(against.failures if against else ()))
     gaps = (*report.gaps, *(against.gaps if against else ()))
-    yield from ((CheckVerdict.COULD_NOT_LOOK, text) for text in gaps)
-    yield from (("note", text) for text in report.notes)
+    kinds: tuple[tuple[str, Sequence[str]], ...] = (
+        (CheckVerdict.FAIL, failures),
+        (CheckVerdict.COULD_NOT_LOOK, gaps),
+        ("note", report.notes),
+    )
+    rows = [Remark(Words(kind, TONES[kind]), text) for kind, texts in kinds for text in texts]
+    return Remarks(rows)
 
 
-def variants(report: SmokeReport) -> Iterator[tuple[str, str, str, str, str]]:
-    """Results of the sensitivity probe, with "yes" for a variant that drafts better."""
-    for variant in report.variants:
-        better = "yes" if variant.is_better else "no"
-        p_value = p_words(variant.p_value)
-        yield variant.name, estimate(variant.measured.length), estimate(variant.ratio), p_value, better
+def _variants(report: SmokeReport) -> Section:
+    """Results of the sensitivity probe, the best reading first."""
+    order = sorted(report.variants, key=lambda variant: variant.ratio.value, reverse=True)
+    rows = [
+        (
+            variant.name,
+            estimate(variant.measured.length),
+            estimate(variant.ratio),
+            p_words(variant.p_value),
+            _better(variant),
+        )
+        for variant in order
+    ]
+    bars = [_bar(variant.name, variant.ratio, "good" if variant.is_better else "") for variant in order]
+    caption = "ratio to the stated reading, with its interval; the dashed line is 1"
+    drawn = lengths(caption, bars, origin=0.0, reference=1.0)
+    return Section(VARIANTS_TITLE, [drawn, Table(VARIANT_HEAD, rows, "figures")], RATIO)
 
 
-def drift(report: SmokeReport) -> Cells:
-    """Results of the drift probe, by depth; the first row is the head."""
-    depths = range(len(report.drift_conditions[0].state_growth))
-    yield ["condition", "length", *(f"depth {depth}" for depth in depths)]
-    for condition in report.drift_conditions:
-        cells = [_drift_cell(condition, depth) for depth in depths]
-        yield [condition.name, estimate(condition.measured.length), *cells]
+def _better(variant: Variant) -> Words:
+    return Words("yes", "good") if variant.is_better else Words("no", "quiet")
+
+
+def _drift(report: SmokeReport) -> Section:
+    """Results of the drift probe, by depth."""
+    conditions = report.drift_conditions
+    depths = range(len(conditions[0].state_growth))
+    head = ("condition", "length", *(f"depth {depth}" for depth in depths))
+    rows = [
+        (
+            condition.name,
+            estimate(condition.measured.length),
+            *(_drift_cell(condition, depth) for depth in depths),
+        )
+        for condition in conditions
+    ]
+    panels = [_panel(title, conditions, values, origin) for title, values, origin in DRIFT]
+    return Section(DRIFT_TITLE, [Panels(panels), Table(head, rows)], DRIFT_CELLS)
+
+
+def _panel(title: str, conditions: Sequence[DriftCondition], values: DriftValues, origin: float) -> Panel:
+    """One figure of the drift probe by depth, a line for each condition."""
+    series = [Series(condition.name, values(condition)) for condition in conditions]
+    scale = fitted((value for row in series for value in row.values), origin=origin)
+    places = [str(depth) for depth in range(max(len(row.values) for row in series))]
+    ticks = [(value, f"x{value:g}" if origin else f"{100 * value:g}%") for value in scale.ticks()]
+    return Panel(f"{title}, by depth", places, series, scale, ticks)
 
 
 def _drift_cell(condition: DriftCondition, depth: int) -> str:
@@ -93,7 +193,7 @@ def _drift_cell(condition: DriftCondition, depth: int) -> str:
     )
 
 
-def resolved(report: SmokeReport) -> str:
+def _resolved(report: SmokeReport) -> str:
     """The settings that vLLM or SGLang used, or "" for other engines."""
     run = report.run
     if run.engine == "sglang" and not run.resolved:
@@ -113,7 +213,7 @@ def estimate(value: Estimate) -> str:
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def facts(report: SmokeReport) -> list[tuple[str, str]]:
+def facts(report: SmokeReport) -> list[tuple[str, Line]]:
     """The engine, what a run of it proves, losslessness, speed and prompts."""
     run = report.run
     lossless = {
@@ -169,10 +269,14 @@ def _prompts(report: SmokeReport) -> str:
     return f"{text}, digest {report.prompts_digest[:12]}, seed {report.seed}"
 
 
-def shown_counts(answer: ShownAnswer) -> str:
-    """How many of an answer's tokens were drafted, by position."""
+def _shown(answer: ShownAnswer) -> Section:
+    """The prompt and its answer, accepted draft tokens marked, and how many there are by position."""
     parts = ", ".join(f"{count} at position {place}" for place, count in enumerate(answer.accepted))
-    return f"{sum(answer.accepted)} of {len(answer.tokens)} tokens are accepted draft tokens: {parts}"
+    counts = f"{sum(answer.accepted)} of {len(answer.tokens)} tokens are accepted draft tokens: {parts}"
+    runs = groupby(answer.tokens, lambda token: token.position is not None)
+    marked = [("".join(token.text for token in tokens), is_draft) for is_draft, tokens in runs]
+    prompt = [Words(line, "quiet") for line in answer.prompt.split("\n")]
+    return Section("An answer", [Lines(prompt), Marked(marked)], counts)
 
 
 def share(value: Estimate) -> str:

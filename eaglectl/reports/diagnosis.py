@@ -1,4 +1,4 @@
-"""A diagnosis as rows of text: what the terminal, the page and the document of `diagnose` share."""
+"""A diagnosis as sections, and the figures of it that its document has."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,23 @@ from eaglectl.acceptance.layers import PositionShare
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
-from eaglectl.reports.acceptance import length, share
+from eaglectl.reports.acceptance import DEFINITION, VARIANTS_TITLE, estimate, length, share
+from eaglectl.reports.figures import Bar, lengths, shares
+from eaglectl.reports.section import (
+    TONES,
+    Block,
+    Commands,
+    Line,
+    Lines,
+    Outline,
+    Pairs,
+    Remark,
+    Remarks,
+    Section,
+    Table,
+    Tone,
+    Words,
+)
 from eaglectl.reports.wording import shortened
 
 LOSES_TITLE = "Where it loses"
@@ -17,6 +33,95 @@ LOSES = "the prompts with the lowest acceptance length, of the run that is judge
 POSITIONS_TITLE = "By position in the text"
 POSITIONS = "right first draft tokens, teacher-forced, at all positions of the texts"
 MOST_PROMPTS = 5
+
+
+def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
+    """How the tree ended, what shows it, the next commands, and what it rests on."""
+    tone = TONES[diagnosis.verdict]
+    verdict = Words(diagnosis.ending, tone)
+    made = runs(diagnosis)
+    measured: list[Block] = [Lines([answer.text for answer in diagnosis.measured])]
+    measured += [Pairs([(name, figures(report)) for name, report in made.items()])]
+    measured += [
+        shares(f"accepted at each position of a draft, {name}", _positions(report))
+        for name, report in made.items()
+    ]
+    has_measured = bool(diagnosis.measured or made)
+    commands = [("", command) for command in diagnosis.commands]
+    sections = [
+        Section("What shows it", [Lines([diagnosis.words])], has_heading=False),
+        *([Section("Next", [Commands(commands)])] if commands else []),
+        *([Section("Measured", measured, DEFINITION if made else "")] if has_measured else []),
+        *_readings(diagnosis),
+        *_loses(diagnosis),
+        Section("Ruled out", [Lines(diagnosis.ruled_out or ["nothing"], is_list=True)]),
+        Section("Not looked at", [Lines(list(_not_looked(diagnosis)) or ["nothing"], is_list=True)]),
+        *_notes(diagnosis),
+    ]
+    head = (verdict, f"  {diagnosis.source}: {diagnosis.title}")
+    return Outline("diagnose", verdict, diagnosis.source, Words(diagnosis.title, "strong"), head, sections)
+
+
+def _positions(report: SmokeReport) -> list[Bar]:
+    return [
+        Bar(f"position {number}", part.value, share(part), (part.low, part.high))
+        for number, part in enumerate(report.measured.per_position)
+    ]
+
+
+def _readings(diagnosis: Diagnosis) -> Iterator[Section]:
+    """The acceptance length of each reading, the best first, and how the file's own stands among them."""
+    every = sorted(readings(diagnosis), key=lambda reading: reading.measured.length.value, reverse=True)
+    if not every:
+        return
+    bars = []
+    rows: list[tuple[Line, ...]] = []
+    for reading in every:
+        found, better = reading.measured.length, reading.is_better
+        bars.append(
+            Bar(reading.name, found.value, estimate(found), (found.low, found.high), "good" if better else "")
+        )
+        ratio = f"x{reading.ratio.value:.2f} [{reading.ratio.low:.2f}, {reading.ratio.high:.2f}]"
+        tone: Tone = "good" if better else ""
+        rows.append((Words(reading.name, tone), Words(estimate(found), tone), ratio))
+    stated = every[0].stated_length
+    caption = f"acceptance length of each reading; the dashed line is {stated:.2f}, as the file states it"
+    drawn = lengths(caption, bars, origin=0.0, reference=stated)
+    about = f"as the file states it: {stated:.2f}; the best first, in green what is better beyond chance"
+    head = ("reading", "length", "ratio to the stated one")
+    yield Section(VARIANTS_TITLE, [drawn, Table(head, rows, "figures", is_whole=True)], about)
+
+
+def _loses(diagnosis: Diagnosis) -> Iterator[Section]:
+    """The prompts and the positions in the text at which it loses."""
+    served = diagnosis.evidence.served
+    if served is None:
+        return
+    sets = served.by_set if len(served.by_set) > 1 else {}
+    bars = [
+        Bar(name, part.length.value, estimate(part.length), (part.length.low, part.length.high))
+        for name, part in sets.items()
+    ]
+    rows = [
+        (f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text)
+        for row in weakest(diagnosis)[:MOST_PROMPTS]
+    ]
+    drawn = lengths("acceptance length on each set of prompts", bars, origin=0.0)
+    if rows:
+        table = Table(("prompt", "length", "it begins"), rows, "reasons")
+        yield Section(LOSES_TITLE, [drawn, table] if bars else [table], LOSES)
+    parts = [(f"{part.start} to {part.end - 1}", part.share) for part in positions(diagnosis)]
+    if parts:
+        bars = [Bar(name, part.value, share(part), (part.low, part.high)) for name, part in parts]
+        table = Table(("positions", "right"), [(name, share(part)) for name, part in parts], "figures")
+        yield Section(POSITIONS_TITLE, [shares("right first draft tokens", bars), table], POSITIONS)
+
+
+def _notes(diagnosis: Diagnosis) -> Iterator[Section]:
+    reference = diagnosis.evidence.reference
+    if reference is not None and reference.probed is not None and reference.probed.notes:
+        rows = [Remark(Words("note", "plain"), note) for note in reference.probed.notes]
+        yield Section("Notes", [Remarks(rows)])
 
 
 class PromptLength(Struct, frozen=True):
@@ -46,7 +151,7 @@ def figures(report: SmokeReport) -> str:
     return f"{length(report)}, {report.measured.prompts} prompts; {report.run.engine} {report.run.version}"
 
 
-def not_looked(diagnosis: Diagnosis) -> Iterator[str]:
+def _not_looked(diagnosis: Diagnosis) -> Iterator[str]:
     """A line for each reason, with the causes that it kept from being looked at."""
     by_reason: dict[str, list[str]] = {}
     for title, reason in diagnosis.not_looked:
@@ -68,12 +173,6 @@ def positions(diagnosis: Diagnosis) -> tuple[PositionShare, ...]:
     return layers.by_position if layers else ()
 
 
-def position_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """The positions and the share of each."""
-    for part in positions(diagnosis):
-        yield f"{part.start} to {part.end - 1}", share(part.share)
-
-
 def weakest(diagnosis: Diagnosis) -> tuple[PromptLength, ...]:
     """Every prompt with a draft, those of the lowest acceptance length first."""
     served = diagnosis.evidence.served
@@ -87,12 +186,6 @@ def weakest(diagnosis: Diagnosis) -> tuple[PromptLength, ...]:
             accepted = 1 + sum(result.accepted) / result.drafts
             rows.append(PromptLength(index + 1, result.set, text, result.drafts, accepted))
     return tuple(sorted(rows, key=lambda row: row.length))
-
-
-def prompt_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
-    """Number and set, acceptance length, and text of the prompts that it loses most on."""
-    for row in weakest(diagnosis)[:MOST_PROMPTS]:
-        yield f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text
 
 
 def _text(prompt: Prompt) -> str:

@@ -1,25 +1,150 @@
-"""A comparison in words, for the terminal and the page of `diff`."""
+"""A comparison as sections."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eaglectl.formats.catalogue import by_name
+from eaglectl.reports.figures import Bar, Bars, fitted, fitted_log
+from eaglectl.reports.section import (
+    Block,
+    Folded,
+    Line,
+    Lines,
+    Outline,
+    Section,
+    Table,
+    Tone,
+    Words,
+    first_lines,
+)
 from eaglectl.reports.wording import plural, shortened, size
+from eaglectl.text import listed
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 if TYPE_CHECKING:
-    from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
+    from eaglectl.comparison.comparison import Comparison, Fact, KeyPair, NamePair, Side, Spelling, TensorPair
     from eaglectl.publishing.changes import Changes
 
-TENSOR_HEAD = ("", "difference", "numbers that differ", "max |A - B|", "relative RMS")
+TENSOR_HEAD = ("tensor", "difference", "numbers that differ", "max |A - B|", "relative RMS")
+TONES: Mapping[DiffVerdict, Tone] = {
+    DiffVerdict.EQUAL: "good",
+    DiffVerdict.DIFFERS: "bad",
+    DiffVerdict.SAME_HEADERS: "doubt",
+    DiffVerdict.COULD_NOT_LOOK: "doubt",
+}
+FACT_TONES: Mapping[FactState, Tone] = {FactState.DIFFERS: "bad", FactState.UNKNOWN: "doubt"}
+# the largest over the smallest relative RMS that one linear scale shows
+WIDEST = 50
+SHOWN = 12
 SPELLING = "no reason by itself to call it another drafter"
 
 
-def sentence(comparison: "Comparison") -> str:
-    """The verdict, and what it means."""
-    return f"{comparison.verdict}: {_meaning(comparison)}"
+def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> Outline:
+    """The verdict, facts and tensors that differ, and the spelling; `is_whole`: the terminal shows all."""
+    sides = (("A", comparison.a), ("B", comparison.b))
+    lines = [
+        (Words(letter, "strong"), f"  {side.source}  ", Words(f"({_about(side)})", "quiet"))
+        for letter, side in sides
+    ]
+    remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
+    tensors = [_tensor(pair) for pair in _shown_tensors(comparison)]
+    sections = [
+        Section("", [Lines(lines)], has_heading=False),
+        Section("Meaning", [_facts_table(comparison)], _count_facts(comparison)),
+        Section(
+            "Tensors",
+            [
+                _distances(comparison),
+                Table(TENSOR_HEAD, tensors, is_whole=is_whole),
+                Lines(remarks if is_whole else first_lines(remarks), is_list=True),
+            ],
+            _count_tensors(comparison),
+        ),
+        *([_spelling(comparison.spelling, is_whole=is_whole)] if comparison.spelling.differs else []),
+        *(
+            [Section("Notes", [Lines(first_lines(comparison.notes), is_list=True)])]
+            if comparison.notes
+            else []
+        ),
+    ]
+    tone, text = TONES[comparison.verdict], f"{comparison.verdict}: {_meaning(comparison)}"
+    subject = f"{comparison.a.source} and {comparison.b.source}"
+    verdict = Words(comparison.verdict, tone)
+    return Outline("diff", verdict, subject, Words(text, "strong"), Words(text, tone), sections)
+
+
+def _facts_table(comparison: "Comparison") -> Table:
+    rows = [
+        (
+            Words(fact.name, FACT_TONES.get(fact.state, "quiet")),
+            *fact_values(fact),
+            Words(fact_why(fact), "quiet"),
+        )
+        for fact in shown_facts(comparison)
+    ]
+    return Table(("fact", "A", "B", ""), rows, is_whole=True)
+
+
+def _tensor(pair: "TensorPair") -> tuple[Line, ...]:
+    return Words(pair.name, "bad" if pair.differs else "quiet", is_code=True), how(pair), *figures(pair)
+
+
+def _distances(comparison: "Comparison") -> Bars:
+    """The relative RMS of each tensor whose numbers differ."""
+    rows = [
+        Bar(pair.name, found, figure(found), is_code=True)
+        for pair in _shown_tensors(comparison)
+        if pair.numbers and (found := pair.numbers.relative_rms) is not None
+    ]
+    values = [row.value for row in rows if row.value and row.value > 0]
+    is_log = bool(values) and max(values) > WIDEST * min(values)
+    scale = fitted_log(values) if is_log else fitted(values)
+    note = "; the scale is logarithmic" if is_log else ""
+    ticks = [(value, f"{value:g}") for value in scale.ticks()]
+    return Bars(f"relative RMS: RMS of A - B over RMS of A{note}", rows, scale, ticks)
+
+
+def _spelling(spelling: "Spelling", *, is_whole: bool) -> Section:
+    """What is written differently: on the terminal examples, unless `is_whole`; elsewhere all, folded."""
+    head = ("", "A", "B")
+    remarks: list[tuple[Line, ...]] = [(remark.about, remark.a, remark.b) for remark in spelling.remarks]
+    names = list(map(_name_row, spelling.names))
+    keys: list[tuple[Line, ...]] = [(key.key, value(key.a), value(key.b)) for key in spelling.keys]
+    shown = [*remarks, *names, *keys] if is_whole else [*remarks, *map(_name_row, _examples(spelling.names))]
+    rest = "" if is_whole else _rest(spelling.names, spelling.keys)
+    blocks: list[Block] = [
+        Table(head, shown, is_whole=True, only="terminal"),
+        *([Lines([Words(rest, "quiet")], only="terminal")] if rest else []),
+        Table(head, remarks, only="page"),
+        Folded(f"{plural(len(names), 'tensor')} under other names", [Table(head, names)]),
+        Folded(plural(len(keys), "config key"), [Table(head, keys)]),
+    ]
+    return Section("Written differently", blocks, SPELLING)
+
+
+def _name_row(pair: "NamePair") -> tuple[Line, ...]:
+    sides = (Words(" + ".join(side), is_code=True) for side in (pair.a, pair.b))
+    return ("name of ", Words(pair.name, is_code=True)), *sides
+
+
+def _examples(names: "Sequence[NamePair]") -> "Iterable[NamePair]":
+    """One name of each kind: another name, a part of a fused tensor."""
+    kinds: dict[tuple[bool, bool], NamePair] = {}
+    shared = Counter(side for pair in names for side in (pair.a, pair.b))
+    for pair in names:
+        kinds.setdefault((shared[pair.a] > 1 or len(pair.a) > 1, shared[pair.b] > 1 or len(pair.b) > 1), pair)
+    return kinds.values()
+
+
+def _rest(names: "Sequence[NamePair]", keys: "Sequence[KeyPair]") -> str:
+    """How many names and keys are not shown; empty where there are none."""
+    parts = [f"{plural(len(names), 'tensor')} under other names"] if names else []
+    if keys:
+        names_of_keys = listed((key.key for key in keys), most=SHOWN)
+        parts.append(f"{plural(len(keys), 'config key')}: {names_of_keys}")
+    return f"{'; '.join(parts)} (eaglectl -v diff lists them)" if parts else ""
 
 
 def _meaning(comparison: "Comparison") -> str:
@@ -86,7 +211,7 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def about(side: "Side") -> str:
+def _about(side: "Side") -> str:
     """Version, layout and size of a side."""
     return (
         f"EAGLE-{side.drafter.version}, {by_name(side.drafter.producer).title},"
@@ -94,7 +219,7 @@ def about(side: "Side") -> str:
     )
 
 
-def count_facts(comparison: "Comparison") -> str:
+def _count_facts(comparison: "Comparison") -> str:
     """How many facts are in each state."""
     counts = Counter(fact.state for fact in comparison.facts)
     return "facts: " + ", ".join(f"{counts[state]} {state}" for state in FactState if counts[state])
@@ -120,7 +245,7 @@ def fact_why(fact: "Fact") -> str:
     return "; ".join(filter(None, (state, fact.why)))
 
 
-def count_tensors(comparison: "Comparison") -> str:
+def _count_tensors(comparison: "Comparison") -> str:
     """How many tensors are equal, differ, and were not read."""
     same = sum(pair.state == TensorState.EQUAL for pair in comparison.tensors)
     unread = sum(pair.state == TensorState.NOT_COMPARED for pair in comparison.tensors)
@@ -129,7 +254,7 @@ def count_tensors(comparison: "Comparison") -> str:
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
-def shown_tensors(comparison: "Comparison") -> Iterator["TensorPair"]:
+def _shown_tensors(comparison: "Comparison") -> Iterator["TensorPair"]:
     """The tensors that differ, and biases of zeros on one side."""
     return (pair for pair in comparison.tensors if pair.differs or pair.state == TensorState.ZEROS)
 

@@ -2,12 +2,30 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from eaglectl.publishing.project import repository
+from eaglectl.reports.figures import Cell, Timelines
+from eaglectl.reports.section import (
+    TONES,
+    Block,
+    Commands,
+    Entries,
+    Entry,
+    Folded,
+    Line,
+    Lines,
+    Outline,
+    Section,
+    Table,
+    Words,
+)
 from eaglectl.reports.wording import engine_ranges, plural
+from eaglectl.results import FixResult
 from eaglectl.validation.finding import Finding
-from eaglectl.validation.judge import Report
+from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import SEVERITIES, Rule
 from eaglectl.verdicts import CheckVerdict
@@ -15,11 +33,179 @@ from eaglectl.verdicts import CheckVerdict
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
 DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
+COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
+ABOUT_RULES = "of the findings above, as eaglectl explain has them"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
 WORST_FIRST = tuple(reversed(SEVERITIES))
 # a reason why rules could not look, and their ids
 UncheckedGroup = tuple[str, list[str]]
+
+
+def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Outline:
+    """Each checkpoint with its findings, then what is true of all; if quiet, only what fails."""
+    verdict, common = overall_verdict(reports), common_unchecked(reports)
+    parts = [_part(report, [] if is_quiet else common, is_quiet=is_quiet) for report in reports]
+    judged, policy = default_engines_line(reports), f"({policy_line(reports)})"
+    rows = [
+        (Words(report.path, is_code=True, link=f"#checkpoint-{number}"), _verdict(report), counted(report))
+        for number, report in enumerate(reports)
+    ]
+    overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="page")
+    rules = {finding.rule.id: finding.rule for report in reports for finding in report.findings}
+    after = [
+        *([] if is_quiet else _unchecked("could not look, in every checkpoint", common)),
+        Section("Rules", list(map(_rule, rules.values())), ABOUT_RULES, only="page"),
+    ]
+    lead = (Words(total(reports), "strong"), " ", Words(policy, "quiet"), " ", Words(judged, "quiet"))
+    last: list[Line] = [Words(judged, "quiet")] if judged else []
+    last.append((_words(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
+    if len(parts) == 1:
+        (part,) = parts
+        return replace(part, lead=lead, sections=[*part.sections, *after], last=last, is_dense=is_quiet)
+    return Outline("validate", _words(verdict), "", lead, "", [overview, *after], last, parts, is_quiet)
+
+
+def _words(verdict: CheckVerdict) -> Words:
+    return Words(verdict, TONES[verdict])
+
+
+def _verdict(report: Report) -> Words:
+    return _words(report.verdict)
+
+
+def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
+    """One checkpoint; `common` is what no rule could look at in any of them."""
+    is_bare = is_unreadable(report) and not is_quiet
+    findings = [
+        finding
+        for finding in report.findings
+        if (finding.severity == "error" if is_bare else not is_quiet or fails(finding, report))
+    ]
+    sections = [_about(report), *_entries("Findings", findings)]
+    if is_bare:
+        reason = Lines([Words(nothing_looked_at(report), "quiet")])
+        sections += [Section("could not look", [reason], has_heading=False)]
+    elif not is_quiet:
+        sections += [*release_sections(report), *_unchecked("could not look", own_unchecked(report, common))]
+        sections += [
+            Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)], is_compact=True)
+            for title, rows in suppression_rows(report)
+        ]
+    head = (Words(report.path, "strong"), "  ", _verdict(report))
+    return Outline("validate", _verdict(report), report.path, "", head, sections)
+
+
+def _about(report: Report) -> Section:
+    """What was judged, or why nothing was."""
+    lines = []
+    if report.problem:
+        lines.append(Words(f"could not be read: {report.problem}", "doubt"))
+    if report.skipped:
+        lines.append(Words(f"no drafter: {report.skipped}", "quiet"))
+    if report.target:
+        lines.append(Words(f"target: {report.target}", "quiet"))
+    if report.is_of_copy:
+        lines.append(Words(COPIED, "quiet"))
+    return Section("", [Lines(lines)], has_heading=False)
+
+
+def _entries(title: str, findings: Iterable[Finding], left: Mapping[int, str] = {}) -> Iterator[Section]:
+    """The first findings of each rule; `left` is why `validate --fix` did not fix one, by its identity."""
+    first, more = first_findings(findings)
+    if first:
+        rows = [_entry(finding, left.get(id(finding), "")) for finding in first]
+        rest = Lines([Words(sentence, "quiet") for sentence in more])
+        yield Section(title, [Entries(rows), rest], has_heading=False)
+
+
+def _entry(finding: Finding, left: str) -> Entry:
+    rule, match = finding.rule, finding.match
+    return Entry(
+        Words(finding.severity, TONES[finding.severity]),
+        Words(f"{rule.id} {rule.name}", "strong", link=f"#{rule.id.lower()}"),
+        match.where,
+        engine_ranges(match.engines),
+        match.message,
+        finding.fix,
+        left,
+    )
+
+
+def release_sections(report: Report) -> Iterator[Section]:
+    """The outcome for each engine release requested, and the smallest change that makes all pass."""
+    if report.releases:
+        rows = [
+            (releases, _words(outcome), Words(reason, "quiet"))
+            for releases, outcome, reason in release_rows(report)
+        ]
+        table = Table(("releases", "outcome", "why"), rows, "reasons", is_whole=True, is_bare=True)
+        yield Section("served as trained by", [_timelines(report), table], is_compact=True)
+    if report.smallest_changes:
+        changes = Lines(report.smallest_changes)
+        yield Section("smallest change that makes all pass", [changes], is_compact=True)
+
+
+def _timelines(report: Report) -> Timelines:
+    """The releases of each engine, oldest first, with their outcome and its reason."""
+    rules = {finding.rule.id: finding.rule for finding in report.findings}
+    engines: dict[str, list[Cell]] = {}
+    for verdict in report.releases:
+        reasons = [f"{rule} {rules[rule].name}" if rule in rules else rule for rule in verdict.rules]
+        parts = filter(None, (verdict.outcome, ", ".join(reasons), "; ".join(verdict.reasons)))
+        cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome], ": ".join(parts))
+        engines.setdefault(verdict.engine, []).append(cell)
+    return Timelines(engines)
+
+
+def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:
+    rows = [(plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})") for reason, ids in groups]
+    table = Table(("rules", "why"), _quiet(rows), is_whole=True, is_bare=True)
+    return [Section(title, [table], is_compact=True)] if rows else []
+
+
+def _quiet(rows: Iterable[tuple[str, str]]) -> list[tuple[Line, ...]]:
+    return [(name, Words(text, "quiet")) for name, text in rows]
+
+
+def _rule(rule: Rule) -> Folded:
+    """An explanation of a rule, as `eaglectl explain` has it."""
+    lines: list[Line] = [rule.why, (Words("fix: ", "strong"), rule.fix)]
+    url = rule_url(rule)
+    # a path in the repository is of no use in a page that was sent elsewhere
+    if url.startswith(("https://", "http://")):
+        lines.append(Words("its page", link=url))
+    title = (Words(f"{rule.id} {rule.name}", "strong"), " ", rule.summary)
+    blocks: list[Block] = [Lines(lines), Commands([("", f"eaglectl explain {rule.id}")])]
+    return Folded(title, blocks, rule.id.lower())
+
+
+def fix_outline(result: FixResult, *, is_quiet: bool = False) -> Outline:
+    """Findings that were fixed, those that are left and why, and what was written."""
+    left = result.left
+    if is_quiet:
+        left = tuple(remaining for remaining in left if fails(remaining.finding, result.before))
+    fixed = [] if is_quiet else result.fixed
+    first, more = first_findings(fixed)
+    lines: list[Line] = [
+        (Words(f"{finding.rule.id} {finding.rule.name}", "strong"), f"  {finding.match.message}")
+        for finding in first
+    ]
+    lines += [Words(sentence, "quiet") for sentence in more]
+    reasons = {id(remaining.finding): remaining.why for remaining in left}
+    sections = [
+        *([Section("fixed", [Lines(lines)], is_compact=True)] if lines else []),
+        *([Section("left", is_compact=True, about=" ")] if left else []),
+        *_entries("left", [remaining.finding for remaining in left], reasons),
+        *([] if is_quiet else release_sections(result.report)),
+    ]
+    report, suffix = result.report, f" (before: {result.before.verdict})" if result.out else ""
+    end: Line = Words(f"nothing was written: {result.stopped}", "doubt")
+    if result.out is not None:
+        counts = f": {len(result.fixed)} fixed, {len(result.left)} left"
+        end = (Words("wrote ", "good"), Words(str(result.out), "strong"), counts)
+    last = [end, (_verdict(report), f"  {counted(report)}{suffix}")]
+    return Outline("validate", _verdict(report), report.path, "", "", sections, last)
 
 
 def fingerprints(findings: Sequence[Finding]) -> list[str]:

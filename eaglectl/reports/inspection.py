@@ -1,7 +1,7 @@
 """An inspection as rows of text: what the terminal and the page of `inspect` share."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,26 +12,32 @@ from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.formats.catalogue import by_name
-from eaglectl.reports.wording import layers, plural, release_range, size
-from eaglectl.results import Inspection
+from eaglectl.reports.figures import CapturedSet, Cell, LayerStrip, Timelines
+from eaglectl.reports.section import (
+    TONES,
+    Commands,
+    Line,
+    Lines,
+    Outline,
+    Pairs,
+    Remark,
+    Remarks,
+    Section,
+    Table,
+    Tone,
+    Words,
+)
+from eaglectl.reports.wording import layers, placeholders, plural, release_range, size, trained_layers
+from eaglectl.results import FailedSource, Inspection
 from eaglectl.verdicts import ServedAs
 
-Pairs = tuple[tuple[str, str], ...]
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
 SHOWN_GROUPS = 3
 # the most notes that are shown to people
 MOST_NOTES = 20
-SERVED_TITLE = "Served as stored"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
-# what a mark on the target's layers means (CapturedSet.mark)
-MARKS = {
-    "good": "trained and captured",
-    "bad": "captured, and not trained",
-    "doubt": "captured, unknown whether trained",
-    "missing": "trained, and not captured",
-}
 # a target of more layers is not drawn
 DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
@@ -42,6 +48,71 @@ ANSWERED = ("aux-unknown", "mask-token")
 FROM_TARGET = "the target's (none in the file)"
 
 
+OUTCOME_TONES: Mapping[ServedAs, Tone] = {
+    ServedAs.AS_TRAINED: "good",
+    ServedAs.DIFFERS: "bad",
+    ServedAs.FAILS: "bad",
+    ServedAs.UNKNOWN: "doubt",
+}
+AS_TRAINED_TONES: Mapping[str, Tone] = {"yes": "good", "no": "bad", "unknown": "doubt"}
+
+
+def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: bool = False) -> Outline:
+    """What one checkpoint is; `name` is its source as given, and `has_tensors` lists its tensors."""
+    drafter = inspection.drafter
+    version, producer, evidence = headline(drafter)
+    commands, command = tuple(inspection.commands.items()), next_command(inspection)
+    notes = [Remark(Words(note.level, TONES[note.level]), note.text) for note in urgent_notes(drafter.notes)]
+    sections = [
+        Section("Network", [Pairs(_facts(inspection))], has_heading=False),
+        aux_section(inspection),
+        Section("Served as stored", [_timelines(inspection), _served_table(inspection)]),
+        *([Section("Notes", [Remarks(notes)])] if notes else []),
+        *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
+        *(
+            [Section("Serve", [Commands(commands)], placeholders(inspection.commands.values()))]
+            if commands
+            else []
+        ),
+        *([Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)))])] if has_tensors else []),
+    ]
+    lead = (producer.strip(), Words(evidence, "quiet"))
+    head = (Words(version, "strong"), producer, Words(evidence, "quiet"))
+    return Outline("inspect", Words(version, "plain"), name or inspection.source, lead, head, sections)
+
+
+def aux_section(inspection: Inspection) -> Section:
+    """Which layers were trained on, and which ones each engine captures."""
+    strip, table = layer_strip(inspection), Table(AUX_HEAD, list(_aux_rows(inspection)))
+    trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
+    return Section("Aux layers", [strip, table] if strip else [table], trained)
+
+
+def inspections_outline(
+    results: Sequence[tuple[str, Inspection | FailedSource]], *, has_tensors: bool = False
+) -> Outline:
+    """Each source under its name, or why it could not be inspected, then the number inspected."""
+    parts, rows = [], []
+    for number, (source, result) in enumerate(results):
+        if isinstance(result, FailedSource):
+            words = Words("not inspected", "doubt")
+            reason = Section("", [Lines([f"{words.text}: {result.message}"])], has_heading=False)
+            part = Outline("inspect", words, source, "", Words(f"== {source}", "strong"), [reason])
+            kind: Line = words
+        else:
+            part = inspection_outline(result, source, has_tensors=has_tensors)
+            head = Section("", [Lines([part.head], only="terminal")], has_heading=False)
+            kind = "".join(headline(result.drafter)[:2])
+            part = replace(part, head=Words(f"== {source}", "strong"), sections=[head, *part.sections])
+        parts.append(part)
+        rows.append((Words(source, is_code=True, link=f"#checkpoint-{number}"), kind))
+    failed = sum(isinstance(result, FailedSource) for _, result in results)
+    counted = f"{len(results) - failed} of {len(results)} checkpoints inspected"
+    overview = Section("Checkpoints", [Table(("checkpoint", "what it is"), rows)], only="page")
+    verdict = Words(counted, "doubt" if failed else "plain")
+    return Outline("inspect", verdict, "", "", "", [overview], [counted], parts)
+
+
 class ServedRow(Struct, frozen=True):
     """What releases of an engine do with the checkpoint as stored; without `outcome`, a remark on others."""
 
@@ -49,40 +120,6 @@ class ServedRow(Struct, frozen=True):
     releases: str
     outcome: ServedAs | None
     reasons: str
-
-
-class CapturedSet(Struct, frozen=True):
-    """Boundaries that the named engines capture, and a word of AS_TRAINED."""
-
-    engines: tuple[str, ...]
-    boundaries: tuple[int, ...]
-    as_trained: str
-
-    def mark(self, boundary: int, trained: Sequence[int]) -> str:
-        """What a boundary is: "good" trained and captured, "bad" or "doubt" captured, "missing" trained."""
-        if boundary in self.boundaries:
-            if boundary in trained:
-                return "good"
-            return "bad" if trained else "doubt"
-        return "missing" if boundary in trained else ""
-
-
-class LayerStrip(Struct, frozen=True):
-    """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded.
-
-    `undrawn` are engines of which it is not known what they capture.
-    """
-
-    end: int
-    depth: int | None
-    trained: tuple[int, ...]
-    captured: tuple[CapturedSet, ...]
-    undrawn: tuple[str, ...] = ()
-
-    @property
-    def remark(self) -> str:
-        """Which engines are not drawn, or ""."""
-        return f"not drawn, as the target decides: {'; '.join(self.undrawn)}" if self.undrawn else ""
 
 
 def layer_strip(inspection: Inspection) -> LayerStrip | None:
@@ -101,13 +138,6 @@ def layer_strip(inspection: Inspection) -> LayerStrip | None:
     return LayerStrip(max(*every, depth or 0), depth, trained, tuple(sets), undrawn)
 
 
-def strip_title(strip: LayerStrip) -> str:
-    """Return what a strip shows, and its depth."""
-    depth = f"the {strip.depth} layers of the target" if strip.depth else "layers of the target"
-    unknown = "" if strip.depth else "; how many it has is not known"
-    return f"{depth}: a mark at b is the hidden state that enters layer b{unknown}"
-
-
 def headline(drafter: Drafter) -> tuple[str, str, str]:
     """Return the EAGLE version, the producer, and the evidence for that producer."""
     producer = by_name(drafter.producer)
@@ -118,7 +148,7 @@ def headline(drafter: Drafter) -> tuple[str, str, str]:
     )
 
 
-def facts(inspection: Inspection) -> Pairs:
+def _facts(inspection: Inspection) -> tuple[tuple[str, str], ...]:
     """Return facts about the drafter, each a name and a value."""
     drafter, dims = inspection.drafter, inspection.drafter.dims
     return (
@@ -218,7 +248,7 @@ def _read_parts(inspection: Inspection) -> str:
     return "; headers read from the Hub or its cache, which no digest covers" if inspection.unchecked else ""
 
 
-def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str, str]]:
+def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
     """Yield the rows under AUX_HEAD: which layers each engine captures, and whether those were trained.
 
     Last comes what the engine's release does, where it does not run the drafter as trained all the same.
@@ -235,7 +265,8 @@ def aux_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str, 
             but = f", but {verdict.release} {outcome}"
         elif verdict is None and inspection.drafter.unsettled and as_trained == "yes":
             but = ", but what was trained is open"
-        yield captured.engine, ids, captured.key, boundaries, as_trained, but
+        tone = "doubt" if but else AS_TRAINED_TONES[as_trained]
+        yield captured.engine, ids, captured.key, boundaries, Words(f"{as_trained}{but}", tone)
 
 
 def _verdict_by_label(inspection: Inspection) -> dict[str, Verdict]:
@@ -247,6 +278,28 @@ def _verdict_by_label(inspection: Inspection) -> dict[str, Verdict]:
         for runner in engine.behaviour(engine.releases[-1]).runners.values()
         if name in latest
     }
+
+
+def _timelines(inspection: Inspection) -> Timelines:
+    """The releases of each engine with what they do with the checkpoint."""
+    engines: dict[str, list[Cell]] = {}
+    for verdict in inspection.requested or inspection.verdicts:
+        words = ": ".join(filter(None, (verdict.outcome, "; ".join(verdict.reasons))))
+        cell = Cell(verdict.release, OUTCOME_TONES[verdict.outcome], words)
+        engines.setdefault(verdict.engine, []).append(cell)
+    return Timelines(engines)
+
+
+def _served_table(inspection: Inspection) -> Table:
+    rows: list[tuple[Line, ...]] = []
+    for row in served_rows(inspection):
+        if row.outcome:
+            rows.append(
+                (row.engine, row.releases, Words(row.outcome, OUTCOME_TONES[row.outcome]), row.reasons)
+            )
+        else:
+            rows.append((row.engine, row.releases, "", Words(row.reasons, "quiet")))
+    return Table(SERVED_HEAD, rows, "reasons")
 
 
 def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
@@ -336,17 +389,13 @@ def next_remark(inspection: Inspection) -> str:
     return "answer the questions above with its options" if has_questions else ""
 
 
-def serve_commands(inspection: Inspection) -> Pairs:
-    """Return the engines whose newest release runs the checkpoint as trained, with the launch command."""
-    return tuple(inspection.commands.items())
-
-
 def _latest(inspection: Inspection) -> dict[str, Verdict]:
     return {verdict.engine: verdict for verdict in inspection.verdicts}
 
 
-def tensor_rows(inspection: Inspection) -> Iterator[tuple[str, str, str, str, str]]:
+def _tensor_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
     """Yield the rows under TENSOR_HEAD: every stored tensor and the canonical tensor that it is part of."""
     names = {stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored}
     for name, tensor in inspection.checkpoint.tensors.items():
-        yield name, tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes), names.get(name, "-")
+        cells = (tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes))
+        yield Words(name, is_code=True), *cells, Words(names.get(name, "-"), is_code=True)

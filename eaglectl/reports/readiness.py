@@ -1,14 +1,19 @@
-"""What a report of `ready` says, for every medium."""
+"""What `ready` found, as sections."""
 
 from collections.abc import Iterator
 
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.engines.registry import ENGINES
+from eaglectl.reports.figures import Bar, Bars, lengths
+from eaglectl.reports.inspection import OUTCOME_TONES, headline, layer_strip
+from eaglectl.reports.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words
+from eaglectl.reports.wording import trained_layers
 from eaglectl.results import EngineReadiness, Readiness
-from eaglectl.verdicts import CheckVerdict
+from eaglectl.verdicts import CheckVerdict, ServedAs
 
 STORED_HEAD = ("engine", "as stored", "acceptance")
 HEAD = (*STORED_HEAD, "converted", "acceptance")
+SOURCES = "docs/acceptance.md has the sources"
 REFERENCE = "reference: eaglectl's own run of what the files mean"
 WORDS = {
     CheckVerdict.PASS: "ready",
@@ -17,22 +22,86 @@ WORDS = {
 }
 
 
-def engine_table(result: Readiness) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The head, and a row for each engine: what it does as stored and converted, and acceptance."""
+def readiness_outline(result: Readiness) -> Outline:
+    """The drafter in two lines, its layers, the engines, what others reach, and how to start it."""
+    drafter = result.inspection.drafter
+    tone, word = TONES[result.verdict], WORDS[result.verdict]
+    version, producer, evidence = headline(drafter)
+    what = (Words(version, "strong"), producer, Words(evidence, "quiet"))
+    strip = layer_strip(result.inspection)
+    trained = f"trained on boundaries {trained_layers(drafter.aux)}"
+    runs, others, commands = _runs(result), _published_lines(result), _commands(result)
+    answers = [answer.text for answer in result.measured]
+    sections = [
+        Section("What it is", [Lines([what], only="page"), Lines(answers)], has_heading=False),
+        *([Section("Acceptance", [_lengths(result, runs)], _remark(result), only="page")] if runs else []),
+        Section("Aux layers", [strip] if strip else [], trained),
+        Section("Engines", [_engine_table(result), Lines(list(_reasons(result)))], _remark(result)),
+        *([Section("What others reach", [Lines(others)], SOURCES)] if others else []),
+        *([Section("Commands", [Commands(commands)], only="page")] if commands else []),
+    ]
+    last: list[Line] = [Words(last_line(result), tone)]
+    if result.diagnosis and result.diagnosis.commands:
+        last.append(f"next  {result.diagnosis.commands[0]}")
+    lead = Words(_summary(result), "strong")
+    return Outline("ready", Words(word, tone), result.source, lead, what, sections, last)
+
+
+def _runs(result: Readiness) -> list[Bar]:
+    """The two numbers of each engine, as stored and converted, each run once."""
+    bars: dict[tuple[str, str], Bar] = {}
+    for state in result.engines:
+        for what, report in (("as stored", state.stored), ("converted", state.converted)):
+            if report is not None:
+                found, tone = report.measured.length, TONES[report.verdict] if report is state.final else ""
+                words = f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+                name = f"{what}, {ran(report)}"
+                bars.setdefault(
+                    (what, ran(report)), Bar(name, found.value, words, (found.low, found.high), tone)
+                )
+    return list(bars.values())
+
+
+def _lengths(result: Readiness, runs: list[Bar]) -> Bars:
+    """The numbers with their intervals, beside what others reached in runs like these."""
+    published = result.published.alike if result.published else ()
+    others = [Bar(f"published: {one.drafter}", one.length, f"{one.length:.2f}") for one in published]
+    caption = "acceptance length with its interval, from 1, where a drafter helps with nothing"
+    return lengths(caption, [*runs, *others], origin=1.0)
+
+
+def _commands(result: Readiness) -> list[tuple[str, str]]:
+    """The commands that write and start what is served, or the next one where nothing is."""
+    if result.diagnosis and result.diagnosis.commands:
+        return [("next", result.diagnosis.commands[0])]
+    if result.verdict != CheckVerdict.PASS or result.best is None:
+        return []
+    is_unwritten = result.best.converted_outcome is not None and result.out is None
+    written = [("write it with", result.plan_command)] if is_unwritten else []
+    serving = [state for state in result.engines if state.is_serving and state.command]
+    return [*written, *((f"start {name(state)}", state.command) for state in serving)]
+
+
+def _engine_table(result: Readiness) -> Table:
+    """A row for each engine: what it does as stored and converted, and acceptance."""
     if all(state.converted_outcome is None for state in result.engines):
-        return STORED_HEAD, [_stored_cells(state) for state in result.engines]
-    rows: list[tuple[str, ...]] = []
+        return Table(STORED_HEAD, [_stored_cells(state) for state in result.engines])
+    rows: list[tuple[Line, ...]] = []
     for state in result.engines:
         converted = acceptance(state.converted, state.converted_gap) if state.converted_outcome else "-"
-        rows.append((*_stored_cells(state), state.converted_outcome or "-", converted))
-    return HEAD, rows
+        rows.append((*_stored_cells(state), _outcome(state.converted_outcome), converted))
+    return Table(HEAD, rows)
 
 
-def _stored_cells(state: EngineReadiness) -> tuple[str, str, str]:
-    return name(state), state.stored_outcome, stored_acceptance(state)
+def _outcome(outcome: ServedAs | None) -> Words:
+    return Words(outcome, OUTCOME_TONES[outcome]) if outcome else Words("-")
 
 
-def remark(result: Readiness) -> str:
+def _stored_cells(state: EngineReadiness) -> tuple[Line, Line, Line]:
+    return name(state), _outcome(state.stored_outcome), stored_acceptance(state)
+
+
+def _remark(result: Readiness) -> str:
     """What the figures are."""
     runs = [report for state in result.engines for report in (state.stored, state.converted) if report]
     text = "acceptance length, 95 % over prompts in brackets"
@@ -74,21 +143,34 @@ def ran(report: SmokeReport) -> str:
     return f"in {title} {report.run.version}".strip()
 
 
-def reasons(result: Readiness) -> Iterator[str]:
+def _reasons(result: Readiness) -> Iterator[Words]:
     """Why an engine does not run the files as trained, a line for each."""
     for state in result.engines:
         if not state.is_serving:
             why = "; ".join(state.converted_reasons or state.stored_reasons)
-            yield f"{name(state)} does not run it as trained: {why}" if why else f"{name(state)}: not served"
+            text = f"{name(state)} does not run it as trained: {why}" if why else f"{name(state)}: not served"
+            yield Words(text, "doubt")
 
 
 def last_line(result: Readiness) -> str:
     """The line that says it all."""
-    word, best = WORDS[result.verdict], result.best
+    return f"{WORDS[result.verdict]}  {_end(result)}"
+
+
+def _end(result: Readiness) -> str:
+    """The figures and how to start it, or why it is not ready."""
+    best = result.best
     if result.verdict != CheckVerdict.PASS or best is None:
-        why = result.diagnosis.title if result.diagnosis else result.reason
-        return f"{word}  {why}"
-    return f"{word}  {_figures(best)}; {_start(result, best)}"
+        return _summary(result)
+    return f"{_figures(best)}; {_start(result, best)}"
+
+
+def _summary(result: Readiness) -> str:
+    """The figures, or why it is not ready."""
+    best = result.best
+    if result.verdict != CheckVerdict.PASS or best is None:
+        return result.diagnosis.title if result.diagnosis else result.reason
+    return _figures(best)
 
 
 def _figures(best: EngineReadiness) -> str:
@@ -119,7 +201,7 @@ def _start(result: Readiness, best: EngineReadiness) -> str:
     return f"start it with: {'; or '.join([first, *lines[1:]])}"
 
 
-def published_lines(result: Readiness) -> list[str]:
+def _published_lines(result: Readiness) -> list[str]:
     """What others reached: lengths of runs like this one, else how many were measured otherwise."""
     is_measured = result.best is not None and result.best.final is not None
     return list(result.published.lines) if is_measured and result.published else []

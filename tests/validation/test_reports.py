@@ -26,10 +26,10 @@ from eaglectl.reports.ci.markdown import markdown
 from eaglectl.reports.ci.outputs import FORMATS, render
 from eaglectl.reports.ci.places import Places, key_offset
 from eaglectl.reports.ci.sarif import sarif
-from eaglectl.reports.findings import fingerprints
+from eaglectl.reports.findings import fingerprints, reports_outline
 from eaglectl.reports.json.validate import validate_document
 from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.validate import as_text, print_reports
+from eaglectl.reports.terminal.report import as_text, print_outline
 from eaglectl.text import as_markdown
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
@@ -509,7 +509,7 @@ def screen(width: int, *reports: Report, is_quiet: bool = False) -> list[str]:
     stream = io.StringIO()
     rich = RichConsole(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
     console = Console(rich)
-    print_reports(console, reports, is_quiet=is_quiet)
+    print_outline(console, reports_outline(reports, is_quiet=is_quiet))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -583,4 +583,4 @@ def test_the_text_of_a_finding_wraps_under_itself() -> None:
 
 
 def test_nothing_on_the_screen_comes_raw_from_a_name() -> None:
-    assert all(line.isprintable() for line in as_text([hostile()]).splitlines())
+    assert all(line.isprintable() for line in as_text(reports_outline([hostile()])).splitlines())

@@ -23,9 +23,10 @@ FORMATS = ("text", "json", *MODULES)
 def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
     """Return the reports in one format."""
     if name == "text":
-        from eaglectl.reports.terminal.validate import as_text
+        from eaglectl.reports.findings import reports_outline
+        from eaglectl.reports.terminal.report import as_text
 
-        return as_text(reports)
+        return as_text(reports_outline(reports))
     if name == "json":
         from eaglectl.reports.json.render import render_json
 

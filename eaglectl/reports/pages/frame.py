@@ -5,47 +5,35 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-from msgspec import Struct
-
 import eaglectl
-from eaglectl.reports.pages.markup import Content, Markup, element, filled, mark, name
+from eaglectl.reports.pages.markup import Content, Markup, element
+from eaglectl.reports.pages.report import body, lead, title
+from eaglectl.reports.section import Outline
 
 
-class Page(Struct, frozen=True):
-    """A page before it is framed; `subject` is the source, `lead` a summary, `body` the sections."""
-
-    command: str
-    verdict: str
-    tone: str
-    subject: str
-    lead: Markup
-    body: Markup
+def frame(outline: Outline) -> str:
+    """Return the whole document; the same outline gives the same bytes."""
+    head = element("head", *_head(outline))
+    made = element("p", _made_by(outline), class_="about")
+    header = element("header", made, element("h1", title(outline)), lead(outline))
+    shown = element("body", header, element("main", body(outline)))
+    return f"<!DOCTYPE html>\n{element('html', head, shown, lang='en')}\n"
 
 
-def frame(page: Page) -> str:
-    """Return the whole document; the same page gives the same bytes."""
-    head = element("head", *_head(page))
-    subject = filled("span", name(page.subject), class_="subject")
-    title = element("h1", mark(page.verdict, page.tone), " ", subject)
-    header = element("header", element("p", _made_by(page), class_="about"), title, page.lead)
-    body = element("body", header, element("main", page.body))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _head(page: Page) -> tuple[Content, ...]:
-    subject = f": {page.subject}" if page.subject else ""
+def _head(outline: Outline) -> tuple[Content, ...]:
+    subject = f": {outline.subject}" if outline.subject else ""
     return (
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_security_policy()),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{page.verdict}{subject} - {_made_by(page)}"),
+        element("title", f"{outline.verdict.text}{subject} - {_made_by(outline)}"),
         element("style", _style()),
     )
 
 
-def _made_by(page: Page) -> str:
-    return f"eaglectl {eaglectl.__version__} {page.command}"
+def _made_by(outline: Outline) -> str:
+    return f"eaglectl {eaglectl.__version__} {outline.command}"
 
 
 @cache

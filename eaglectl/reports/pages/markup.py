@@ -31,7 +31,7 @@ def element(tag: str, /, *content: Content, **attributes: str | bool | None) -> 
     start = f"<{tag}{''.join(_attribute(key, value) for key, value in attributes.items())}>"
     if tag in VOID:
         return Markup(start)
-    inside = map(_with_options, content) if tag in WITH_OPTIONS else content
+    inside = map(with_options, content) if tag in WITH_OPTIONS else content
     return Markup(f"{start}{join(inside)}</{tag}>")
 
 
@@ -52,7 +52,7 @@ def _escaped(content: Content) -> Markup:
     return text(content or "")
 
 
-def _with_options(content: Content) -> Content:
+def with_options(content: Content) -> Content:
     """Return text with each name of an option in an element that is not broken at its hyphens."""
     if not content or isinstance(content, Markup) or "--" not in content:
         return content
@@ -132,11 +132,16 @@ def pairs(rows: Iterable[tuple[str, Content]]) -> Markup:
     return filled("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in rows))
 
 
-def folded(title: str, content: Markup) -> Markup:
-    """Return content behind a title that the browser opens without a script."""
+def folded(title: Content, content: Markup, anchor: str = "") -> Markup:
+    """Return content behind a title that the browser opens without a script.
+
+    The anchor is inside the closed details because a browser opens them for a link to it.
+    """
     if not content:
         return NOTHING
-    return element("details", element("summary", title), content)
+    return element(
+        "details", element("summary", title), element("div", content, id=anchor) if anchor else content
+    )
 
 
 def mark(word: Content, tone: str) -> Markup:

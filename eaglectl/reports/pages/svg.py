@@ -7,23 +7,38 @@ size. What colour tells, shape, dash or glyph tells too; every number of a pictu
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, filled, join
+from eaglectl.reports.figures import (
+    AS_TRAINED_WORDS,
+    MARKS,
+    Bar,
+    Bars,
+    CapturedSet,
+    Cell,
+    Figure,
+    LayerStrip,
+    Panel,
+    Panels,
+    Scale,
+    Series,
+    Timelines,
+)
+from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, filled, join, name
 
 # the most bars and cells of a picture, and series of lines
 MOST_BARS = 60
 MOST_CELLS = 200
 MOST_SERIES = 4
-# pixels: heights of a bar, of the ends of its interval, of a row of labels, of lines
-BAR, CAP, LABELS, LINES = 18, 4, 16, 150
+# pixels: heights of a bar, of the ends of its interval, of a row of labels, of lines, of layers
+BAR, CAP, LABELS, LINES, STRIP = 18, 4, 16, 150, 22
 # labels nearer than this to each other, in percent of the width, are left out
 LABEL_GAP = 16.0
 # percent of the width: the widest cell, and a letter of its name on the narrowest screen
 CELL, LETTER = 8.0, 1.75
-# marks about their middle, in pixels; MARKS are those of series
+# marks about their middle, in pixels; SERIES are those of lines
 CHECK, CROSS = "M-4 0 L-1 3.5 L4.5 -3.5", "M-3.5 -3.5 L3.5 3.5 M-3.5 3.5 L3.5 -3.5"
 DOT = "M-4 0 A4 4 0 1 1 4 0 A4 4 0 1 1 -4 0 Z"
 SQUARE, TRIANGLE, DIAMOND = (
@@ -31,72 +46,10 @@ SQUARE, TRIANGLE, DIAMOND = (
     "M0 -4.5 L4.5 3.5 H-4.5 Z",
     "M0 -5 L5 0 L0 5 L-5 0 Z",
 )
-MARKS = (DOT, SQUARE, TRIANGLE, DIAMOND)
+SERIES = (DOT, SQUARE, TRIANGLE, DIAMOND)
+MARK_WORDS = {"trained": "trained", **MARKS}
+MARK_SHAPES = {"trained": DOT, "good": DOT, "bad": CROSS, "doubt": DIAMOND, "missing": DOT}
 GLYPHS = {"good": CHECK, "bad": CROSS}
-
-
-class Scale(Struct, frozen=True):
-    """Values from `low` to `high`, set from `left` to `right` percent of the width."""
-
-    low: float
-    high: float
-    is_log: bool = False
-    left: float = 0.0
-    right: float = 100.0
-
-    def share(self, value: float) -> float:
-        """Where a value is, from 0 to 1; a value outside is at the edge, and every one where low is high."""
-        low, high, value = map(self._linear, (self.low, self.high, value))
-        if not high > low:
-            return 0.5
-        return min(max((value - low) / (high - low), 0.0), 1.0)
-
-    def _linear(self, value: float) -> float:
-        return math.log10(max(value, 1e-300)) if self.is_log else value
-
-    def at(self, value: float) -> float:
-        """Where a value is, in percent of the width."""
-        return self.left + (self.right - self.left) * self.share(value)
-
-    def ticks(self, most: int = 6) -> list[float]:
-        """Round values on the scale, at most this many; the decades of a logarithmic one."""
-        if self.is_log:
-            lowest, highest = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            decades = max(1, math.ceil((highest - lowest + 1) / most))
-            return [10.0**exponent for exponent in range(lowest, highest + 1, decades)]
-        step = _step(self.low, self.high, most)
-        if not step:
-            return [self.low]
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [round(number * step, 12) for number in range(first, last + 1)]
-
-
-def fitted(values: Iterable[float | None], *, origin: float = 0.0, most: int = 5) -> Scale:
-    """Return a scale of round ends that holds `origin` and every finite value."""
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    low, high = min([origin, *finite]), max([origin, *finite])
-    step = _step(low, high, most - 1)
-    if not step:
-        return Scale(origin, origin + 1)
-    return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step)
-
-
-def fitted_log(values: Iterable[float | None]) -> Scale:
-    """Return a logarithmic scale of whole decades that holds every positive finite value."""
-    positive = [value for value in values if value is not None and math.isfinite(value) and value > 0]
-    if not positive:
-        return Scale(0.1, 1.0, is_log=True)
-    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
-    return Scale(10.0 ** (low - (low == high)), 10.0**high, is_log=True)
-
-
-def _step(low: float, high: float, most: int) -> float:
-    """A step of 1, 2 or 5 times a power of ten: less than `most` of them fill low to high; 0 for a point."""
-    rough = (high - low) / max(most - 1, 1)
-    if not rough > 1e-12:
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(rough) + 1e-9)
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
 
 
 # --- parts of a picture
@@ -157,48 +110,118 @@ def spaced(labels: Iterable[tuple[float, str]], gap: float = LABEL_GAP) -> Itera
             yield label(x, LABELS - 4, text)
 
 
-# --- bars
+# --- figures
 
 
-class Bar(Struct, frozen=True):
-    """A value and its name, in words and drawn; None and NaN are words alone. `tone`: good, bad or doubt."""
+class Row(Struct, frozen=True):
+    """One row of a figure: its name, the image and its height, and the image in words."""
 
     name: Content
-    value: float | None
-    words: str
-    interval: tuple[float, float] | None = None
-    tone: str = ""
+    image: Markup
+    height: int
+    words: Content = None
 
 
-def bars(
-    caption: str,
-    rows: Sequence[Bar],
-    scale: Scale,
-    ticks: Sequence[tuple[float, str]] = (),
-    *,
-    origin: float | None = None,
-    reference: float | None = None,
-) -> Markup:
-    """Return bars under each other, each with its name and its value in words, and a scale below.
+class Drawn(Struct, frozen=True):
+    """A figure as rows of images, with a caption, a legend, a scale below and a remark."""
 
-    A bar starts at `origin` (where it is None, at the left); `reference` is a line through all of them.
-    """
-    if not rows:
+    caption: str
+    rows: Sequence[Row]
+    legend: Sequence[tuple[str, Markup]] = ()
+    axis: Markup = NOTHING
+    remark: str = ""
+
+
+def drawn(figure: Figure) -> Drawn:
+    """Draw bars, rows of releases or the layers of a target; panels have a picture each (`panel`)."""
+    match figure:
+        case Bars():
+            return _drawn_bars(figure)
+        case Timelines():
+            return _drawn_releases(figure)
+        case LayerStrip():
+            return _drawn_strip(figure)
+    raise TypeError(f"{type(figure).__name__} has no rows")
+
+
+def figure_markup(figure: Figure) -> Markup:
+    """Return a figure as a page shows it: with names and words beside the images."""
+    if isinstance(figure, Panels):
+        return _panels(figure)
+    shown = drawn(figure)
+    if not shown.rows:
         return NOTHING
-    items = [_bar_row(row, scale, origin, reference) for row in rows[:MOST_BARS]]
-    if len(rows) > MOST_BARS:
-        rest = element("p", f"and {len(rows) - MOST_BARS:,} more; --json lists all", class_="about")
-    else:
-        rest = NOTHING
-    below = element("div", axis(scale, ticks), class_="axis") if ticks else NOTHING
-    return element(
-        "figure", element("figcaption", caption), element("dl", *items), below, rest, class_="bars"
-    )
+    rows = element("dl", *map(_row_markup, shown.rows), class_=None if shown.caption else "timeline")
+    if not shown.caption:
+        return rows
+    below = element("div", shown.axis, class_="axis") if shown.axis else NOTHING
+    caption = element("figcaption", shown.caption)
+    remark = filled("p", shown.remark, class_="about")
+    return element("figure", caption, legend(shown.legend), rows, below, remark, class_="bars")
 
 
-def _bar_row(row: Bar, scale: Scale, origin: float | None, reference: float | None) -> Markup:
-    drawn = element("dd", bar(row, scale, origin=origin, reference=reference))
-    return element("div", element("dt", row.name), drawn, element("dd", row.words, class_="words"))
+def _row_markup(row: Row) -> Markup:
+    words = element("dd", row.words, class_="words") if row.words is not None else NOTHING
+    return element("div", element("dt", row.name), element("dd", row.image), words)
+
+
+def _drawn_bars(figure: Bars) -> Drawn:
+    rows = [
+        Row(
+            element("code", name(row.name)) if row.is_code else row.name,
+            bar(row, figure.scale, origin=figure.origin, reference=figure.reference),
+            BAR,
+            row.words,
+        )
+        for row in figure.rows[:MOST_BARS]
+    ]
+    rest = len(figure.rows) - MOST_BARS
+    remark = f"and {rest:,} more; --json lists all" if rest > 0 else ""
+    below = axis(figure.scale, figure.ticks) if figure.ticks else NOTHING
+    return Drawn(figure.caption, rows, (), below, remark)
+
+
+def _drawn_releases(figure: Timelines) -> Drawn:
+    rows = [
+        Row(engine, cells(_outcomes(engine, row), row), BAR + LABELS + 4)
+        for engine, row in figure.engines.items()
+    ]
+    return Drawn("", rows)
+
+
+def _drawn_strip(strip: LayerStrip) -> Drawn:
+    """The target's layers, with what was trained and what each engine captures as marks."""
+    scale = Scale(0, strip.end, left=2, right=98)
+    rows = [_strip_row(part, strip, scale) for part in strip.captured]
+    if strip.trained:
+        rows.insert(0, _strip_row(CapturedSet(("trained",), strip.trained, ""), strip, scale))
+    numbers = [boundary for boundary in scale.ticks(9) if boundary == int(boundary)]
+    labels = [(boundary, f"{boundary:g}") for boundary in numbers if boundary <= 0.9 * strip.end]
+    below = axis(scale, [*labels, (strip.end, str(strip.end))], gap=6)
+    tones = {
+        part.mark(boundary, strip.trained) for part in strip.captured for boundary in range(strip.end + 1)
+    }
+    marks = [(MARK_WORDS[tone], _mark(50, tone)) for tone in MARK_WORDS if tone in tones]
+    return Drawn(strip.title, rows, marks, below, strip.remark)
+
+
+def _mark(x: float, tone: str, hover: str = "") -> Markup:
+    return shape(x, STRIP / 2, MARK_SHAPES[tone], f"at-{tone}", hover)
+
+
+def _strip_row(part: CapturedSet, strip: LayerStrip, scale: Scale) -> Row:
+    words = ", ".join(map(str, part.boundaries))
+    if part.as_trained:
+        words += f" ({AS_TRAINED_WORDS[part.as_trained]})"
+    parts = [
+        rect(scale.at(layer), scale.at(layer + 1) - scale.at(layer), 7, 8, "layer")
+        for layer in range(min(strip.end, strip.depth or strip.end))
+    ]
+    for boundary in sorted({*strip.trained, *part.boundaries}):
+        tone = part.mark(boundary, strip.trained) if part.as_trained else "trained"
+        parts.append(_mark(scale.at(boundary), tone, f"boundary {boundary}: {MARK_WORDS[tone]}"))
+    names = "; ".join(part.engines)
+    return Row(names, picture(f"{names}: {words}", *parts, height=STRIP), STRIP, words)
 
 
 def bar(row: Bar, scale: Scale, *, origin: float | None = None, reference: float | None = None) -> Markup:
@@ -229,21 +252,19 @@ def axis(scale: Scale, ticks: Iterable[tuple[float, str]], gap: float = LABEL_GA
 # --- lines
 
 
-class Series(Struct, frozen=True):
-    """Values of one line, one for each place on the x axis; where one is NaN the line is interrupted."""
+def _panels(figure: Panels) -> Markup:
+    names = legend((series.name, _piece(number)) for number, series in _numbered(figure))
+    panels = (element("figure", element("figcaption", panel.title), lines(panel)) for panel in figure.panels)
+    return join([names, element("div", *panels, class_="panels")])
 
-    name: str
-    values: Sequence[float]
+
+def _numbered(figure: Panels) -> Iterable[tuple[int, Series]]:
+    return enumerate(figure.panels[0].series[:MOST_SERIES])
 
 
-def lines(
-    title: str,
-    places: Sequence[str],
-    series: Sequence[Series],
-    scale: Scale,
-    ticks: Sequence[tuple[float, str]],
-) -> Markup:
-    """Return a picture of lines over `places`; `scale` is upwards, and `ticks` its labels at the left."""
+def lines(panel: Panel) -> Markup:
+    """Return a picture of lines over places."""
+    places, scale = panel.places, panel.scale
     across = Scale(0, max(len(places) - 1, 0), left=15, right=96)
     top, bottom = 8.0, LINES - LABELS - 8.0
 
@@ -251,10 +272,10 @@ def lines(
         return bottom - (bottom - top) * scale.share(value)
 
     parts: list[Content] = []
-    for value, text in ticks:
+    for value, text in panel.ticks:
         parts += [line((across.left - 2, 100), (height(value),) * 2, "grid")]
         parts += [label(across.left - 4, height(value) + 4, text, "end")]
-    for number, row in enumerate(series[:MOST_SERIES]):
+    for number, row in enumerate(panel.series[:MOST_SERIES]):
         points = [(across.at(place), value) for place, value in enumerate(row.values)]
         parts += [
             line((x, next_x), (height(y), height(next_y)), f"line series-{number}")
@@ -262,12 +283,12 @@ def lines(
             if math.isfinite(y) and math.isfinite(next_y)
         ]
         parts += [
-            shape(x, height(y), MARKS[number], f"series-{number}", f"{row.name}, {places[place]}: {y:.3g}")
+            shape(x, height(y), SERIES[number], f"series-{number}", f"{row.name}, {places[place]}: {y:.3g}")
             for place, (x, y) in enumerate(points)
             if math.isfinite(y)
         ]
     parts += [label(across.at(place), LINES - 4, text, "middle") for place, text in enumerate(places)]
-    return picture(title, *parts, height=LINES, about=_in_words(places, series))
+    return picture(panel.title, *parts, height=LINES, about=_in_words(places, panel.series))
 
 
 def _in_words(places: Sequence[str], series: Sequence[Series]) -> str:
@@ -278,33 +299,20 @@ def _in_words(places: Sequence[str], series: Sequence[Series]) -> str:
 
 def legend(names: Iterable[tuple[str, Markup]]) -> Markup:
     """Return names, each beside the shapes that stand for it."""
-    items = (element("li", _sample(shapes), " ", element("span", name)) for name, shapes in names)
-    return element("ul", *items, class_="legend")
+    items = (element("li", _sample(shapes), " ", element("span", words)) for words, shapes in names)
+    return filled("ul", *items, class_="legend")
 
 
 def _sample(shapes: Markup) -> Markup:
     return element("svg", shapes, class_="sample", width="36", height="22", aria_hidden="true")
 
 
-def line_legend(names: Sequence[str]) -> Markup:
-    """Return the names of series beside a piece of their lines."""
-    return legend((name, _piece(number)) for number, name in enumerate(names[:MOST_SERIES]))
-
-
 def _piece(number: int) -> Markup:
     kind = f"series-{number}"
-    return join([line((0, 100), (11, 11), f"line {kind}"), shape(50, 11, MARKS[number], kind)])
+    return join([line((0, 100), (11, 11), f"line {kind}"), shape(50, 11, SERIES[number], kind)])
 
 
 # --- cells
-
-
-class Cell(Struct, frozen=True):
-    """One of a row of equal cells: "good", "bad" or "doubt", with a name and what is told about it."""
-
-    name: str
-    tone: str
-    words: str
 
 
 def cells(title: str, row: Sequence[Cell]) -> Markup:
@@ -343,15 +351,6 @@ def _names(row: Sequence[Cell], width: float) -> Iterator[Markup]:
 
 def _room(text: str) -> float:
     return LETTER * (len(text) + 1)
-
-
-def timelines(engines: Mapping[str, Sequence[Cell]]) -> Markup:
-    """Return the releases of each engine as a row of cells under its name."""
-    rows = (
-        element("div", element("dt", engine), element("dd", cells(_outcomes(engine, row), row)))
-        for engine, row in engines.items()
-    )
-    return filled("dl", *rows, class_="timeline")
 
 
 def _outcomes(engine: str, row: Sequence[Cell]) -> str:

@@ -27,6 +27,8 @@ GAP = 2
 LONGEST_UNBROKEN = 60
 # the most rows of a table that are shown where not all are asked for
 MOST_ROWS = 40
+# a word of a shell's command, spaces in quotes included
+QUOTED_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\])+|\S")
 # a word, or a command in backticks with what stands directly before and after it
 UNBROKEN = re.compile(rf"[^\s`]*{COMMAND.pattern}\S*|\S+")
 
@@ -179,6 +181,21 @@ def broken_lines(text: str, width: int) -> Iterator[str]:
     yield line
 
 
+def split_command(command: str, width: int) -> Iterator[str]:
+    """Yield a command in lines of about `width` columns that a shell takes as one.
+
+    Each but the last ends in a backslash, and none is broken inside quotes.
+    """
+    line = ""
+    for word in QUOTED_WORD.findall(printable(command)):
+        if line and cell_len(line) + 1 + cell_len(word) > width:
+            yield f"{line} \\"
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield line
+
+
 def as_plain_text(paint: Callable[[Console], None], width: int = 160) -> str:
     """Return what `paint` prints, for a file: without colours."""
     stream = io.StringIO()
@@ -187,7 +204,7 @@ def as_plain_text(paint: Callable[[Console], None], width: int = 160) -> str:
     return "\n".join(inert(line.rstrip()) for line in stream.getvalue().splitlines())
 
 
-def first_rows(rows: Iterable[Sequence[str]], most: int = MOST_ROWS) -> list[Sequence[str]]:
+def first_rows(rows: Iterable[Sequence[Content]], most: int = MOST_ROWS) -> list[Sequence[Content]]:
     """Return the first rows, and one that counts the rest."""
     every = list(rows)
     if len(every) <= most + 1:

@@ -8,7 +8,7 @@ from eaglectl.reports.terminal.console import Console, Content, Table, Text, bro
 
 LEVEL_STYLES = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
 # columns whose cells are kept on one line
-UNWRAPPED = ("engine", "ids it reads", "boundaries", "action")
+UNWRAPPED = ("engine", "tensor", "ids it reads", "boundaries", "action")
 
 
 def print_heading(console: Console, title: str, about: str = "") -> None:
@@ -44,7 +44,7 @@ def table(*head: str) -> Table:
     return rows
 
 
-def filled_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, is_whole: bool = False) -> Table:
+def filled_table(head: Sequence[str], rows: Iterable[Sequence[Content]], *, is_whole: bool = False) -> Table:
     """Return a table with the first of these rows and the number of the rest, or with all (`is_whole`)."""
     filled = table(*head)
     for row in rows if is_whole else first_rows(rows):
@@ -52,7 +52,7 @@ def filled_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, is_whole
     return filled
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> Content:
+def pairs(rows: Iterable[tuple[str, Content]]) -> Content:
     """Return names and values, a pair a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)

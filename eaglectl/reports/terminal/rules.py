@@ -5,9 +5,10 @@ from itertools import groupby
 from string import ascii_lowercase
 
 from eaglectl.reports.findings import rule_url
+from eaglectl.reports.section import TONES
 from eaglectl.reports.terminal.console import Console, Table, Text, indented
 from eaglectl.reports.terminal.layout import print_heading
-from eaglectl.reports.terminal.validate import STYLES
+from eaglectl.reports.terminal.report import STYLES
 from eaglectl.reports.wording import plural
 from eaglectl.validation.rule import Rule
 
@@ -18,7 +19,7 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
         console.print(Text(family, style="bold"))
         grid = Table.grid(padding=(0, 2, 0, 0))
         for rule in members:
-            severity = Text(rule.severity, style=STYLES[rule.severity])
+            severity = Text(rule.severity, style=STYLES[TONES[rule.severity]])
             grid.add_row(rule.id, severity, rule.name, Text(f"{rule.summary}{_releases(rule)}", style="dim"))
         console.print(indented(grid, lines_after=1))
     console.print(
@@ -34,7 +35,7 @@ def _releases(rule: Rule) -> str:
 def print_rule(console: Console, rule: Rule) -> None:
     """Print one rule: what it asks, why, the fix, and how to suppress it."""
     title = (f"{rule.id} {rule.name}", "bold")
-    console.print(Text.assemble(title, "  ", (rule.severity, STYLES[rule.severity])))
+    console.print(Text.assemble(title, "  ", (rule.severity, STYLES[TONES[rule.severity]])))
     facts = (f"family {rule.family}", f"engines {rule.engines or 'all'}", rule_url(rule))
     console.print(Text("  ".join(facts), style="dim"))
     console.print()

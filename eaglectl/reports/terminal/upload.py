@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from eaglectl.checkpoint.layout import CARD
 from eaglectl.reports.differences import change_sentence, fact_values, fact_why, shown_facts
 from eaglectl.reports.findings import total
+from eaglectl.reports.section import TONES
 from eaglectl.reports.terminal.console import MOST_ROWS, Console, Text, indented
 from eaglectl.reports.terminal.layout import print_rest, table
-from eaglectl.reports.terminal.validate import STYLES as VERDICTS
+from eaglectl.reports.terminal.report import STYLES as TONE_STYLES
 from eaglectl.reports.wording import size
 from eaglectl.text import listed
 from eaglectl.verdicts import FactState, FileChange, UploadOutcome
@@ -79,7 +80,10 @@ def _print_verdict(console: Console, report: "Report") -> None:
     """Print the verdict on the files, with what it found."""
     console.print(
         Text.assemble(
-            "  ", ("verdict   ", "dim"), (report.verdict, VERDICTS[report.verdict]), f"  {total([report])}"
+            "  ",
+            ("verdict   ", "dim"),
+            (report.verdict, TONE_STYLES[TONES[report.verdict]]),
+            f"  {total([report])}",
         ),
         soft_wrap=True,
     )
