@@ -55,7 +55,7 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     rules = {finding.rule.id: finding.rule for report in reports for finding in report.findings}
     after = [
         *([] if is_quiet else _unchecked("could not look, in every checkpoint", common)),
-        Section("Rules", list(map(_rule, rules.values())), ABOUT_RULES, only="page"),
+        Section("Rules", list(map(_rule, rules.values())), ABOUT_RULES, only="html"),
     ]
     lead = (Words(total(reports), "strong"), " ", Words(policy, "quiet"), " ", Words(judged, "quiet"))
     last: list[Line] = [Words(judged, "quiet")] if judged else []

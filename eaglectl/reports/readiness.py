@@ -34,7 +34,7 @@ def readiness_outline(result: Readiness) -> Outline:
     answers = [answer.text for answer in result.measured]
     sections = [
         Section("What it is", [Lines([what], only="page"), Lines(answers)], has_heading=False),
-        *([Section("Acceptance", [_lengths(result, runs)], _remark(result), only="page")] if runs else []),
+        *([Section("Acceptance", [_lengths(result, runs)], only="page")] if runs else []),
         Section("Aux layers", [strip] if strip else [], trained),
         Section("Engines", [_engine_table(result), Lines(list(_reasons(result)))], _remark(result)),
         *([Section("What others reach", [Lines(others)], SOURCES)] if others else []),

@@ -14,8 +14,8 @@ from eaglectl.verdicts import CheckVerdict
 
 # "plain" is a verdict that is neither good nor bad; "quiet" and "strong" are of text beside others
 Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
-# where a part is shown: everywhere, or on the terminal alone, or everywhere else
-Medium = Literal["", "terminal", "page"]
+# where a part is shown: everywhere, on the terminal alone, everywhere else, or on HTML pages alone
+Medium = Literal["", "terminal", "page", "html"]
 
 # the most lines of a list that is as long as a checkpoint makes it
 MOST_LINES = 40

@@ -22,7 +22,6 @@ from eaglectl.publishing import project
 from eaglectl.reports import findings
 from eaglectl.reports.ci.annotations import github, gitlab
 from eaglectl.reports.ci.junit import junit
-from eaglectl.reports.ci.markdown import markdown
 from eaglectl.reports.ci.outputs import FORMATS, render
 from eaglectl.reports.ci.places import Places, key_offset
 from eaglectl.reports.ci.sarif import sarif
@@ -483,7 +482,7 @@ def test_a_fingerprint_stays_when_the_numbers_of_a_message_change() -> None:
 
 
 def test_markdown_keeps_its_table_whatever_the_names() -> None:
-    page = markdown([hostile()])
+    page = render("markdown", [hostile()])
     rows = [line for line in page.splitlines() if line.startswith("| error")]
     assert len(rows) == 4
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
@@ -495,7 +494,7 @@ def test_markdown_leaves_plain_words_plain() -> None:
 
 
 def test_markdown_says_what_it_cut_off() -> None:
-    page = markdown([report()] * 400)
+    page = render("markdown", [report()] * 400)
     assert len(page) < 60_100 and page.splitlines()[-1].endswith("more lines were cut off.*")
 
 

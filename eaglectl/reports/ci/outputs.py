@@ -15,9 +15,8 @@ MODULES = {
     "sarif": "sarif",
     "github": "annotations",
     "gitlab": "annotations",
-    "markdown": "markdown",
 }
-FORMATS = ("text", "json", *MODULES)
+FORMATS = ("text", "json", *MODULES, "markdown")
 
 
 def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
@@ -27,6 +26,11 @@ def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
         from eaglectl.reports.terminal.report import as_text
 
         return as_text(reports_outline(reports))
+    if name == "markdown":
+        from eaglectl.reports.findings import reports_outline
+        from eaglectl.reports.markdown import markdown
+
+        return markdown(reports_outline(reports))
     if name == "json":
         from eaglectl.reports.json.render import render_json
 

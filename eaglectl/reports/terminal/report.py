@@ -57,9 +57,13 @@ def print_outline(console: Console, outline: Outline) -> None:
         if not outline.is_dense:
             console.print()
     for section in outline.sections:
-        if section.only != "page":
+        if section.only in ("", "terminal"):
             print_section(console, section)
-    if outline.last and not outline.is_dense and any(part.only != "page" for part in outline.sections):
+    if (
+        outline.last
+        and not outline.is_dense
+        and any(part.only in ("", "terminal") for part in outline.sections)
+    ):
         console.print()
     for line in outline.last:
         _print_line(console, line)
