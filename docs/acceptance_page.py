@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from eaglectl.acceptance.measurement import DEAD_LENGTH
-from eaglectl.acceptance.published import Figure, PublishedSource, figures, published_lengths, sources
+from eaglectl.acceptance.published import (
+    Figure,
+    Preset,
+    PublishedSource,
+    figures,
+    presets,
+    published_lengths,
+    sources,
+    unlike,
+)
 
 PAGE = Path(__file__).with_name("acceptance.md")
 HEAD = """# What acceptance others reach
@@ -14,6 +23,17 @@ length is the mean number of tokens that one step of the target yields: 1 plus t
 A length tells something about yours only where target, prompt set, draft tokens (k) and temperature are the
 same. Compare the rows below with each other: one drafter has 1.72 on gsm8k and 3.05 on humaneval, and a
 chain of 7 gives more than one of 3. A length below 1.05 is that of a drafter that does not work.
+"""
+LIKE = """## A run like theirs
+
+`--like` of `smoke`, `diagnose` and `ready` makes the run of a source: its prompts, temperature, tokens and
+seed. `-k` chooses another of its chains. What drafters of the same target reached on that run is said beside
+yours; a sample, other answers or another stop are no comparison: all else was "measured otherwise". The
+target is known by its repository, `_name_or_path` of its config.json, what the drafter's files name, or its
+folder.
+
+| preset | prompts | least chain | at most tokens | beside the source |
+|---|---|---|---|---|
 """
 RECIPE = """## Add a figure
 
@@ -30,7 +50,21 @@ def page() -> str:
     parts = [HEAD, count]
     for name, source in sources().items():
         parts.append(_section(source, [figure for figure in figures() if figure.source == name]))
-    return "\n".join([*parts, RECIPE])
+    return "\n".join([*parts, LIKE + _presets(), RECIPE])
+
+
+def _presets() -> str:
+    rows = []
+    for name, preset in presets().items():
+        shots = f", {preset.shots} worked in front" if preset.shots else ""
+        cells = [f"`{name}`", preset.prompts + shots, str(preset.k), f"{preset.max_new_tokens:,}"]
+        rows.append(f"| {' | '.join(cells)} | {preset.differs or _alike(preset)} |")
+    refused = [f"| `{name}` | | | | cannot be run: {why} |" for name, why in unlike().items()]
+    return "\n".join([*rows, *refused, ""])
+
+
+def _alike(preset: Preset) -> str:
+    return "alike" if sources()[preset.source].prompts else "alike, as far as is stated: not how many prompts"
 
 
 def _section(source: PublishedSource, members: list[Figure]) -> str:

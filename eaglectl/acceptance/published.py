@@ -93,7 +93,8 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 class PublishedLength(Struct, frozen=True):
     """One published acceptance length with all that it takes to compare it.
 
-    `k` is None for a tree of drafts or where the source does not say, `temperature` where it does not say.
+    `k` is None for a tree of drafts or where the source does not say, `temperature` and `prompts`, the number
+    of prompts, where it does not say.
     """
 
     length: float
@@ -108,6 +109,7 @@ class PublishedLength(Struct, frozen=True):
     source: str
     url: str
     date: str
+    prompts: int | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -216,14 +218,18 @@ def presets() -> Mapping[str, Preset]:
     return _data().presets
 
 
+def unlike() -> Mapping[str, str]:
+    """Runs of sources that cannot be made here, with the reason."""
+    return _data().unlike
+
+
 def preset(name: str) -> Preset:
     """A preset by its name. Raises UsageError, with the reason for a source's run that cannot be made."""
-    data = _data()
-    if name in data.unlike:
-        raise UsageError(f"--like {name}: {data.unlike[name]}; {', '.join(data.presets)} can be run")
-    if name not in data.presets:
-        raise UsageError(f"--like {name}: {', '.join(data.presets)} was expected")
-    return data.presets[name]
+    if name in unlike():
+        raise UsageError(f"--like {name}: {unlike()[name]}; {', '.join(presets())} can be run")
+    if name not in presets():
+        raise UsageError(f"--like {name}: {', '.join(presets())} was expected")
+    return presets()[name]
 
 
 def figures() -> tuple[Figure, ...]:
@@ -266,7 +272,8 @@ def published_for(names: Mapping[str, str], settings: Settings) -> Published:
 
 def _words(length: PublishedLength) -> str:
     dead = " (dead)" if length.is_dead else ""
-    return f"{length.length:.2f}{dead}  {length.drafter} ({length.source}, {length.date})"
+    count = "" if length.prompts else ", of how many prompts is not stated"
+    return f"{length.length:.2f}{dead}  {length.drafter} ({length.source}, {length.date}{count})"
 
 
 def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
@@ -285,6 +292,7 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
         source.title,
         figure.url or source.url,
         source.date,
+        source.prompts,
     )
 
 
