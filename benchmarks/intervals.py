@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from eaglectl import api  # noqa: E402
+from eaglectl.acceptance.gate import judge_ratio  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
+from eaglectl.verdicts import GateEnding  # noqa: E402
 
 TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"
 FILES = ("prompts.jsonl", "gate.jsonl", "calibration.jsonl")
@@ -71,19 +73,38 @@ def main() -> None:
 
 
 def compare_positions(samples: int) -> None:
-    """Print width and coverage of the gate's two ratios, by the number of prompts."""
+    """Print width and coverage of the gate's two ratios, and how often they end in kept, by prompts.
+
+    Kept is wrong where the bar is the truth of both ratios (a bar above them is missed more often), and right
+    where the bar is 3 % below it; "rounds" judges by that ratio alone, "both" as the gate does.
+    """
     rounds, positions = gate_counts()
-    print("| prompts | rounds: width | held | from every position: width | held |")
-    print("|---|---|---|---|---|")
+    heads = (
+        "rounds: width",
+        "held",
+        "every position: width",
+        "held",
+        "wrong: rounds",
+        "both",
+        "right: rounds",
+    )
+    print(f"| prompts | {' | '.join((*heads, 'both'))} |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    truths = [ratio(new, old).value for old, new in (rounds, positions)]
     for size in SIZES:
         random = np.random.default_rng(size)
         drawn = [random.integers(0, len(rounds[0]), size) for _ in range(samples)]
-        cells = []
-        for old, new in (rounds, positions):
-            truth = ratio(new, old).value
+        cells, sides = [], []
+        for (old, new), truth in zip((rounds, positions), truths, strict=True):
             estimates = [ratio([new[i] for i in rows], [old[i] for i in rows]) for rows in drawn]
             width = np.median([estimate.high - estimate.low for estimate in estimates])
             cells += [f"{width:.3f}", f"{covered(estimates, truth):.1%}"]
+            sides.append([relative(estimate, truth) for estimate in estimates])
+        for bar in (1.0, 0.97):
+            alone = [estimate.low >= bar for estimate in sides[0]]
+            pairs = zip(*sides, strict=True)
+            both = [judge_ratio(own, verified, bar) == GateEnding.KEPT for verified, own in pairs]
+            cells += [f"{sum(kept) / samples:.1%}" for kept in (alone, both)]
         print(f"| {size} | {' | '.join(cells)} |", flush=True)
 
 
@@ -114,6 +135,11 @@ def gate_counts() -> tuple[tuple[Prompts, Prompts], tuple[Prompts, Prompts]]:
     first = FirstPass(stage, stage.boundaries, old)
     starts = [first.run(model, stage.boundaries).at_starts for model in models]
     return (old, new), (starts[0], starts[1])
+
+
+def relative(estimate: Estimate, truth: float) -> Estimate:
+    """An estimate over its truth."""
+    return Estimate(estimate.value / truth, estimate.low / truth, estimate.high / truth)
 
 
 def covered(estimates: Iterable[Estimate], truth: float) -> float:
