@@ -6,6 +6,7 @@ Writes about 8 GB below DIR and removes them. It is a report, not a test: it alw
 """
 
 import argparse
+import json
 import os
 import platform
 import shutil
@@ -57,6 +58,7 @@ def main() -> None:
         print_head()
         measure_start(small, 5 * options.repeat)
         measure_convert(large, folder / "out", options.repeat)
+        measure_ready(large, folder / "eagle", folder / "out", options.repeat)
         measure_weights(large, small, options.repeat)
         measure_many(small, folder / "many", max(options.repeat // 2, 1))
         measure_dtypes(folder)
@@ -116,6 +118,44 @@ def convert(source: Path, out: Path) -> Child:
     child = eaglectl("-q", "convert", source, "-o", out)
     if (out / WEIGHTS).stat().st_size < (source / WEIGHTS).stat().st_size - 1e5:
         sys.exit("convert did not do its work")
+    remove(out)
+    return child
+
+
+def measure_ready(large: Path, stored: Path, out: Path, repeat: int) -> None:
+    """`ready` without a target, of a file that SGLang does not start with, beside the three commands."""
+    stored.mkdir()
+    config = json.loads((large / "config.json").read_text()) | {"architectures": ["LlamaForCausalLM"]}
+    (stored / "config.json").write_text(json.dumps(config))
+    (stored / WEIGHTS).hardlink_to(large / WEIGHTS)
+    engine = ("--engine", "sglang")
+    pairs = alternating(
+        repeat,
+        lambda: three_commands(stored, out, engine),
+        lambda: written(out, eaglectl("-q", "ready", stored, *engine, "-o", out)),
+    )
+    what = "`ready` / `inspect`, `convert` and `validate`"
+    report(f"{what}, s", [run.seconds / base.seconds for base, run in pairs], most=1.0)
+    report(f"{what}, CPU", [run.cpu / base.cpu for base, run in pairs], most=1.0)
+    report("`ready`, peak MB less theirs", [run.peak - base.peak for base, run in pairs])
+    remove(stored)
+
+
+def three_commands(source: Path, out: Path, engine: tuple[str, ...]) -> Child:
+    """What `ready` does without a target, one command after the other."""
+    runs = [
+        eaglectl("-q", "inspect", source),
+        eaglectl("-q", "convert", source, "--for", "sglang", *engine, "-o", out),
+        validate(out, *engine),
+    ]
+    sums = (sum(run.seconds for run in runs), sum(run.cpu for run in runs))
+    return written(out, Child(*sums, max(run.peak for run in runs)))
+
+
+def written(out: Path, child: Child) -> Child:
+    """What a process took that wrote `out`, which is removed."""
+    if not (out / WEIGHTS).is_file():
+        sys.exit("nothing was converted")
     remove(out)
     return child
 

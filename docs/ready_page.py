@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import eaglectl
+
 PAGE = Path(__file__).with_name("ready.md")
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures"
 TINY = "fixtures/tiny"
+QUESTION = 2
 HEAD = """# From a trainer's folder to a serving command
 
 `eaglectl ready SOURCE --target TARGET` says in one call whether a drafter can be served: what it is, what
@@ -19,36 +22,57 @@ it.
 
 * `--engine vllm --engine sglang==0.5.23`: each that is named has to serve it. Left out: those installed
   here, else the newest vLLM and SGLang, of which one is enough. An installed vLLM or SGLang runs the files
-  itself; for one that is not installed, eaglectl's reference stands in, and only where that engine runs the
-  files as trained. The URL of a running server measures what it serves.
+  itself. For one that is not installed eaglectl's reference stands in: where that engine runs the files as
+  trained, and where it differs by what it reads alone (the layers that it captures, a norm switch, the rope
+  base), as it reads them, and the line says so. Where it differs in anything else, nothing stands in. The
+  URL of a running server measures what it serves, and adds no other engine.
 * Exit codes: 0 ready, 1 not ready (the last line says why, `diagnose` the cause of low acceptance), 2 a
-  question, 3 could not look.
+  question, 3 could not look: a server that cannot be reached, prompts that cannot be read, a damaged target.
+  That there is no torch, or that the target's weights are not here, is no failure: acceptance is then said
+  not to be measured.
 * `--like vllm-mt-bench` sets prompts, tokens and temperature as a published figure has them, and shows
   [what others reach](acceptance.md); `--prompts` takes your own traffic or [a named set](smoke.md).
+* The steps and what they take are said before they begin. What was measured is kept in `eaglectl/runs` below
+  `XDG_CACHE_HOME` (or `~/.cache`), the last 100 runs: a call that is repeated with the same files, options
+  and releases takes it from there and says so; `--no-reuse` measures again. Without `-o` the conversion
+  itself is made again.
 * `--json` is [the document](../schemas/ready.schema.json); in Python `eaglectl.ready(source, target, out,
   ReadyOptions(...))`.
 
-Written by `make docs`: `ready` on one fixture of each producer (no target's weights are there, so nothing
-is measured), then on the trained pair.
+## In the engines themselves
 
-| fixture | exit code | last line |
-|---|---|---|
+The trained pair of `fixtures/tiny` as another trainer writes it, 24 built-in prompts of 64 tokens, k=3, on
+one core with others at work. `tests/engine/test_ready_engine.py` runs the first row again, and compares it
+with `smoke`.
+
+| engine | stored as | as stored | its counts | converted | its counts | seconds of drafting |
+|---|---|---|---|---|---|---|
+| vLLM 0.32.0 on a CPU (V1 runner) | TorchSpec's nested ids, which V1 takes for boundaries: 1, 3, 4 | 2.38 | 895 accepted in 647 drafts | 2.72 | 979 in 569 | 15.5, then 13.0 |
+
+## Each producer
+
+Written by `make docs`: `ready` on one fixture of each producer (no target's weights are there, so nothing
+is measured), then on the trained pair. One command each; questions are those that the files leave open.
+
+| fixture | commands | questions | exit code | last line |
+|---|---|---|---|---|
 """
 
 
 def page() -> str:
     """The whole page."""
     folders = sorted(path for path in (FIXTURES / "producers").iterdir() if any(path.glob("*/config.json")))
-    rows = [_row(_first_case(folder)) for folder in folders]
-    pair = _row(FIXTURES / "tiny/eagle3", "--target", f"{TINY}/target", "--device", "cpu")
+    rows = [row(first_case(folder)) for folder in folders]
+    pair = row(FIXTURES / "tiny/eagle3", "--target", f"{TINY}/target", "--device", "cpu", "--no-reuse")
     return HEAD + "\n".join([*rows, pair, ""])
 
 
-def _first_case(folder: Path) -> Path:
+def first_case(folder: Path) -> Path:
     return min(path.parent for path in folder.glob("*/config.json"))
 
 
-def _row(folder: Path, *options: str) -> str:
+def row(folder: Path, *options: str) -> str:
+    """The row of a fixture."""
     source = str(folder.relative_to(ROOT))
     done = subprocess.run(
         [sys.executable, "-m", "eaglectl", "-q", "ready", source, *options],
@@ -61,4 +85,5 @@ def _row(folder: Path, *options: str) -> str:
     code = done.returncode
     lines = (done.stdout or done.stderr).splitlines()
     text = lines[-1].replace("|", "\\|").removeprefix("eaglectl: ")
-    return f"| `{source}` | {code} | {text} |"
+    questions = len(eaglectl.inspect(folder).drafter.unsettled) if code == QUESTION else 0
+    return f"| `{source}` | 1 | {questions} | {code} | {text} |"
