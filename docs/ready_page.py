@@ -42,12 +42,13 @@ it.
 ## In the engines themselves
 
 The trained pair of `fixtures/tiny` as another trainer writes it, 24 built-in prompts of 64 tokens, k=3, on
-one core with others at work. `tests/engine/test_ready_engine.py` runs the first row again, and compares it
-with `smoke`.
+one core with others at work: acceptance lengths, and draft tokens that the engine counted. vLLM's V1 runner,
+which it takes on CPUs, captures TorchSpec's ids one layer early; eaglectl asks the engine, and converts.
+`tests/engine/test_ready_engine.py` runs it again, and compares the figures with those of `smoke`.
 
 | engine | stored as | as stored | its counts | converted | its counts | seconds of drafting |
 |---|---|---|---|---|---|---|
-| vLLM 0.32.0 on a CPU (V1 runner) | TorchSpec's nested ids, which V1 takes for boundaries: 1, 3, 4 | 2.38 | 895 accepted in 647 drafts | 2.72 | 979 in 569 | 15.5, then 13.0 |
+| vLLM 0.32.0, CPU | TorchSpec | 2.38 | 895 accepted in 647 drafts | 2.72 | 979 in 569 | 15.5, 13.0 |
 
 ## Each producer
 
@@ -68,6 +69,7 @@ def page() -> str:
 
 
 def first_case(folder: Path) -> Path:
+    """The fixture of a producer that the page shows."""
     return min(path.parent for path in folder.glob("*/config.json"))
 
 
