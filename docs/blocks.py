@@ -18,6 +18,7 @@ ELSEWHERE = {
     "engines.md": "tests/test_engines_page.py",
     "rules.md": "tests/validation/test_docs.py",
     "train-on.md": "tests/test_train_on_page.py",
+    "trainers.md": "tests/test_readme.py",
 }
 
 

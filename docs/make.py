@@ -32,6 +32,7 @@ import ready_page
 import real_pair
 import round_trips
 import targets
+import trainers
 import troubleshooting
 from pains import PAINS
 
@@ -138,6 +139,8 @@ if __name__ == "__main__":
     real_pair.PICTURE.write_text(real_pair.drawing())
     round_trips.PAGE.write_text(round_trips.page())
     targets.PAGE.write_text(targets.page())
+    trainers.PAGE.write_text(trainers.page())
+    trainers.README.write_text(trainers.with_table(trainers.README.read_text()))
     troubleshooting.PAGE.write_text(troubleshooting.page())
     picture.PAGE.write_text(picture.page())
     api_page.PAGE.write_text(api_page.page(api_page.PAGE.read_text()))

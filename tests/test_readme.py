@@ -102,7 +102,6 @@ PARSED = {
 }
 # programs that are not eaglectl's
 OTHERS = {
-    r"^(uv tool|pipx) run ": "the network, and an address that no test knows",
     r"^pip install \.": "the network; `make wheel` installs and runs the package",
     r"^make ": "targets of the Makefile, which are looked up below",
     r"^(EAGLECTL_\w+=\d+ )?\.venv/bin/python -m pytest ": "tests, which are looked up below",
@@ -246,6 +245,20 @@ def test_what_make_docs_writes_is_up_to_date(name: str, monkeypatch: pytest.Monk
     module = importlib.import_module(name)
     text = module.PAGE.read_text()
     assert text == (module.page(text) if name == "api_page" else module.page()), "run `make docs`"
+
+
+@pytest.mark.slow
+def test_the_page_and_the_table_of_trainers_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(blocks.DOCS))
+    trainers = importlib.import_module("trainers")
+    assert trainers.PAGE.read_text() == trainers.page(), "run `make docs`"
+    assert PAGES["README.md"] == trainers.with_table(PAGES["README.md"]), "run `make docs`"
+
+
+def test_the_page_of_trainers_says_what_is_so_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(blocks.DOCS))
+    trainers = importlib.import_module("trainers")
+    assert trainers.section("speculators") in trainers.PAGE.read_text()
 
 
 def test_the_api_page_names_every_public_name() -> None:
