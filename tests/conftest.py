@@ -50,8 +50,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# the properties in which tests of kills and of random changes record their figures
-KILLS, RANDOM = "kills", "random changes"
+# the properties in which tests of kills, of random changes and on a GPU record their figures
+KILLS, FIGURES = "kills", "figures"
 KILL_COLUMNS = (
     "case", "kills", "ended by SIGKILL", "ended by SIGTERM", "ended by SIGHUP", "ended before the signal",
     "left something",
@@ -59,14 +59,12 @@ KILL_COLUMNS = (
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the figures of random changes and kills; they come with the reports, from whichever worker."""
+    """Print the figures of tests, and a table of the kills; they come with the reports of any worker."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     recorded = [pair for report in reports for pair in _properties(report)]
     for name, value in recorded:
-        if name == RANDOM:
-            terminalreporter.write_line(
-                f"{RANDOM}: {', '.join(f'{key} {count}' for key, count in value.items())}"
-            )
+        if name == FIGURES:
+            terminalreporter.write_line(", ".join(f"{key} {figure}" for key, figure in dict(value).items()))
     rows = [dict(value) for name, value in recorded if name == KILLS]
     if not rows:
         return

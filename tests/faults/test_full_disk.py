@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import HIDDEN, contents, drafter_folder, floats
+from tests.builders import HIDDEN, call, contents, drafter_folder, floats
 from tests.disks import mounted
 from tests.faults.processes import COMMAND, start
+from tests.tiny import TINY
 
 LIMIT = 1 << 20
 # SIGXFSZ is ignored by Python, so that the write fails with EFBIG
@@ -38,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def run(code: str, *arguments: str | Path) -> tuple[int, str]:
     process = start(code, *arguments)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=120)
     return process.returncode, error
 
 
@@ -73,6 +74,46 @@ def test_a_report_onto_a_full_file_system(source: Path, small_disk: Path) -> Non
     assert "No space left on device" in error
     assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "report.json"]
     assert old.read_text() == "{}"
+
+
+GGUF = "--target TINY/target --for llama.cpp --force-unserved --gguf"
+RUN = "--target TINY/target --device cpu --prompts TINY/prompts.jsonl"
+WRITERS = {
+    "convert --gguf": f"convert TINY/eagle3 {GGUF} DISK/out.gguf -o ELSEWHERE/out",
+    "convert --gguf and OUT": f"convert TINY/eagle3 {GGUF} ELSEWHERE/out.gguf -o DISK/out",
+    "diff --page": "diff SOURCE TINY/eagle3 --page DISK/page.html",
+    "calibrate --states": "calibrate TINY/eagle3 --target TINY/target --device cpu --states TINY/states"
+    " --states-layers 2,4,5 -o DISK/out",
+    "ready": f"ready AUTOMODEL {RUN} --sample 8 --max-tokens 16 -o DISK/out",
+    "convert --to 3.1": f"convert TINY/eagle3 --to 3.1 {RUN} --no-gate -o DISK/out",
+}
+MODELS = ("calibrate --states", "ready", "convert --to 3.1")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in MODELS else []) for name in WRITERS]
+)
+def test_every_other_writer_onto_a_full_file_system(
+    tmp_path: Path, source: Path, small_disk: Path, name: str
+) -> None:
+    target = ("--target", TINY / "target")
+    made = call("convert", TINY / "eagle3", "--for", "automodel", *target, "-o", tmp_path / "automodel")
+    assert made.code == 0, made.err
+    (tmp_path / "elsewhere").mkdir()
+    (small_disk / "filler").write_bytes(bytes(LIMIT - 4096))
+    places = {
+        "TINY": TINY, "SOURCE": source, "AUTOMODEL": tmp_path / "automodel", "DISK": small_disk,
+        "ELSEWHERE": tmp_path / "elsewhere",
+    }  # fmt: skip
+    words = [
+        str(places[first] / rest if rest else places[first]) if first in places else word
+        for word in WRITERS[name].split()
+        for first, _, rest in [word.partition("/")]
+    ]
+    before = contents(tmp_path)
+    code, error = run(COMMAND, *words)
+    assert code == 3 and "no space left" in error.splitlines()[-1].lower(), error
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("option", ["json", "page"])

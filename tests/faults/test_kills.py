@@ -3,25 +3,31 @@
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+from gguf import GGUFReader
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.source import FolderSource
-from tests.builders import HIDDEN, contents, drafter_folder, floats
+from eaglectl.cli.app import make_app
+from tests.builders import HIDDEN, call, contents, drafter_folder, floats
 from tests.conftest import KILLS
 from tests.faults.processes import COMMAND, start
 from tests.hub import TOKEN, LoopbackHub, User
 
 TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
-FEW, MANY = 6, 200
+FEW, MANY = 6, 220
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -56,42 +62,71 @@ def is_page(out: Path) -> None:
     assert text.rstrip().endswith("</html>")
 
 
+def is_checkpoint_with_gguf(out: Path) -> None:
+    is_checkpoint(out)
+    file = out.with_name("out.gguf")
+    if file.exists():  # a kill may come between the two renames
+        assert GGUFReader(file).tensors
+
+
+MODEL = ("--target", "TARGET", "--device", "cpu")
+RUN = (*MODEL, "--prompts", "FEW")
+STATES = ("--states", "STATES", "--states-layers", "2,4,5")
 CASES: Mapping[str, Case] = {
-    "convert": Case(("convert", "SOURCE", "-o", "OUT", "--force"), is_checkpoint, 60),
-    "convert to another layout": Case(
-        ("convert", "SOURCE", "-o", "OUT", "--for", "torchspec", "--max-shard-size", "3MB", "--force"),
-        is_checkpoint,
-        30,
-    ),
-    "convert --to 3.1 --init-only": Case(
-        ("convert", "TINY", "--to", "3.1", "--init-only", "--fc-norm", "off", "-o", "OUT", "--force"),
-        is_checkpoint,
-        30,
-    ),
-    "calibrate": Case(
+    name: Case(tuple(words.split()), check, share)
+    for name, words, check, share in (
+        ("convert", "convert SOURCE -o OUT --force", is_checkpoint, 40),
         (
-            "calibrate",
-            "TINY",
-            "--target",
-            "TARGET",
-            "--prompts",
-            "FEW",
-            "--answer-tokens",
-            "4",
-            "-o",
-            "OUT",
-            "--force",
+            "convert to another layout",
+            "convert SOURCE -o OUT --for torchspec --max-shard-size 3MB --force",
+            is_checkpoint,
+            20,
         ),
-        is_statistics,
-        10,
-    ),
-    "validate --output": Case(("validate", "SOURCE", "--output", "json=OUT"), is_json, 30),
-    "validate --page": Case(("validate", "SOURCE", "--page", "OUT"), is_page, 30),
-    "upload": Case(
-        ("upload", "TINY", "org/drafter", "--license", "mit", "--base-model", "org/target"),
-        lambda out: None,
-        10,
-    ),
+        (
+            "convert --gguf",
+            "convert TINY -o OUT --for llama.cpp --gguf OUT.gguf --target TARGET --force-unserved --force",
+            is_checkpoint_with_gguf,
+            30,
+        ),
+        (
+            "convert --to 3.1 --init-only",
+            "convert TINY --to 3.1 --init-only --fc-norm off -o OUT --force",
+            is_checkpoint,
+            20,
+        ),
+        (
+            "convert --to 3.1",
+            f"convert TINY --to 3.1 {' '.join(RUN)} --no-gate -o OUT --force",
+            is_checkpoint,
+            6,
+        ),
+        ("calibrate", f"calibrate TINY {' '.join(RUN)} --answer-tokens 4 -o OUT --force", is_statistics, 6),
+        (
+            "calibrate --states",
+            f"calibrate TINY {' '.join(MODEL + STATES)} -o OUT --force",
+            is_statistics,
+            6,
+        ),
+        ("ready", f"ready AUTOMODEL {' '.join(RUN)} --max-tokens 4 -o OUT", is_checkpoint, 6),
+        ("validate --output", "validate SOURCE --output json=OUT", is_json, 20),
+        ("validate --page", "validate SOURCE --page OUT", is_page, 20),
+        ("validate --fix", "validate AUTOMODEL --fix -o OUT --force", is_checkpoint, 8),
+        ("inspect --page", "inspect SOURCE --page OUT", is_page, 8),
+        ("diff --page", "diff SOURCE TINY --page OUT", is_page, 10),
+        (
+            "smoke --page",
+            f"smoke TINY {' '.join(RUN)} --max-tokens 4 --engine reference --page OUT",
+            is_page,
+            5,
+        ),
+        ("diagnose --page", f"diagnose TINY {' '.join(RUN)} --max-tokens 4 --page OUT", is_page, 5),
+        (
+            "upload",
+            "upload TINY org/drafter --license mit --base-model org/target",
+            lambda out: None,
+            10,
+        ),
+    )
 }
 FAST = ("convert", "validate --output")
 
@@ -112,25 +147,33 @@ class Place:
         self.out = self.outputs / "out"
         self.outputs.mkdir()
         self.temporary.mkdir()
+        if "AUTOMODEL" in case.words:
+            target = ("--target", TINY / "target")
+            made = call("convert", TINY / "eagle3", "--for", "automodel", *target, "-o", inputs / "automodel")
+            assert made.code == 0, made.err
         names = {
             "SOURCE": source,
+            "AUTOMODEL": inputs / "automodel",
+            "STATES": TINY / "states",
             "TINY": TINY / "eagle3",
             "TARGET": TINY / "target",
             "OUT": self.out,
             "FEW": prompts,
         }
-        self.command = [
-            "json=" + str(self.out) if word == "json=OUT" else str(names.get(word, word))
-            for word in case.words
-        ]
+        places = {"json=OUT": f"json={self.out}", "OUT.gguf": f"{self.out}.gguf"}
+        self.command = [str(names.get(word, places.get(word, word))) for word in case.words]
         self.before = contents(inputs)
         began = time.monotonic()
-        process = start(COMMAND, *self.command)
-        _, error = process.communicate(timeout=120)
-        assert process.returncode in (0, 1), error
+        self.requests = 0
+        self.finish()
         self.seconds = time.monotonic() - began
         self.requests = len(hub.requests)
-        self.check_end()
+
+    def run(self) -> "subprocess.Popen[str]":
+        """The command, started; a folder at OUT that it does not replace is taken away."""
+        if self.out.is_dir() and "--force" not in self.command:
+            shutil.rmtree(self.out)
+        return start(COMMAND, *self.command)
 
     def kill(self, number: signal.Signals, moment: float) -> int:
         """Kill a run after a share `moment` of its time; its code.
@@ -138,7 +181,7 @@ class Place:
         Above 1: soon after it began to write, or after a share of 2 * (moment - 1) of its requests.
         """
         asked = len(self.hub.requests) + self.requests * (moment - 1) * 2
-        process = start(COMMAND, *self.command)
+        process = self.run()
         if moment <= 1:
             time.sleep(self.seconds * moment)
         else:
@@ -174,12 +217,11 @@ class Place:
         """A run that ends by itself leaves its output, whole, and nothing else."""
         if "OUT" in " ".join(self.case.words):
             self.case.check(self.out)
-        names = [path.name for path in (*self.outputs.iterdir(), *self.temporary.iterdir())]
-        assert [name for name in names if (name != "out" and "eaglectl" in name) or "partial" in name] == []
+        assert self.left() == []
 
     def finish(self) -> None:
         """Run the command to its end, which removes what killed runs left."""
-        process = start(COMMAND, *self.command)
+        process = self.run()
         _, error = process.communicate(timeout=120)
         assert process.returncode in (0, 1), error
         self.check_end()
@@ -205,8 +247,8 @@ def kills(root: Path, name: str, count: int, monkeypatch: pytest.MonkeyPatch, se
             if name == "upload":
                 hub.repos.clear()
             number = chance.choice(SIGNALS)
-            # imports take most of the time of a small run: half of the kills wait until it writes
-            code = place.kill(number, chance.uniform(0.5, 1.5))
+            # imports take most of the time of a small run: most kills wait until it writes
+            code = place.kill(number, chance.uniform(0.75, 1.5))
             figures["ended before the signal" if code in (0, 1) else f"ended by {number.name}"] += 1
             figures["left something"] += bool(place.left())
             if place.left():
@@ -222,11 +264,26 @@ def test_a_few_kills(
     kills(tmp_path, name, FEW // len(FAST), monkeypatch, seed=len(name))
 
 
+def writing_options() -> set[tuple[str, str]]:
+    """Each command with each of its options that name a place to write to."""
+    group: Any = typer.main.get_command(make_app(None))
+    return {
+        (name, option)
+        for name, command in group.commands.items()
+        for parameter in command.params
+        for option in parameter.opts
+        if option in ("-o", "--gguf", "--page", "--output")
+    }
+
+
 def test_every_command_that_writes_has_its_share() -> None:
-    assert {case.words[0] for case in CASES.values()} == {"convert", "calibrate", "validate", "upload"}
-    assert {"--output", "--page", "3.1"} <= {word for case in CASES.values() for word in case.words}
+    of_validate = ("validate", "-o")
+    assert of_validate in writing_options() and ("ready", "-o") in writing_options()
+    cases = {(case.words[0], word) for case in CASES.values() for word in case.words}
+    assert writing_options() - cases == set()
+    assert ("upload", "org/drafter") in cases  # which writes to the Hub
     assert sum(case.share for case in CASES.values()) == MANY
-    assert min(case.share for case in CASES.values()) >= 10
+    assert min(case.share for case in CASES.values()) >= 5
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
 from tests.builders import contents, framed
-from tests.conftest import FIXTURES, RANDOM
+from tests.conftest import FIGURES, FIXTURES
 
 SLOWEST = 20.0
 MAX_SIZE = 2_000_000
@@ -350,5 +350,5 @@ def test_what_is_changed_at_random_for_minutes_is_answered_or_refused(
     if ":" in given:
         numbers = iter([int(given.partition(":")[2])])
     figures = attacks(tmp_path, seed, numbers, monkeypatch)
-    record_property(RANDOM, {"seed": seed, **figures})
+    record_property(FIGURES, {"random changes with seed": seed, **figures})
     assert ":" in given or figures["written"] > 0.05 * figures.total(), figures

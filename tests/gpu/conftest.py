@@ -1,0 +1,57 @@
+"""Tests on a GPU, by `make test-gpu`; EAGLECTL_DEVICE=cpu runs the same code where there is none."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIGURES
+from tests.real.conftest import real_target
+
+__all__ = ["real_target"]
+
+DEVICE = os.environ.get("EAGLECTL_DEVICE", "cuda")
+
+
+@pytest.fixture
+def device() -> str:
+    """The device; the test is skipped, with the reason, where it is a GPU and torch sees none."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        built = torch.version.cuda or "no CUDA"
+        pytest.skip(
+            f"torch {torch.__version__} (built for {built}) sees no GPU; EAGLECTL_DEVICE=cpu tests the code"
+        )
+    return DEVICE
+
+
+@pytest.fixture
+def figures(device: str, record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Records figures, with the device's name, which are printed after the tests."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+
+    def record(**values: object) -> None:
+        record_property(FIGURES, {"device": name, "torch": torch.__version__, **values})
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, Path], Path]:
+    """A drafter in vLLM's layout, whose tensor names are canonical."""
+    from eaglectl import api
+
+    made: dict[Path, Path] = {}
+
+    def convert(drafter: Path, target: Path) -> Path:
+        if drafter not in made:
+            out = tmp_path_factory.mktemp("converted") / drafter.name
+            api.convert(str(drafter), out, target=str(target), force_unserved=True, measure=None)
+            made[drafter] = out
+        return made[drafter]
+
+    return convert
