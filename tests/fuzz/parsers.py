@@ -4,6 +4,7 @@ The property: a value, or one of the errors that are an answer to the user (exit
 bounds of checks.py. Where a reference exists (safetensors, json, tomllib), never looser than it.
 """
 
+import gzip
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.publishing.card import CardFacts, make_card
 from eaglectl.publishing.provenance import read_smoke
 from eaglectl.publishing.verification import Expected, verify_folder
+from eaglectl.reports.pages.render import render_page
 from eaglectl.validation.policy_file import read_policy
 from eaglectl.validation.secrets.scan import scan_file
 from tests.builders import (
@@ -55,7 +58,9 @@ from tests.builders import (
     VOCAB,
     drafter_config,
     drafter_tensors,
+    floats,
     framed,
+    integers,
     mask,
     offsets,
     safetensors_bytes,
@@ -567,6 +572,96 @@ def scan_against(data: bytes) -> object:
     return scan(folder("empty"), str(written(data, "scan.json")))
 
 
+# of packages that the fuzzer's own environment lacks: `.venv/bin/python -m tests.fuzz --parser states`
+
+
+def read_states(suffix: str) -> Callable[[bytes], object]:
+    """A trainer's file of hidden states."""
+
+    def read(data: bytes) -> object:
+        from eaglectl.reference.loading import load_tensors
+
+        return load_tensors(written(data, f"states{suffix}", "states"))
+
+    return read
+
+
+def stored_states() -> list[bytes]:
+    import torch
+
+    raw = io.BytesIO()
+    torch.save({"input_ids": torch.arange(8), "aux_hidden_state": torch.ones(1, 8, 6)}, raw)
+    return [raw.getvalue()]
+
+
+def safe_states() -> list[bytes]:
+    tensors = {"token_ids": integers(*range(8)), "hidden_states": floats("states", 8, 4, 2)}
+    return [safetensors_bytes(tensors)]
+
+
+def write_gguf(data: bytes) -> object:
+    """A config beside good weights, as a GGUF file."""
+    written(data, "config.json", "drafter")
+    written(weights(), "model.safetensors", "drafter")
+    return eaglectl.convert(
+        str(folder("drafter")),
+        folder("made") / "out",
+        layout="llama.cpp",
+        gguf=folder("made") / "out.gguf",
+        answers=Answers(assume=True),
+        force_unserved=True,
+        force=True,
+        measure=None,
+    )
+
+
+def write_pages(data: bytes) -> object:
+    """A config beside good weights, on the pages of `inspect` and `validate`."""
+    written(data, "config.json", "drafter")
+    written(weights(), "model.safetensors", "drafter")
+    place = str(folder("drafter"))
+    reports = [eaglectl.inspect(place), eaglectl.validate(place, headers_only=True)]
+    return [render_page(report, names=(place,) * (number == 0)) for number, report in enumerate(reports)]
+
+
+@cache
+def target_with_template() -> Path:
+    place = folder("chat")
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        (place / name).write_bytes((TINY / "target" / name).read_bytes())
+    return place
+
+
+def apply_template(data: bytes) -> object:
+    """A target's chat template, applied to a prompt."""
+    from eaglectl.acceptance.job import EngineJob
+    from eaglectl.acceptance.prompts import Prompt
+    from eaglectl.acceptance.tokens import tokenise
+
+    target = target_with_template()
+    (target / "chat_template.jinja").write_bytes(data)
+    prompt = Prompt("one", messages=({"role": "user", "content": "two"},))
+    return tokenise(EngineJob(target, card_facts().drafter, target, (prompt,)), 512)
+
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content | trim }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def with_packages() -> Iterable[Parser]:
+    """The parsers whose packages are installed."""
+    if find_spec("torch"):
+        yield Parser("states", read_states(".ckpt"), stored_states)
+        yield Parser("states-gzip", read_states(".ckpt.gz"), lambda: [gzip.compress(stored_states()[0])])
+        yield Parser("states-safe", read_states(".safetensors"), safe_states)
+    if find_spec("gguf"):
+        yield Parser("gguf", write_gguf, configs)
+    if find_spec("torch") and find_spec("transformers"):
+        yield Parser("template", apply_template, texts(TEMPLATE, "{{ messages[0]['content'] }}"))
+
+
 PARSERS: Mapping[str, Parser] = {
     parser.name: parser
     for parser in (
@@ -578,6 +673,7 @@ PARSERS: Mapping[str, Parser] = {
         Parser("index", read_index, documents(good_index())),
         Parser("config", read_config, configs),
         Parser("validate", validated, configs),
+        Parser("page", write_pages, configs),
         Parser(
             "quantisation",
             read_quantisation,
@@ -634,5 +730,6 @@ PARSERS: Mapping[str, Parser] = {
             scan_against,
             documents({"release": "0.32.0", "runners": ["V1"], "classes": {"llama": {"reads": ["fc_norm"]}}}),
         ),
+        *with_packages(),
     )
 }
