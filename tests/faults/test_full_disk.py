@@ -102,9 +102,12 @@ def test_every_other_writer_onto_a_full_file_system(
     (tmp_path / "elsewhere").mkdir()
     (small_disk / "filler").write_bytes(bytes(LIMIT - 4096))
     places = {
-        "TINY": TINY, "SOURCE": source, "AUTOMODEL": tmp_path / "automodel", "DISK": small_disk,
+        "TINY": TINY,
+        "SOURCE": source,
+        "AUTOMODEL": tmp_path / "automodel",
+        "DISK": small_disk,
         "ELSEWHERE": tmp_path / "elsewhere",
-    }  # fmt: skip
+    }
     words = [
         str(places[first] / rest if rest else places[first]) if first in places else word
         for word in WRITERS[name].split()

@@ -27,7 +27,7 @@ from tests.faults.processes import COMMAND, start
 from tests.hub import TOKEN, LoopbackHub, User
 
 TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
-FEW, MANY = 6, 220
+FEW, MANY = 6, 225
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -108,6 +108,7 @@ CASES: Mapping[str, Case] = {
             6,
         ),
         ("ready", f"ready AUTOMODEL {' '.join(RUN)} --max-tokens 4 -o OUT", is_checkpoint, 6),
+        ("ready --page", f"ready TINY {' '.join(RUN)} --max-tokens 4 --page OUT", is_page, 5),
         ("validate --output", "validate SOURCE --output json=OUT", is_json, 20),
         ("validate --page", "validate SOURCE --page OUT", is_page, 20),
         ("validate --fix", "validate AUTOMODEL --fix -o OUT --force", is_checkpoint, 8),
@@ -223,7 +224,7 @@ class Place:
         """Run the command to its end, which removes what killed runs left."""
         process = self.run()
         _, error = process.communicate(timeout=120)
-        assert process.returncode in (0, 1), error
+        assert process.returncode in (0, 1, 3), error  # few prompts may not tell
         self.check_end()
 
 
@@ -249,7 +250,7 @@ def kills(root: Path, name: str, count: int, monkeypatch: pytest.MonkeyPatch, se
             number = chance.choice(SIGNALS)
             # imports take most of the time of a small run: most kills wait until it writes
             code = place.kill(number, chance.uniform(0.75, 1.5))
-            figures["ended before the signal" if code in (0, 1) else f"ended by {number.name}"] += 1
+            figures["ended before the signal" if code in (0, 1, 3) else f"ended by {number.name}"] += 1
             figures["left something"] += bool(place.left())
             if place.left():
                 place.finish()

@@ -121,9 +121,13 @@ def compare(
         accepted = drafts(drafter, target, file, count, dtype, device).accepted
         means[dtype] = sum(accepted) / len(accepted)
     figures(
-        drafter=drafter.name, tokens=every, different=different, beyond_ties=wrong,
-        interval=(round(low, 3), round(high, 3)), **{name: round(mean, 3) for name, mean in means.items()},
-    )  # fmt: skip
+        drafter=drafter.name,
+        tokens=every,
+        different=different,
+        beyond_ties=wrong,
+        interval=(round(low, 3), round(high, 3)),
+        **{name: round(mean, 3) for name, mean in means.items()},
+    )
     assert every > 100 and low > 0.3  # a drafter that drafts
     assert wrong == 0
     assert {name: low <= mean <= high for name, mean in means.items()} == dict.fromkeys(HALVES, True)

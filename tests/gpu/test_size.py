@@ -132,9 +132,13 @@ def test_the_reference_at_an_8b_targets_width(device: str, figures: Callable[...
 
     def generate() -> None:
         model.generate(
-            texts, attention_mask=torch.ones_like(texts), do_sample=False, max_new_tokens=NEW,
-            min_new_tokens=NEW, pad_token_id=0,
-        )  # fmt: skip
+            texts,
+            attention_mask=torch.ones_like(texts),
+            do_sample=False,
+            max_new_tokens=NEW,
+            min_new_tokens=NEW,
+            pad_token_id=0,
+        )
 
     answers: list[Any] = []
 
