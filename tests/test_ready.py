@@ -383,3 +383,13 @@ def test_the_steps_and_their_times_are_said_before_anything_is_read(tmp_path: Pa
 )
 def test_a_step_takes_as_long_as_what_runs(runners: tuple[str, ...], tokens: int | None, words: str) -> None:
     assert words in steps_text(TINY / "eagle3", TARGET, runners, tokens)
+
+
+def test_the_result_is_markdown_that_keeps_its_command_whole(tmp_path: Path) -> None:
+    file = tmp_path / "ready.md"
+    asked = ("ready", FIXTURES / "producers/vllm/native", "--target", FIXTURES / "target")
+    assert call(*asked, "--markdown", file).code == 0
+    lines = file.read_text().splitlines()
+    assert lines[0].startswith("## eaglectl ready: ready: ")
+    assert any(line.startswith("    vllm serve ") and "--speculative-config" in line for line in lines)
+    assert "is there already" in refusal(2, *asked, "--markdown", file)

@@ -29,6 +29,16 @@ Out = Annotated[
 ]
 
 
+MarkdownFile = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE.md",
+        help="Write the result as a new Markdown file too, for a card or a pull request.",
+    ),
+]
+
+
 def ready_command(
     context: typer.Context,
     source: Source,
@@ -38,13 +48,14 @@ def ready_command(
     options: ReadyOptions,
     json_: Json = False,
     page: Page = None,
+    markdown: MarkdownFile = None,
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.api.readying import ready
-    from eaglectl.reports.files import parse_page, write_page
+    from eaglectl.reports.files import parse_new, parse_page, write_new, write_page
 
     settings: OutputSettings = context.obj
-    file = parse_page(page)
+    file, card = parse_page(page), parse_new("--markdown", markdown)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         result = ready(source, target, out, options, on_progress=bar)
     if json_:
@@ -57,5 +68,10 @@ def ready_command(
         from eaglectl.reports.pages.render import render_page
 
         write_page(file, render_page(result))
+    if card:
+        from eaglectl.reports.markdown import markdown as as_markdown
+        from eaglectl.reports.readiness import readiness_outline
+
+        write_new("--markdown", card, as_markdown(readiness_outline(result)) + "\n")
     if code := EXIT_CODES[result.verdict]:
         raise typer.Exit(code)

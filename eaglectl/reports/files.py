@@ -43,6 +43,26 @@ def parse_page(file: str | None, outputs: Outputs = ()) -> Path | None:
     return path
 
 
+def parse_new(option: str, file: str | None) -> Path | None:
+    """Return the file of an option that writes over nothing. Raises UsageError."""
+    if file is None:
+        return None
+    path, shown = Path(file), f"{option} {file}"
+    check_file(shown, path)
+    if path.exists():
+        raise UsageError(f"{shown}: {file} is there already; give another name")
+    return path
+
+
+def write_new(option: str, path: Path, text: str) -> None:
+    """Write the file. Raises UsageError where it came meanwhile, and UnreadableError."""
+    parse_new(option, str(path))
+    try:
+        write_file(path, text)
+    except OSError as error:
+        raise UnreadableError(f"{option} was not written: {path}: {error.strerror}") from None
+
+
 def _check_page(path: Path) -> None:
     try:
         if path.is_file() and not _is_page(path):
