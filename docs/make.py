@@ -25,6 +25,7 @@ import commands
 import configuration
 import engine_release
 import known
+import notebook
 import open_facts
 import picture
 import published
@@ -132,6 +133,7 @@ if __name__ == "__main__":
     configuration.PAGE.write_text(configuration.page())
     engine_release.PAGE.write_text(engine_release.page())
     known.write()
+    notebook.write()
     open_facts.PAGE.write_text(open_facts.page())
     published.PAGE.write_text(published.page())
     ready_page.PAGE.write_text(ready_page.page())

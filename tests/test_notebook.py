@@ -1,0 +1,47 @@
+"""docs/notebook.ipynb runs, and shows what its cells print."""
+
+import json
+from typing import Any
+
+import pytest
+
+from docs import notebook
+from eaglectl.options import CALLER
+
+STORED = json.loads(notebook.PAGE.read_text())
+
+
+@pytest.fixture(autouse=True)
+def from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CALLER, "is_command_line", False)
+
+
+def outputs(document: dict[str, Any], *, of_models: bool) -> list[Any]:
+    """The outputs of the cells that run a model, or of the others."""
+    return [
+        cell["outputs"]
+        for cell in document["cells"]
+        if cell["cell_type"] == "code" and (notebook.MODEL in cell["metadata"].get("tags", ())) == of_models
+    ]
+
+
+def test_its_cells_print_what_it_shows() -> None:
+    now = notebook.with_outputs(STORED, has_models=False)
+    assert outputs(now, of_models=False) == outputs(STORED, of_models=False)
+    assert sum(map(bool, outputs(now, of_models=False))) == 7
+
+
+def test_it_is_written_as_make_docs_writes_it() -> None:
+    assert notebook.PAGE.read_text() == notebook.text(STORED)
+    assert (STORED["nbformat"], STORED["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in STORED["cells"]}) == len(STORED["cells"])
+
+
+@pytest.mark.slow
+def test_its_models_run_too() -> None:
+    pytest.importorskip("transformers")
+    (((stored,),), ((now,),)) = (
+        outputs(document, of_models=True) for document in (STORED, notebook.with_outputs(STORED))
+    )
+    assert [line.split()[0] for line in now["text"]] == ["run-1", "run-2", "run-3"]
+    assert [line.split()[1] for line in now["text"]] == [line.split()[1] for line in stored["text"]]
