@@ -42,6 +42,12 @@ accepted draft tokens of a round that are gone; below zero, more were accepted.
 
 ![Accepted draft tokens that each mistake costs, by drafter](mistakes.svg)
 """
+DIAGNOSES = """## What diagnose says
+
+SpecForge's drafter, 16 of the chats (every second of the first 32), 32 new tokens, `diagnose --prompts` of
+them, one thread. Of the first case it names layers of its search, and no neighbour of the stated ones;
+the lowest of them is one off.
+"""
 LEFT, BAR, LINE = 330, 420, 22
 
 
@@ -60,7 +66,15 @@ def page() -> str:
         parts += [UPGRADE, _upgrade(rows)]
     if rows := read("mistakes.json"):
         parts += [MISTAKES, _mistakes(rows)]
+    if rows := read("diagnoses.json"):
+        parts += [DIAGNOSES, _diagnoses(rows)]
     return "\n".join(parts)
+
+
+def _diagnoses(rows: list[dict[str, Any]]) -> str:
+    lines = ["| mistake | ends in | ratio | CPU, s | peak, MB |", "|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(str(cell) for cell in row.values())} |" for row in rows]
+    return "\n".join([*lines, ""])
 
 
 def _acceptance(rows: list[dict[str, Any]]) -> str:
