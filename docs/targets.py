@@ -9,6 +9,7 @@ from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import (
     TargetClass,
+    serving_notes,
     target_class,
     target_classes,
 )
@@ -203,7 +204,7 @@ def _outcomes(engines: Sequence[str]) -> Iterator[str]:
 
 def _notes(engines: Sequence[str]) -> Iterator[str]:
     for engine in engines:
-        for note in read(f"{engine}_targets.json")["notes"]:
-            span = f" {note['releases']}" if note["releases"] else ""
-            yield f"* {ENGINES[engine].title}{span}: {note['text']} ({note['source']})."
+        for note in serving_notes(engine):
+            span = f" {note.releases}" if note.releases else ""
+            yield f"* {ENGINES[engine].title}{span}: {note.text} ({note.source})."
     yield ""

@@ -21,7 +21,7 @@ from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.validation.support import ideal, services
-from tests.builders import ABSENT, call
+from tests.builders import ABSENT, call, refusal
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -430,3 +430,34 @@ def test_explain_shows_the_evidence_of_a_fact() -> None:
         call("explain", "EGL101", "--json").document["evidence"] == ""
         and "Evidence" not in call("explain", "EGL101").out
     )
+
+
+def test_engines_names_what_is_known_of_parallel_serving() -> None:
+    text = " ".join(call("engines", "vllm").out.split())
+    assert "P-EAGLE with structured output" in text and "pipeline parallel" in text and "SGLang" not in text
+    assert "-sm tensor: stops" in " ".join(call("engines", "llama.cpp").out.split())
+
+
+@pytest.mark.parametrize("name", ["tensorrt-llm", "max", "vllm-ascend", "lmdeploy", "mlx-vlm"])
+def test_engines_takes_an_engine_whose_releases_are_not_followed(name: str) -> None:
+    document = call("engines", name, "--json").document
+    assert document["engines"] == [] and [row["engine"] for row in document["not_followed"]] == [name]
+
+
+def test_engines_names_the_nearest_of_an_unknown_engine() -> None:
+    assert "near it: vllm" in refusal(2, "engines", "vlm")
+
+
+def test_inspect_says_what_is_known_of_p_eagle_with_structured_output() -> None:
+    assert eaglectl.inspect(PRODUCERS / "specforge/peagle").drafter.kind == "peagle"
+    text = " ".join(call("inspect", FIXTURES / "producers/specforge/peagle").out.split())
+    assert "P-EAGLE with structured output: users reported" in text
+    plain = call("inspect", FIXTURES / "producers/specforge/gqa").out
+    assert "users reported" not in plain and "`eaglectl engines` says" in plain
+
+
+def test_inspect_says_which_targets_split_tensors_stop_for(tmp_path: Path) -> None:
+    target = tmp_path / "config.json"
+    target.write_text(json.dumps({"model_type": "minimax_m2", "num_hidden_layers": 8}))
+    shown = call("inspect", FIXTURES / "producers/specforge/gqa", "--target", target).out
+    assert "-sm tensor: stops" in " ".join(shown.split())

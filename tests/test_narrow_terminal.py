@@ -10,6 +10,7 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.api import DiffOptions
+from eaglectl.reports.engines import chosen_engines
 from eaglectl.reports.terminal.console import LONGEST_UNBROKEN, Console
 from eaglectl.reports.terminal.engines import print_engines
 from eaglectl.reports.terminal.layout import filled_table
@@ -46,7 +47,7 @@ def smoked() -> Paint:
 
 
 def followed() -> Paint:
-    return print_engines
+    return lambda console: print_engines(console, chosen_engines(None))
 
 
 @pytest.mark.parametrize("make", [inspected, compared, smoked, followed])

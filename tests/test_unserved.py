@@ -9,6 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
+from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
 from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal
@@ -77,9 +78,8 @@ def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
 def test_a_trainer_s_layout_is_no_request_of_an_engine(geglu: Path, tmp_path: Path) -> None:
     done = call("convert", geglu, "--for", "specforge", "-o", tmp_path / "out")
     assert done.code == 0
-    assert {name: text.strip()[:10] for name, text in serving(done).items()} == dict.fromkeys(
-        ENGINES, "not served"
-    )
+    lines = serving(done)
+    assert {name: lines[name].strip()[:10] for name in ENGINES} == dict.fromkeys(ENGINES, "not served")
 
 
 def test_a_trainer_s_layout_for_an_engine_is(geglu: Path, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_every_engine_has_a_line_with_its_command_or_the_reason(
     source, target = four
     done = call("convert", source, "--target", target, "-o", tmp_path / "out")
     lines = serving(done)
-    assert done.code == 0 and list(lines) == list(ENGINES)
+    assert done.code == 0 and list(lines)[: len(ENGINES)] == list(ENGINES)
     assert "vllm serve" in lines["vllm"]
     assert "0.5.23: " in lines["sglang"] and "launch_server" not in lines["sglang"]
     assert "takes exactly three aux states" in lines["llama.cpp"] and "llama-server" not in lines["llama.cpp"]
@@ -163,7 +163,10 @@ def test_of_what_is_served_force_says_nothing(tmp_path: Path) -> None:
 def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
     document = call("convert", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
     jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
-    assert {part["engine"]: part["outcome"] for part in document["serving"]} == {
+    outcomes = {part["engine"]: part["outcome"] for part in document["serving"]}
+    assert outcomes == {
+        **dict.fromkeys(unversioned()["engines"], "unknown"),
+        "atom": "differs",
         "vllm": "fails",
         "sglang": "fails",
         "llama.cpp": "differs",
@@ -206,6 +209,43 @@ def test_engines_without_verdicts_do_not_hide_an_open_doubt(tmp_path: Path) -> N
 def test_engines_without_verdicts_have_their_line_where_nothing_is_open(tmp_path: Path) -> None:
     shown = call("inspect", drafter_folder(tmp_path)).out
     assert "eagle3_layers_to_capture: {" in shown and "is open" not in shown
+
+
+@pytest.mark.parametrize("model_type", ["foo_bar", "step3p5", "ernie4_5_moe", "minicpmv"])
+def test_no_command_serves_a_target_that_no_engine_is_known_to_capture(
+    model_type: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "config.json"
+    target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
+    shown = call("inspect", FIXTURES / "producers/specforge/gqa", "--target", target).out
+    assert "\nServe\n" not in shown and "\nServe  " not in shown and "layers_to_capture: {" not in shown
+
+
+def test_no_option_serves_a_drafter_whose_files_contradict_each_other(tmp_path: Path) -> None:
+    shown = call("inspect", drafter_folder(tmp_path, config={"draft_vocab_size": 7})).out
+    assert "draft_vocab_size: 7" in shown and "eagle3_layers_to_capture" not in shown
+
+
+def test_layers_of_an_engine_whose_targets_were_not_looked_at_say_so() -> None:
+    done = call("inspect", FIXTURES / "producers/specforge/gqa", "--target", TARGET)
+    rows = [row for row in done.out.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
+    assert len(rows) == 2 and all(row.endswith("yes, but its targets were not looked at") for row in rows), (
+        rows
+    )
+    assert "eagle3_layers_to_capture: {1, 3, 4}  # its targets were not looked at" in done.out
+
+
+def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed(tmp_path: Path) -> None:
+    source = FIXTURES / "producers/specforge/gqa"
+    done = call("convert", source, "--target", TARGET, "-o", tmp_path / "out")
+    lines = serving(done)
+    assert lines["vllm"].strip().startswith("vllm serve ")
+    assert lines["tensorrt-llm"].strip() == (
+        "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}"
+    )
+    assert lines["atom"].strip() == "differs: captures boundaries [1, 3, 4]"
+    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm unknown: read, not judged: `eaglectl engines`"
+    assert others in done.out
 
 
 def test_inspect_advises_no_conversion_that_would_be_refused(geglu: Path) -> None:

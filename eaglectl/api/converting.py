@@ -24,7 +24,13 @@ from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.serving import output_verdicts, serving_layout, unserved
 from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
-from eaglectl.engines.registry import ENGINES, every_release, output_commands, parse_engine
+from eaglectl.engines.registry import (
+    ENGINES,
+    every_release,
+    output_commands,
+    parse_engine,
+    unfollowed_verdicts,
+)
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import FORMATS, by_name
@@ -301,6 +307,8 @@ def output_serving(plan: ConversionPlan, out: Path, options: ConvertOptions) -> 
         serving = [release for release, verdict in judged.items() if verdict.outcome == ServedAs.AS_TRAINED]
         (release,) = asked.get(name) or engine.releases[-1:]
         rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
+    flat = by_name(plan.layout).flat(plan.config)
+    rows += [OutputServing(verdict, "", "") for verdict in unfollowed_verdicts(plan.drafter, flat)]
     return tuple(rows)
 
 

@@ -13,7 +13,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.layout import CONFIG, INDEX
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.drafter.drafter import Note
+from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import (
     ENGINES,
@@ -26,6 +26,7 @@ from eaglectl.engines.registry import (
     parse_engine,
     verdicts,
 )
+from eaglectl.engines.targets import notes_on_pair
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
@@ -51,7 +52,7 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
     explained = (_explained(note, choice) for note in drafter.notes)
-    drafter = replace(drafter, notes=tuple(explained)).completed(complete)
+    drafter = replace(drafter, notes=(*explained, *_serving_notes(drafter))).completed(complete)
     names, config = tuple(checkpoint.tensors), checkpoint.config
     flat = by_name(drafter.producer).flat(config)
 
@@ -76,10 +77,21 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
         tuple(readings.values()),
         every,
         asked,
-        as_served(launch_commands(drafter, place, revision=revision, target_text=choice.text), every),
+        as_served(
+            launch_commands(drafter, place, revision=revision, target_text=choice.text),
+            every,
+            is_sound=not errors,
+        ),
         command("convert", source, target=choice.text, answers=answers),
         opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
     )
+
+
+def _serving_notes(drafter: Drafter) -> Iterator[Note]:
+    """What is known of serving such a drafter, or such a target, in parallel or with structured output."""
+    for name, engine in ENGINES.items():
+        for known in notes_on_pair(name, engine.releases[-1], drafter):
+            yield Note("note", engine.title, f"{engine.title}, {known.text} ({known.source})")
 
 
 def _shown_releases() -> Iterator[EngineRequest]:

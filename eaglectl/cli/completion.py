@@ -37,6 +37,14 @@ def engines(typed: str) -> Iterator[str]:
             yield from (f"{name}=={release}" for release in reversed(engine.releases))
 
 
+def every_engine(typed: str) -> Iterator[str]:
+    """The engines, and those whose releases are not followed."""
+    from eaglectl.engines.behaviour import unversioned
+    from eaglectl.engines.registry import ENGINES
+
+    yield from (*ENGINES, *unversioned()["engines"])
+
+
 def runners(typed: str) -> Iterable[str]:
     """What `smoke` runs a drafter on."""
     return ("auto", "vllm", "sglang", "reference", "http://")

@@ -1,17 +1,32 @@
 """`eaglectl engines`."""
 
+from typing import Annotated
+
 import typer
 
+from eaglectl.cli.completion import every_engine
 from eaglectl.cli.options import Json, print_json
 
 
-def engines_command(context: typer.Context, json_: Json = False) -> None:
+def engines_command(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ENGINE]", help="One engine: vllm, tensorrt-llm.", autocompletion=every_engine
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
     """Which engine release serves which kind of drafter from which layout."""
+    from eaglectl.reports.engines import chosen_engines
+
+    chosen = chosen_engines(name)
     if json_:
         from eaglectl.reports.json.engines import engines_document
 
-        print_json(engines_document())
+        print_json(engines_document(chosen))
         return
     from eaglectl.reports.terminal.engines import print_engines
 
-    context.obj.show(print_engines)
+    context.obj.show(lambda console: print_engines(console, chosen))

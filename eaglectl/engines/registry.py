@@ -14,10 +14,10 @@ from msgspec import Struct
 from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
-from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned_behaviour
+from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned, unversioned_behaviour
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
-from eaglectl.engines.targets import as_seen
+from eaglectl.engines.targets import as_seen, read_captures
 from eaglectl.engines.view import View
 from eaglectl.errors import UsageError
 from eaglectl.text import printable
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # why a release is judged that nobody named
 NEWEST, INSTALLED = "newest known", "installed here"
+# of every engine whose releases are not followed: no list of its targets was read
+TARGETS_UNREAD = "its targets were not looked at"
 
 
 class EngineRequest(Struct, frozen=True):
@@ -242,11 +244,45 @@ def launch_commands(
         "sglang": " ".join(sglang_parts),
         "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
-    boundaries = drafter.aux.boundaries
-    # its releases have no verdict, which would carry the doubt
-    if boundaries and boundaries[0] > 0 and not drafter.unsettled:
-        commands["tensorrt-llm"] = f"eagle3_layers_to_capture: {_set([b - 1 for b in boundaries])}"
+    # their releases have no verdict, which would carry a doubt about the drafter or the target
+    if not drafter.unsettled and _is_captured(drafter.target):
+        for name in unversioned()["engines"]:
+            if option := _layers_option(name, drafter):
+                commands[name] = f"{option}  # {TARGETS_UNREAD}"
     return commands
+
+
+def _layers_option(engine: str, drafter: Drafter) -> str:
+    """The serving option by which an engine without followed releases takes the layers; "" without one.
+
+    It takes outputs of layers, so that there is none for the embeddings.
+    """
+    option, boundaries = unversioned()["engines"][engine].get("layers_option", ""), drafter.aux.boundaries
+    if not option or not boundaries or boundaries[0] == 0:
+        return ""
+    return f"{option}: {_set([boundary - 1 for boundary in boundaries])}"
+
+
+def _is_captured(target: Target) -> bool:
+    """Whether the newest release of some engine captures states of the target, or nothing names its kind."""
+    readings = [read_captures(name, engine.releases[-1], target) for name, engine in ENGINES.items()]
+    return any(reading is None or reading.captures == "captures" for reading in readings)
+
+
+def unfollowed_verdicts(drafter: Drafter, flat: Mapping[str, Any]) -> tuple[Verdict, ...]:
+    """What engines whose releases are not followed do with a config; none is known to serve it as trained."""
+    return tuple(Verdict(name, "", *_unfollowed(name, drafter, flat)) for name in unversioned()["engines"])
+
+
+def _unfollowed(engine: str, drafter: Drafter, flat: Mapping[str, Any]) -> tuple[ServedAs, tuple[str, ...]]:
+    is_judged = engine in judged_unversioned()
+    if option := _layers_option(engine, drafter):
+        return ServedAs.UNKNOWN, (f"{TARGETS_UNREAD}; needs {option}",)
+    for runner in unversioned_behaviour(engine).runners.values() if is_judged else ():
+        captured = capture(runner, flat, drafter.target)
+        if captured.same_as(drafter.aux) is False:
+            return ServedAs.DIFFERS, (f"captures {captured.words}",)
+    return ServedAs.UNKNOWN, ("read, not judged: `eaglectl engines`",)
 
 
 def _served_target(text: str) -> tuple[str, str | None]:
@@ -256,16 +292,20 @@ def _served_target(text: str) -> tuple[str, str | None]:
     return hub_name(text) or (text, None)
 
 
-def as_served(commands: Mapping[str, str], verdicts: Sequence[Verdict]) -> Mapping[str, str]:
+def as_served(
+    commands: Mapping[str, str], verdicts: Sequence[Verdict], *, is_sound: bool = True
+) -> Mapping[str, str]:
     """The commands of engines whose newest release among the verdicts runs the drafter as trained.
 
-    TensorRT-LLM is kept: its aux layers are an option of serving, whatever the file states.
+    Those without a verdict are kept where the files have no error (`is_sound`): their aux layers are an
+    option of serving, whatever the file states.
     """
     latest = {verdict.engine: verdict.outcome for verdict in verdicts}
+    default = ServedAs.AS_TRAINED if is_sound else ServedAs.UNKNOWN
     return {
         engine: text
         for engine, text in commands.items()
-        if latest.get(engine, ServedAs.AS_TRAINED) == ServedAs.AS_TRAINED
+        if latest.get(engine, default) == ServedAs.AS_TRAINED
     }
 
 

@@ -1,15 +1,15 @@
 """Which targets each engine release captures hidden states of: closed lists of classes, with evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Target
+from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.engines.behaviour import Name
 from eaglectl.engines.data import cached, check_evidence, read
-from eaglectl.engines.releases import is_since
+from eaglectl.engines.releases import is_since, is_within
 
 # absent: other releases register the class, this one does not
 Captures = Literal["captures", "lacks", "absent", "unknown"]
@@ -37,6 +37,19 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
     language_model: str = ""
     backend: str = ""
     state: str = ""
+
+
+class ServingNote(Struct, frozen=True):
+    """What is known of serving in parallel or with structured output, in a range of releases.
+
+    `kind`: of drafters of that kind alone; `targets`: with targets of these classes alone.
+    """
+
+    releases: str
+    text: str
+    source: str
+    kind: str = ""
+    targets: tuple[Name, ...] = ()
 
 
 class TargetReading(Struct, frozen=True):
@@ -75,6 +88,21 @@ def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
         if not {row.since for row in rows[name]} <= stated["read"].keys():
             raise ValueError(f"{what}, {name}: from is a release that was read")
     return rows
+
+
+@cached
+def serving_notes(engine: str) -> tuple[ServingNote, ...]:
+    """What the engine's sources and users say of serving in parallel and with structured output."""
+    return convert(_data(engine)["notes"], tuple[ServingNote, ...])
+
+
+def notes_on_pair(engine: str, release: str, drafter: Drafter) -> Iterator[ServingNote]:
+    """The notes that hold for this kind of drafter or of target, and not for all."""
+    names = architectures_of(drafter.target)
+    for note in serving_notes(engine):
+        is_concerned = note.kind == drafter.kind or not set(note.targets).isdisjoint(names)
+        if is_concerned and is_within(note.releases, release):
+            yield note
 
 
 def target_class(engine: str, release: str, architecture: str) -> TargetClass | None:

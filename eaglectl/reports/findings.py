@@ -140,7 +140,7 @@ def release_sections(report: Report) -> Iterator[Section]:
             for releases, outcome, reason in release_rows(report)
         ]
         table = Table(("releases", "outcome", "why"), rows, "reasons", is_whole=True, is_bare=True)
-        yield Section("served as trained by", [_timelines(report), table], is_compact=True)
+        yield Section("served as stored", [_timelines(report), table], is_compact=True)
     if report.smallest_changes:
         changes = Lines(report.smallest_changes)
         yield Section("smallest change that makes all pass", [changes], is_compact=True)

@@ -10,7 +10,7 @@ from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
-from eaglectl.engines.registry import ENGINES, view_for
+from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
 from eaglectl.formats.catalogue import by_name
 from eaglectl.reports.figures import CapturedSet, Cell, LayerStrip, Timelines
 from eaglectl.reports.section import (
@@ -36,6 +36,7 @@ LEVELS = ("problem", "question", "warning", "note")
 SHOWN_GROUPS = 3
 # the most notes that are shown to people
 MOST_NOTES = 20
+SERVED_OTHERWISE = "on several GPUs, or with structured output: `eaglectl engines` says what is known"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
 # a target of more layers is not drawn
@@ -70,7 +71,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         *([Section("Notes", [Remarks(notes)])] if notes else []),
         *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
         *(
-            [Section("Serve", [Commands(commands)], placeholders(inspection.commands.values()))]
+            [Section("Serve", [Commands(commands)], _serving_remark(inspection))]
             if commands
             else []
         ),
@@ -79,6 +80,10 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     lead = (producer.strip(), Words(evidence, "quiet"))
     head = (Words(version, "strong"), producer, Words(evidence, "quiet"))
     return Outline("inspect", Words(version, "plain"), name or inspection.source, lead, head, sections)
+
+
+def _serving_remark(inspection: Inspection) -> str:
+    return "; ".join(filter(None, (placeholders(inspection.commands.values()), SERVED_OTHERWISE)))
 
 
 def aux_section(inspection: Inspection) -> Section:
@@ -263,8 +268,9 @@ def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
         if verdict is not None and verdict.outcome != ServedAs.AS_TRAINED and as_trained == "yes":
             outcome = "is unknown" if verdict.outcome == ServedAs.UNKNOWN else verdict.outcome
             but = f", but {verdict.release} {outcome}"
-        elif verdict is None and inspection.drafter.unsettled and as_trained == "yes":
-            but = ", but what was trained is open"
+        elif verdict is None and as_trained == "yes":
+            is_open = bool(inspection.drafter.unsettled)
+            but = ", but what was trained is open" if is_open else f", but {TARGETS_UNREAD}"
         tone = "doubt" if but else AS_TRAINED_TONES[as_trained]
         yield captured.engine, ids, captured.key, boundaries, Words(f"{as_trained}{but}", tone)
 

@@ -40,6 +40,8 @@ def not_served(serving: OutputServing, shown: Iterable[Note] = ()) -> str:
     others = f" ({serving.serving} serve it)" if serving.serving else ""
     is_shown = verdict.outcome == ServedAs.UNKNOWN and are_stated(verdict.reasons, shown)
     why = "see the warning above" if is_shown else "; ".join(verdict.reasons)
+    if not verdict.release:  # of an engine whose releases are not followed
+        return f"{verdict.outcome}: {why}"
     return f"{NOT_SERVED[verdict.outcome]} by {verdict.release}: {why}{others}"
 
 

@@ -524,7 +524,7 @@ def test_the_screen_shows_errors_first_and_the_fix_under_each_finding() -> None:
         "  warning EGL110 rule-110  config.json:norm_before_residual",
         "          says nothing",
         "          fix: do 110",
-        "  served as trained by",
+        "  served as stored",
         "    vllm 0.22.0 - 0.22.1  fail            EGL1003",
         "    vllm 0.24.0           pass",
         "    sglang 0.5.23         could-not-look  the target's type is not known",

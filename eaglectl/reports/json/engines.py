@@ -1,27 +1,28 @@
 """The JSON document of `engines`."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
-from eaglectl.reports.engines import model_runners, unversioned_evidence, unversioned_notes
+from eaglectl.reports.engines import model_runners, serving_lines, unversioned_evidence, unversioned_notes
 from eaglectl.reports.json.document import head
 from eaglectl.validation.support import Service, services
 
 
-def engines_document() -> dict[str, Any]:
-    """Return eaglectl/engines/1."""
+def engines_document(chosen: Collection[str]) -> dict[str, Any]:
+    """Return eaglectl/engines/1 of the chosen engines."""
     served = tuple(services())
     return {
         **head("engines"),
         "engines": [
             _engine(engine, (service for service in served if service.engine == engine.name))
             for engine in ENGINES.values()
+            if engine.name in chosen
         ],
         "not_followed": [
             {"engine": name, "evidence": unversioned_evidence(name), "notes": list(notes)}
-            for name, notes in unversioned_notes().items()
+            for name, notes in unversioned_notes(chosen).items()
         ],
     }
 
@@ -52,6 +53,7 @@ def _engine(engine: Engine, served: Iterable[Service]) -> dict[str, Any]:
             for fact in engine.facts
         ],
         "serves": [_service(service) for service in served],
+        "notes": list(serving_lines(engine.name)),
     }
 
 

@@ -81,10 +81,13 @@ def _print_serving(console: Console, serving: Sequence[OutputServing], shown: Se
     if serving:
         commands = [engine.command for engine in serving if engine.is_served]
         print_heading(console, "Serve", placeholders(commands))
+    names_by_line: dict[tuple[str, str], list[str]] = {}
     for engine in serving:
-        style = "" if engine.is_served else "yellow"
+        style = "" if engine.is_served else "yellow" if engine.verdict.release else "dim"
         text = engine.command if engine.is_served else not_served(engine, shown)
-        console.print(Text(f"  {engine.verdict.engine:<13} {text}", style=style), soft_wrap=True)
+        names_by_line.setdefault((text, style), []).append(engine.verdict.engine)
+    for (text, style), names in names_by_line.items():
+        console.print(Text(f"  {', '.join(names):<13} {text}", style=style), soft_wrap=True)
 
 
 def print_gate(console: Console, gate: "Gate") -> None:

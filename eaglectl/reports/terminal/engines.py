@@ -1,12 +1,12 @@
 """The table of `engines`: which release serves which drafter from which layout, and the source of that."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from eaglectl.engines.behaviour import stated
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
-from eaglectl.reports.engines import model_runners, unversioned_evidence, unversioned_notes
+from eaglectl.reports.engines import model_runners, serving_lines, unversioned_evidence, unversioned_notes
 from eaglectl.reports.terminal.console import Console, Table, Text, indented
 from eaglectl.reports.terminal.layout import table
 from eaglectl.validation.support import ATTENTION, NORMS, Service, services
@@ -18,20 +18,22 @@ SCOPE = (
 )
 
 
-def print_engines(console: Console) -> None:
-    """Print one table for each engine whose releases are followed, and notes on the others."""
+def print_engines(console: Console, chosen: Collection[str]) -> None:
+    """Print one table for each chosen engine whose releases are followed, and notes on the others."""
     served = tuple(services())
-    for engine in ENGINES.values():
+    for engine in (ENGINES[name] for name in ENGINES if name in chosen):
         console.print(Text.assemble((engine.title, "bold"), f" {ranges(engine.releases, engine.releases)}"))
         source = f"from {engine.data['source']}"
-        lines = [*_runner_lines(engine), *_default_lines(engine), *_evidence_lines(engine), source, SCOPE]
-        _print_lines(console, lines)
+        lines = [*_runner_lines(engine), *_default_lines(engine), *_evidence_lines(engine), source]
+        _print_lines(console, [*lines, *serving_lines(engine.name), SCOPE])
         rows = _table(engine, [service for service in served if service.engine == engine.name])
         console.print(indented(rows, lines_after=1))
-    console.print(Text("Releases not followed", style="bold"))
-    for name, notes in unversioned_notes().items():
+    notes_by_name = unversioned_notes(chosen)
+    if notes_by_name:
+        console.print(Text("Releases not followed", style="bold"))
+    for name, notes in notes_by_name.items():
         _print_lines(console, [f"{name}: {note}" for note in notes])
-    known = [name for name in unversioned_notes() if unversioned_evidence(name) == "read"]
+    known = [name for name in notes_by_name if unversioned_evidence(name) == "read"]
     _print_lines(console, [f"read in their sources, not run: {', '.join(known)}"] if known else [])
     console.print()
     console.print("`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release")
