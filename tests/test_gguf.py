@@ -313,6 +313,17 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "length": ({"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 1 << 40}}, "1099511627776"),
     "beta": ({"rope_scaling": {**YARN, "beta_fast": [32]}}, r"beta_fast is \[32\]; a number above 0"),
     "parameters": ({"rope_parameters": {"rope_theta": -5, "rope_type": "default"}, "rope_theta": None}, "-5"),
+    "no rotation": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0; a number above 0 to 1"),
+    "no part": ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0}}, "factor is 0; a number"),
+    "rotary_pct": ({"rotary_pct": 0.0}, "rotary_pct is 0.0; a number above 0"),
+    "window": ({"sliding_window": -4}, "sliding_window is -4; a whole number from 0"),
+    "half a window": ({"sliding_window": 4.5}, "sliding_window is 4.5; a whole number"),
+    "eos": ({"eos_token_id": 10**12}, "eos_token_id is 1000000000000; a whole number from 0 to 2147483647"),
+    "one eos": ({"eos_token_id": [2, -3]}, r"eos_token_id is \[2, -3\]; a whole number"),
+    "bos": ({"bos_token_id": -7}, "bos_token_id is -7; a whole number from 0"),
+    "pad": ({"pad_token_id": -2}, "pad_token_id is -2; a whole number from -1"),
+    "dropout": ({"attention_dropout": 2}, "attention_dropout is 2; a number from 0 to 1"),
+    "window layers": ({"max_window_layers": -1}, "max_window_layers is -1"),
     "an id": ({"eagle_aux_hidden_state_layer_ids": [2, 4, 1 << 40]}, "a list of layer numbers"),
 }  # fmt: skip
 

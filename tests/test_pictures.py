@@ -351,7 +351,8 @@ def test_the_terminal_draws_the_layers(width: int) -> None:
         "    0 ──×○×○×○─",
         "    0 ───●─●─●─",
     ]
-    assert max(map(len, shown[: shown.index("Served as stored")])) <= width
+    end = next(place for place, line in enumerate(shown) if line.startswith("Served as stored"))
+    assert max(map(len, shown[:end])) <= width
 
 
 def test_a_stream_of_other_characters_gets_ascii() -> None:

@@ -22,7 +22,9 @@ FLAG = {"type": "boolean"}
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
 IDS = {"type": "array", "items": COUNT}
-TOKENS = {"type": ["integer", "array"], "minimum": 0, "items": COUNT}
+TOKENS = {"type": ["integer", "array"], "minimum": 0, "maximum": MAX_COUNT, "items": COUNT}
+PADDING = {"type": "integer", "minimum": -1, "maximum": MAX_COUNT}  # -1: none
+PART = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 OBJECT = {"type": "object"}
 
 
@@ -41,6 +43,7 @@ ROPE: dict[str, dict[str, Any]] = {
     "mscale_all_dim": NATURAL,
     "short_factor": {"type": "array", "items": POSITIVE},
     "long_factor": {"type": "array", "items": POSITIVE},
+    "partial_rotary_factor": PART,
 }
 
 
@@ -103,7 +106,7 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "dtype": (maybe(TEXT), "transformers 5: torch_dtype."),
     "bos_token_id": (maybe(TOKENS), "Token at the beginning of a text."),
     "eos_token_id": (maybe(TOKENS), "Token, or tokens, that end a text."),
-    "pad_token_id": (maybe(TOKENS), "Token that fills a batch."),
+    "pad_token_id": (maybe(PADDING), "Token that fills a batch."),
     "sliding_window": (
         maybe(COUNT),
         "Tokens that attention looks back, where a layer slides; the whole context where null.",

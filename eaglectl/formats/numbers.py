@@ -5,23 +5,16 @@ from typing import Any, TypeGuard
 
 from eaglectl.errors import RefusedError
 from eaglectl.formats.config_keys import Keys
-from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS, ROPE
+from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS, PART, ROPE
+from eaglectl.formats.unread import PARTIAL
 
 # objects of a config whose keys are those of the top level too
 LAYER = "transformer_layer_config"
 ROPES = ("rope_scaling", "rope_parameters")
-# numbers that no engine reads of a drafter; EGL121 looks at them
-UNREAD = (
-    "attention_dropout",
-    "initializer_range",
-    "pretraining_tp",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "sliding_window",
-    "max_window_layers",
-)
-KINDS = {key: kind for key, (kind, _) in {**EAGLE_CONFIG, **KEYS}.items() if key not in UNREAD}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    **{key: kind for key, (kind, _) in {**EAGLE_CONFIG, **KEYS}.items()},
+    **dict.fromkeys(PARTIAL, PART),
+}
 
 
 def is_within(kind: Mapping[str, Any], value: float) -> bool:
@@ -37,7 +30,7 @@ def is_within(kind: Mapping[str, Any], value: float) -> bool:
 def note_numbers(keys: Keys) -> None:
     """Note each number of a config that cannot be what its key means as a problem."""
     for place, text in _unfit(keys.config):
-        is_rope = place.startswith(ROPES) or place == "rope_theta"
+        is_rope = place.startswith(ROPES) or place in ("rope_theta", *PARTIAL)
         keys.add_note("problem", place.partition(".")[0], text, "rope-values" if is_rope else "value-types")
 
 
@@ -56,8 +49,18 @@ def _unfit(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for key, value in table.items():
             if key in ROPES and isinstance(value, Mapping):
                 yield from _unfit_rope(f"{prefix}{key}", value)
-            elif type(value) in (int, float) and not is_within(kind := KINDS.get(key, {}), value):
+            elif not _fits(kind := KINDS.get(key, {}), value):
                 yield prefix + key, f"config.json: {prefix}{key} is {value!r}; {_expected(kind)} was expected"
+
+
+def _fits(kind: Mapping[str, Any], value: Any) -> bool:
+    """Whether a number, or each of a list where the kind has items, is of a kind; true for other values."""
+    if isinstance(value, list) and "items" in kind:
+        return all(_fits(kind["items"], each) for each in value)
+    if not _is_number(value):
+        return True
+    is_counted = "integer" in kind.get("type", ())
+    return is_within(kind, value) and (type(value) is int or not is_counted or value == int(value))
 
 
 def _unfit_rope(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

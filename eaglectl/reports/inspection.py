@@ -36,7 +36,7 @@ LEVELS = ("problem", "question", "warning", "note")
 SHOWN_GROUPS = 3
 # the most notes that are shown to people
 MOST_NOTES = 20
-SERVED_OTHERWISE = "on several GPUs, or with structured output: `eaglectl engines` says what is known"
+SERVED_OTHERWISE = "several GPUs, structured output: `eaglectl engines`"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
 # a target of more layers is not drawn
@@ -67,11 +67,11 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     sections = [
         Section("Network", [Pairs(_facts(inspection))], has_heading=False),
         aux_section(inspection),
-        Section("Served as stored", [_timelines(inspection), _served_table(inspection)]),
+        Section("Served as stored", [_timelines(inspection), _served_table(inspection)], SERVED_OTHERWISE),
         *([Section("Notes", [Remarks(notes)])] if notes else []),
         *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
         *(
-            [Section("Serve", [Commands(commands)], _serving_remark(inspection))]
+            [Section("Serve", [Commands(commands)], placeholders(inspection.commands.values()))]
             if commands
             else []
         ),
@@ -80,10 +80,6 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     lead = (producer.strip(), Words(evidence, "quiet"))
     head = (Words(version, "strong"), producer, Words(evidence, "quiet"))
     return Outline("inspect", Words(version, "plain"), name or inspection.source, lead, head, sections)
-
-
-def _serving_remark(inspection: Inspection) -> str:
-    return "; ".join(filter(None, (placeholders(inspection.commands.values()), SERVED_OTHERWISE)))
 
 
 def aux_section(inspection: Inspection) -> Section:
