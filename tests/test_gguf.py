@@ -314,7 +314,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "beta": ({"rope_scaling": {**YARN, "beta_fast": [32]}}, r"beta_fast is \[32\]; a number above 0"),
     "parameters": ({"rope_parameters": {"rope_theta": -5, "rope_type": "default"}, "rope_theta": None}, "-5"),
     "no rotation": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0; a number above 0 to 1"),
-    "no part": ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0}}, "factor is 0; a number"),
+    "no part": ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0}}, "factor is 0; a"),
     "rotary_pct": ({"rotary_pct": 0.0}, "rotary_pct is 0.0; a number above 0"),
     "window": ({"sliding_window": -4}, "sliding_window is -4; a whole number from 0"),
     "half a window": ({"sliding_window": 4.5}, "sliding_window is 4.5; a whole number"),
