@@ -135,7 +135,7 @@ def _real_target() -> tuple[Path | None, str]:
     ended = subprocess.run(
         [sys.executable, FIXTURES.parent / "tools/real/target.py"],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     if ended.returncode:

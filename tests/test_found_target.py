@@ -102,7 +102,7 @@ def test_a_cached_target_is_taken_and_told(where: str, cache: Path, tmp_path: Pa
         4,
         5,
     ]
-    assert sentence in call("validate", drafter).out
+    assert sentence in flat(call("validate", drafter).out)
     assert sentence in call("validate", drafter, "--json").document["target"]
     assert eaglectl.inspect(str(drafter)).drafter.target.repo == "org/target"
 

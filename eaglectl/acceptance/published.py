@@ -203,6 +203,7 @@ def file_schema() -> dict[str, Any]:
     """The JSON Schema of the file of figures."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:eaglectl:published",
         "title": "Published acceptance lengths",
     }
     return schema | msgspec.json.schema(_Data)

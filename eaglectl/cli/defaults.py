@@ -15,6 +15,7 @@ FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
 READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
 WITH_ENGINES = ("inspect", "convert")
+TOLD = ("--target", "--assume-defaults")
 
 
 def command_defaults(
@@ -22,7 +23,8 @@ def command_defaults(
 ) -> Mapping[str, Any]:
     """Values of a command's parameters that the command line may leave out.
 
-    A target is told on stderr, as it decides what is judged and run; the others where `is_verbose`.
+    A target and `assume` are told on stderr, as they decide what is judged and taken for trained; the others
+    where `is_verbose`.
 
     What lies in one of the command's `arguments` says nothing. Raises UsageError for a file that is not as it
     should be.
@@ -33,7 +35,7 @@ def command_defaults(
 
     judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
     defaults = read_defaults(judged=judged)
-    told = [option for option in defaults.options if is_verbose or option[0] == "--target"]
+    told = [option for option in defaults.options if is_verbose or option[0] in TOLD]
     if told:
         options = " ".join(f"{name} {value}".strip() for name, value in told)
         say(f"{defaults.origin} gives {options}, where the command line says nothing else", sys.stderr)

@@ -50,7 +50,7 @@ def make() -> ModuleType:
 
 def test_the_files_are_what_make_schemas_writes(make: ModuleType) -> None:
     texts = make.texts()
-    assert set(FILES) == set(texts)
+    assert set(FILES) <= set(texts)
     for path, text in texts.items():
         assert path.read_text() == text, "run `make schemas`"
 
@@ -110,9 +110,9 @@ BAD = (
     Patch("a text for a list", ("EGL121",), config={"layer_types": "full_attention"}, says="layer_types"),
     Patch(
         "a share beyond one",
-        ("EGL121",),
+        ("EGL112",),
         config={"attention_dropout": 1.5},
-        says="1.5 is greater than the maximum of 1",
+        says="attention_dropout is 1.5; a number from 0 to 1",
     ),
     Patch(
         "a nested switch that is none",

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import eaglectl
-from tests.builders import DRAFT, HIDDEN, VOCAB, drafter_config, drafter_folder, floats
+from tests.builders import DRAFT, HIDDEN, VOCAB, call, drafter_config, drafter_folder, floats
+from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
 
 TARGET = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
@@ -205,3 +206,9 @@ def test_the_drafters_own_folder_is_no_target(tmp_path: Path) -> None:
         eaglectl.ValidateOptions(target=folder, select=["EGL4", "EGL6", "EGL7"], ignore=ROWS),
     )
     assert [one.rule.id for one in report.findings] == ["EGL706"]
+
+
+def test_a_target_of_another_width_is_one_finding_and_no_crash() -> None:
+    done = call("validate", FIXTURES / "producers/vllm/native", "--target", FIXTURES / "tiny/target")
+    assert done.code == 1
+    assert "EGL701 target-mismatch" in done.out and "the target is 128 wide" in done.out

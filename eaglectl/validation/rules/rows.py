@@ -167,6 +167,8 @@ def head_rows(subject: Subject) -> Iterator[Match]:
         return
     weights, theirs = subject.weights, subject.target.checkpoint
     other = _named(theirs, (*HEADS, *EMBEDDINGS))
+    if theirs.tensors[other].shape[1] != dims.hidden:
+        return  # EGL701 reports it
     if _is_broken(subject) or _repeated(subject, name):
         return  # other rules report it
     for source, places in _other_rows(_offsets(subject), theirs.tensors[other].shape[0]).items():
