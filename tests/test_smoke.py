@@ -19,7 +19,7 @@ from eaglectl.acceptance.vllm import run as vllm_run  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
-from tests.builders import refusal  # noqa: E402
+from tests.builders import floats, read_safetensors, refusal, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
 DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
@@ -225,6 +225,19 @@ def test_an_activation_that_the_reference_does_not_run_is_refused_by_its_name(
     message = refusal(1, command, source, *given, *engine)
     assert "runs SiLU alone, and hidden_act is 'gelu'" in message
     assert "--force-unserved" not in message
+
+
+def test_a_parallel_drafter_is_not_run_one_token_after_another(tmp_path: Path) -> None:
+    pair, source = FIXTURES / "second", tmp_path / "source"
+    shutil.copytree(pair / "eagle3", source)
+    weights = source / "model.safetensors"
+    tensors = read_safetensors(weights)
+    write_safetensors(weights, {**tensors, "mask_hidden": floats("mask_hidden", 1, 1, 288)})
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "mask_token_id": 0, "ptd_token_id": 0}))
+    given = ("--target", pair / "target", "--prompts", pair / "prompts.jsonl", "--device", "cpu")
+    message = refusal(1, "smoke", source, *given, "--engine", "reference")
+    assert "this drafter drafts in parallel (mask_hidden); use --engine vllm" in message
 
 
 def test_a_gpu_that_is_not_there_is_never_a_pass(

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from eaglectl.acceptance.candidates import Candidate
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.stage import Stage
+from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.reading import NetworkReading
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.progress import TimedWork
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
 
     With a `reading`, the network that an engine makes of the drafter, which is not run without it again.
     Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
-    not fit.
+    not fit, RefusedError for a drafter that drafts in parallel.
     """
     try:
         import eaglectl.reference.loading  # noqa: F401
@@ -33,6 +34,11 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
         ) from None
     if job.drafter.aux.boundaries is None:
         raise UsageError("the trained aux layers are not known; pass --aux-layers")
+    if Feature.PARALLEL in job.drafter.features():
+        raise RefusedError(
+            "the reference engine drafts one token after another, and this drafter drafts in parallel"
+            " (mask_hidden); use --engine vllm"
+        )
     parts = 1 if reading else 2
     work = TimedWork(job.on_progress, "measuring", parts * len(job.prompts))
     stage = Stage(job)

@@ -23,7 +23,7 @@ from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.tensor_steps import draft_vocabulary
 from eaglectl.conversion.writing import WriteOptions, write_plan
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
-from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
+from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, Target, question
 from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Origin
@@ -190,6 +190,10 @@ def _runnable(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> 
         raise UnreadableError(f"not measured: drafting shows nothing of {other.about}, which is open too")
     if drafter.quantisation is not None:
         raise UnreadableError("not measured: a quantised drafter is not run here")
+    if Feature.PARALLEL in drafter.features():
+        raise UnreadableError(
+            "not measured: it drafts in parallel, and the reference one token after another"
+        )
     if (activation := drafter.settings["hidden_act"]) != "silu":
         raise UnreadableError(
             f"not measured: hidden_act is {activation!r}, and drafters are run with SiLU alone here"
