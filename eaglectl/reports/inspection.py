@@ -36,7 +36,6 @@ LEVELS = ("problem", "question", "warning", "note")
 SHOWN_GROUPS = 3
 # the most notes that are shown to people
 MOST_NOTES = 20
-SERVED_REMARK = "several GPUs, structured output: `eaglectl engines`"
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
 SERVED_HEAD = ("engine", "releases", "outcome", "why")
 # a target of more layers is not drawn
@@ -67,7 +66,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     sections = [
         Section("Network", [Pairs(_facts(inspection))], has_heading=False),
         aux_section(inspection),
-        Section("Served as stored", [_timelines(inspection), _served_table(inspection)], SERVED_REMARK),
+        Section("Served as stored", [_timelines(inspection), _served_table(inspection)]),
         *([Section("Notes", [Remarks(notes)])] if notes else []),
         *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
         *(
