@@ -453,7 +453,9 @@ def test_inspect_says_what_is_known_of_p_eagle_with_structured_output() -> None:
     text = " ".join(call("inspect", FIXTURES / "producers/specforge/peagle").out.split())
     assert "P-EAGLE with structured output: users reported" in text
     plain = call("inspect", FIXTURES / "producers/specforge/gqa").out
-    assert "users reported" not in plain and "structured output: `eaglectl engines`" in plain
+    assert "users reported" not in plain and "`eaglectl engines`" not in plain
+    every = " ".join(call("engines", "vllm").out.split())
+    assert "P-EAGLE with structured output: users reported" in every
 
 
 def test_inspect_says_which_targets_split_tensors_stop_for(tmp_path: Path) -> None:
