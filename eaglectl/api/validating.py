@@ -11,7 +11,7 @@ from eaglectl.api.inputs import open_target, target_source
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import ValidateOptions
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
-from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
+from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config, why_no_checkpoint
 from eaglectl.checkpoint.opening import check_cached, open_source, uncompared_weights
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.registry import parse_engine
@@ -19,7 +19,7 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.marks import why_other
 from eaglectl.progress import OnProgress, notify
 from eaglectl.validation.catalogue import select_rules
-from eaglectl.validation.judge import Report, judge, skipped_report
+from eaglectl.validation.judge import Report, judge, skipped_report, unopened_report
 from eaglectl.validation.subject import GivenTarget, Subject
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def judge_source(
     policy = options.read_policy()
     if options.skip_others and (why := why_other(opened)):
         return skipped_report(path, why, options.least_severity(policy), policy.origin)
+    if why := why_no_checkpoint(opened):
+        return unopened_report(path, why, options.least_severity(policy), policy.origin)
     if not options.headers_only:
         check_cached(opened)
     rules = select_rules(policy, options.select, options.ignore)

@@ -13,9 +13,9 @@ from eaglectl.checkpoint.layout import (
     CONFIG,
     INDEX,
     MISTRAL,
-    PICKLES,
     RECORD,
     SINGLE,
+    WEIGHT_SUFFIXES,
     folders_with_config,
     pickle_files,
 )
@@ -140,15 +140,20 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
             found[0],
         )
     if CONFIG not in names:
-        has_weights = any(name.endswith((".safetensors", *PICKLES)) for name in names)
-        # without weights, this is no checkpoint
-        raise UnreadableError(_no_config(source, is_target=is_target), JSON if has_weights else "", CONFIG)
+        raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
     with _naming(source):
         config = parse_json(CONFIG, source.read(CONFIG), JSON)
         if not isinstance(config, dict):
             kind = type(config).__name__
             raise UnreadableError(f"config.json is a JSON {kind}, not an object", JSON, CONFIG)
         return config
+
+
+def why_no_checkpoint(source: Source) -> str:
+    """Why a folder is no checkpoint at all: it has neither a config nor weights; "" where it may be one."""
+    names = source.names()
+    is_one = any(name.endswith((CONFIG, *WEIGHT_SUFFIXES, ".distcp")) for name in names)
+    return "" if is_one else _no_config(source, is_target=False)
 
 
 def _no_config(source: Source, *, is_target: bool) -> str:

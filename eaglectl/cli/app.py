@@ -12,7 +12,7 @@ from typer.completion import get_completion_inspect_parameters
 import eaglectl
 from eaglectl.checkpoint.files import current_folder
 from eaglectl.cli.command import command as command_of
-from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand, terminal_width
+from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand, Root, terminal_width
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
 
@@ -47,6 +47,7 @@ def make_app(name: str | None) -> typer.Typer:
     """
     app = typer.Typer(
         name="eaglectl",
+        cls=Root,
         no_args_is_help=True,
         add_help_option=False,  # typer loads pydantic for its own, and for completion
         add_completion=False,

@@ -3,16 +3,18 @@
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from eaglectl.cli.defaults import command_defaults
 from eaglectl.text import printable
 
 # click's help is this wide at least
 LEAST_WIDTH = 50
+# the longest name that keeps its help beside it below that width
+NARROW_NAME = 12
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 # `my-drafter`, `my-target` and `old-drafter` stand for folders
@@ -50,8 +52,55 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+# typer's own copy of click, or click
+_ClickContext: Any = TyperCommand.context_class
+
+
+class _Formatter(_ClickContext.formatter_class):  # type: ignore[misc]
+    """Help whose lines end between words: click's break `--aux-convention` at its dashes, and long names."""
+
+    def write_text(self, text: str) -> None:
+        paragraphs = [self._filled(paragraph, self.current_indent) for paragraph in text.split("\n\n")]
+        self.write("\n\n".join(paragraphs) + "\n")
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        widest = max(len(name) for name, _ in rows)
+        if self.width < LEAST_WIDTH and widest > NARROW_NAME:
+            col_max = 4  # else names take the room of their help
+        column = self.current_indent + min(widest, col_max) + col_spacing
+        for name, text in rows:
+            first = f"{'':{self.current_indent}}{name}"
+            body = self._filled(text, column)
+            is_beside = len(first) + col_spacing <= column and text
+            self.write(first + body[len(first) :] if is_beside else f"{first}\n{body}".rstrip())
+            self.write("\n")
+
+    def _filled(self, text: str, indent: int) -> str:
+        blank = " " * indent
+        return textwrap.fill(
+            " ".join(text.split()),
+            self.width,
+            initial_indent=blank,
+            subsequent_indent=blank,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+class _Context(_ClickContext):  # type: ignore[misc]
+    formatter_class = _Formatter
+
+
+class Root(TyperGroup):
+    """`eaglectl` itself."""
+
+    context_class = _Context
+
+
 class GroupedCommand(TyperCommand):
     """A command whose `--help` shows its options in their groups, and its EXAMPLES."""
+
+    context_class = _Context
 
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """By the title of each group: parameters with what they take, and their help."""
@@ -69,7 +118,7 @@ class GroupedCommand(TyperCommand):
         """Write the arguments, each group of options, and the examples."""
         for title, rows in self.sections(ctx).items():
             with formatter.section(title):
-                formatter.write_dl(rows, col_max=30 if formatter.width >= LEAST_WIDTH else 8)
+                formatter.write_dl(rows)
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
                 formatter.write(_continued(example, formatter.width))

@@ -37,6 +37,8 @@ COPIED = "the weights are pickles: they were copied to a temporary folder, and n
 ABOUT_RULES = "of the findings above, as eaglectl explain has them"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
+# rules that find no drafter at all
+NO_DRAFTER = ("one-weight-source", "not-a-drafter")
 WORST_FIRST = tuple(reversed(SEVERITIES))
 # a reason why rules could not look, and their ids
 UncheckedGroup = tuple[str, list[str]]
@@ -46,7 +48,8 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     """Each checkpoint with its findings, then what is true of all; if quiet, only what fails."""
     verdict, common = overall_verdict(reports), common_unchecked(reports)
     parts = [_part(report, [] if is_quiet else common, is_quiet=is_quiet) for report in reports]
-    judged, policy = default_engines_line(reports), f"({policy_line(reports)})"
+    judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
+    policy = f"({policy_line(reports)})"
     rows = [
         (Words(report.path, is_code=True, link=f"#checkpoint-{number}"), _verdict(report), counted(report))
         for number, report in enumerate(reports)
@@ -62,7 +65,8 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     last.append((_words(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
     if len(parts) == 1:
         (part,) = parts
-        return replace(part, lead=lead, sections=[*part.sections, *after], last=last, is_dense=is_quiet)
+        is_dense = is_quiet or is_unreadable(reports[0])
+        return replace(part, lead=lead, sections=[*part.sections, *after], last=last, is_dense=is_dense)
     return Outline("validate", _words(verdict), "", lead, "", [overview, *after], last, parts, is_quiet)
 
 
@@ -77,16 +81,13 @@ def _verdict(report: Report) -> Words:
 def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
     """One checkpoint; `common` is what no rule could look at in any of them."""
     is_bare = is_unreadable(report) and not is_quiet
-    findings = [
-        finding
-        for finding in report.findings
-        if (finding.severity == "error" if is_bare else not is_quiet or fails(finding, report))
-    ]
-    sections = [_about(report), *_entries("Findings", findings)]
+    sections = [_about(report)]
     if is_bare:
-        reason = Lines([Words(nothing_looked_at(report), "quiet")])
-        sections += [Section("could not look", [reason], has_heading=False)]
-    elif not is_quiet:
+        sections += _bare_entries(report)
+    else:
+        findings = [finding for finding in report.findings if not is_quiet or fails(finding, report)]
+        sections += _entries("Findings", findings)
+    if not is_quiet and not is_bare:
         sections += [*release_sections(report), *_unchecked("could not look", own_unchecked(report, common))]
         sections += [
             Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)], is_compact=True)
@@ -110,6 +111,23 @@ def _about(report: Report) -> Section:
     return Section("", [Lines(lines)], has_heading=False)
 
 
+def _bare_entries(report: Report) -> list[Section]:
+    """Why there was no drafter to look at, in one line, and the other errors."""
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    first = next(filter(_tells_no_drafter, errors), None)
+    if first is None:
+        return list(_entries("Findings", errors))
+    text = f"  {first.match.message}; {first.fix}"
+    name = Words(f"{first.rule.id} {first.rule.name}", "strong", link=f"#{first.rule.id.lower()}")
+    line = Lines([(_severity(first), "  ", name, text)])
+    others = [finding for finding in errors if finding is not first]
+    return [Section("Findings", [line], has_heading=False), *_entries("Findings", others)]
+
+
+def _severity(finding: Finding) -> Words:
+    return Words(finding.severity, TONES[finding.severity])
+
+
 def _entries(title: str, findings: Iterable[Finding], left: Mapping[int, str] = {}) -> Iterator[Section]:
     """The first findings of each rule; `left` is why `validate --fix` did not fix one, by its identity."""
     first, more = first_findings(findings)
@@ -122,7 +140,7 @@ def _entries(title: str, findings: Iterable[Finding], left: Mapping[int, str] = 
 def _entry(finding: Finding, left: str) -> Entry:
     rule, match = finding.rule, finding.match
     return Entry(
-        Words(finding.severity, TONES[finding.severity]),
+        _severity(finding),
         Words(f"{rule.id} {rule.name}", "strong", link=f"#{rule.id.lower()}"),
         match.where,
         engine_ranges(match.engines),
@@ -304,16 +322,13 @@ def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
 
 
 def is_unreadable(report: Report) -> bool:
-    """Whether there was no drafter to look at: no config, or no weights."""
-    has_weights = all(finding.rule.name != "one-weight-source" for finding in report.findings)
-    return bool(report.problem) or not (has_weights or len(report.passed) > len(report.unchecked))
+    """Whether there was no drafter to look at: no files, no weights, or another model."""
+    is_looked_at = len(report.passed) > len(report.unchecked)
+    return bool(report.problem) or (not is_looked_at and any(map(_tells_no_drafter, report.findings)))
 
 
-def nothing_looked_at(report: Report) -> str:
-    """Return how much could not be looked at where there was no drafter."""
-    engines = ", ".join(f"{release.engine} {release.release}".strip() for release in report.releases)
-    rules = plural(len(report.unchecked), "rule")
-    return f"there is no drafter to look at: {rules} could not look" + (f", nor {engines}" if engines else "")
+def _tells_no_drafter(finding: Finding) -> bool:
+    return finding.rule.name in NO_DRAFTER
 
 
 def own_unchecked(report: Report, common: Sequence[UncheckedGroup]) -> list[UncheckedGroup]:
@@ -340,6 +355,8 @@ def counted(report: Report) -> str:
     parts = _severities([report])
     if report.suppressed:
         parts.append(f"{len(report.suppressed)} suppressed")
+    if not rules_of(report):
+        return "no rule could look"
     if report.unchecked:
         parts.append(f"{plural(len(report.unchecked), 'rule')} could not look")
     return ", ".join([*parts, f"{len(report.passed)} passed"])

@@ -16,7 +16,7 @@ from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.registry import ENGINES, every_release, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UsageError
+from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
 from eaglectl.text import MOST, listed
@@ -88,10 +88,11 @@ class Conversion(Struct, frozen=True, dict=True):
         if request is None:
             return ""
         plan = self._plan_of(request)
-        if isinstance(plan, CannotLook) and isinstance(self.subject.read_error, RefusedError):
+        if isinstance(plan, CannotLook) and self.subject.read_error is not None:
             plan = self.subject.read_error
         if isinstance(plan, Exception):
-            is_refused = isinstance(plan, RefusedError) and not isinstance(plan, OptionNeededError)
+            is_refused = isinstance(plan, RefusedError | UnreadableError)
+            is_refused = is_refused and not isinstance(plan, OptionNeededError)
             return str(plan) if is_refused else ""
         return "; ".join(engine.text for engine in unserved(plan, request))
 

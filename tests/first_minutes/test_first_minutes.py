@@ -67,11 +67,16 @@ def test_without_colour_there_is_none_and_with_colour_some(folder: Path) -> None
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
-def test_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_help_fits_the_terminal_and_breaks_no_word(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in ("", *COMMANDS):
-        done = call(*([command] if command else []), "--help")
+        line = [*([command] if command else []), "--help"]
+        monkeypatch.setenv("COLUMNS", "1000")
+        # a backslash continues an example
+        wide = call(*line).out.replace("\\\n", "").split()
+        monkeypatch.setenv("COLUMNS", str(columns))
+        done = call(*line)
         assert done.code == 0 and max(map(len, done.out.splitlines())) <= columns, command
+        assert done.out.replace("\\\n", "").split() == wide, command
 
 
 def test_an_example_that_is_wrapped_is_still_one_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ pipelines.
 import json
 import os
 import re
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -267,11 +268,27 @@ def test_a_rule_without_a_documented_fix_cannot_be_made() -> None:
             """Only a sentence."""
 
 
-def test_a_folder_that_is_no_drafter_is_told_in_a_few_lines(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("x")
-    done = call("validate", tmp_path, "--no-engines")
-    assert done.code == 3 and done.out.startswith(f"{tmp_path}  could-not-look\n  could not be read: ")
-    assert len(done.out.splitlines()) < 9 and "EGL101" not in done.out
-    done = call("validate", FIXTURES / "target")
-    assert done.code == 1 and len(done.out.splitlines()) < 9 and "EGL001" in done.out
-    assert "there is no drafter to look at: " in done.out
+def test_a_folder_that_is_no_drafter_is_told_in_three_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x")
+    (tmp_path / "run.log").write_text("x")
+    done = call("validate", tmp_path)
+    head, *reason, last = done.out.splitlines()
+    assert (done.code, head) == (3, f"{tmp_path}  could-not-look")
+    assert " ".join(reason).startswith(f"  could not be read: {tmp_path} has no config.json; ")
+    assert last == "could-not-look  no rule could look  (fails on error; policy: built in)"
+    done = call("validate", FIXTURES / "tiny", "--json")
+    assert "eaglectl convert" not in done.out
+    # what a target ends in, with weights and without
+    for folder, rule_id in ((FIXTURES / "target", "EGL001"), (FIXTURES / "tiny" / "target", "EGL103")):
+        text = " ".join(call("validate", folder).out.split())
+        assert text.startswith(f"{folder} fail error {rule_id} ") and "EGL209" not in text
+        assert text.count("error ") == 1 and "judged by default" not in text
+
+
+def test_no_conversion_is_offered_of_weights_that_cannot_be_read(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "producers" / "specforge" / "gqa-ids", tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (tmp_path / "cut" / "train.py").write_text("x")
+    done = call("validate", tmp_path / "cut", "--json")
+    assert done.code == 1 and "train.py" in done.out and "eaglectl convert" not in done.out
