@@ -287,3 +287,97 @@ def older_angelslim(folder: Path, fixture: str = "gqa") -> Path:
     config = json.loads((source / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "transformers_version": "4.51.0"}))
     return folder
+
+
+def gguf_bytes(
+    facts: Mapping[str, Any], tensors: Mapping[str, Stored], *, alignment: int = 32, version: int = 3
+) -> bytes:
+    """A whole GGUF file; of Python's types, whole numbers are uint32 and lists are of texts or of int32."""
+    kinds = {"F32": 0, "F16": 1, "I32": 26, "I64": 27, "BF16": 30, "Q4_0": 2}
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(facts))
+    head += b"".join(_gguf_text(key) + _gguf_value(value) for key, value in facts.items())
+    data = b""
+    for name, (dtype, shape, raw) in tensors.items():
+        data += bytes(-len(data) % alignment)
+        sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        head += _gguf_text(name) + sizes + struct.pack("<IQ", kinds[dtype], len(data))
+        data += raw
+    return head + bytes(-len(head) % alignment) + data
+
+
+def _gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def _gguf_value(value: Any) -> bytes:
+    match value:
+        case bool():
+            return struct.pack("<I?", 7, value)
+        case int():
+            return struct.pack("<II", 4, value)
+        case float():
+            return struct.pack("<If", 6, value)
+        case str():
+            return struct.pack("<I", 8) + _gguf_text(value)
+        case [str(), *_]:
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_gguf_text, value))
+    return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
+
+
+GGUF_NAMES = {
+    "embed_tokens.weight": "token_embd.weight",
+    "fc.weight": "fc.weight",
+    "layers.0.hidden_norm.weight": "blk.0.attn_norm_2.weight",
+    "layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
+    "layers.0.mlp.down_proj.weight": "blk.0.ffn_down.weight",
+    "layers.0.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
+    "layers.0.mlp.up_proj.weight": "blk.0.ffn_up.weight",
+    "layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
+    "layers.0.self_attn.k_proj.weight": "blk.0.attn_k.weight",
+    "layers.0.self_attn.o_proj.weight": "blk.0.attn_output.weight",
+    "layers.0.self_attn.q_proj.weight": "blk.0.attn_q.weight",
+    "layers.0.self_attn.v_proj.weight": "blk.0.attn_v.weight",
+    "lm_head.weight": "output.weight",
+    "norm.weight": "output_norm.weight",
+}
+
+
+def gguf_facts(**changes: Any) -> dict[str, Any]:
+    """The facts of `drafter_config` as llama.cpp states them; a change is of a key of the architecture."""
+    own: dict[str, Any] = {
+        "target_layers": [2, 4, 5],
+        "target_hidden_size": HIDDEN,
+        "norm_before_residual": False,
+        "norm_before_fc": False,
+        "block_count": 1,
+        "context_length": 2048,
+        "embedding_length": HIDDEN,
+        "feed_forward_length": MLP,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM,
+        "rope.dimension_count": HEAD_DIM,
+        "rope.freq_base": 500000.0,
+        "attention.layer_norm_rms_epsilon": 1e-06,
+        "vocab_size": VOCAB,
+        **changes,
+    }
+    stated = {f"eagle3.{key}": value for key, value in own.items() if value is not ABSENT}
+    return {"general.architecture": "eagle3", "general.name": "d", **stated, "tokenizer.ggml.model": "none"}
+
+
+def gguf_tensors() -> dict[str, Stored]:
+    """`drafter_tensors` as llama.cpp stores them: pairs of a head are neighbours, vectors are F32."""
+    found: dict[str, Stored] = {"d2t": integers(*TARGETS)}
+    for name, own in GGUF_NAMES.items():
+        dtype, shape, raw = drafter_tensors()[name]
+        if len(shape) == 1:
+            dtype, raw = "F32", b"".join(b"\0\0" + raw[at : at + 2] for at in range(0, len(raw), 2))
+        elif own in ("blk.0.attn_q.weight", "blk.0.attn_k.weight"):
+            width, half = len(raw) // shape[0], HEAD_DIM // 2
+            rows = [raw[at : at + width] for at in range(0, len(raw), width)]
+            order = [row - row % HEAD_DIM + row % 2 * half + row % HEAD_DIM // 2 for row in range(shape[0])]
+            raw = b"".join(rows[row] for row in order)
+        found[own] = dtype, shape, raw
+    return found

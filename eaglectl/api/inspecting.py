@@ -27,6 +27,7 @@ from eaglectl.engines.registry import (
     verdicts,
 )
 from eaglectl.engines.targets import notes_on_pair
+from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
@@ -45,7 +46,7 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
     """
     options, source = options or InspectOptions(), os.fspath(source)
     wanted, answers = [parse_engine(text) for text in options.engines], options.answers
-    opened = open_source(source)
+    opened = open_source(source, takes_gguf=True)
     checkpoint = read_checkpoint(opened)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
     known, target_config = choice.read()
@@ -54,6 +55,8 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
     explained = (_explained(note, choice) for note in drafter.notes)
     drafter = replace(drafter, notes=(*explained, *_serving_notes(drafter))).completed(complete)
     names, config = tuple(checkpoint.tensors), checkpoint.config
+    if by_name(drafter.producer).gguf_names:
+        return _of_gguf(checkpoint, drafter, options)
     flat = by_name(drafter.producer).flat(config)
 
     given = GivenTarget(known, None, target_config, choice.text)
@@ -85,6 +88,16 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
         command("convert", source, target=choice.text, answers=answers),
         opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
     )
+
+
+def _of_gguf(checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions) -> Inspection:
+    """A GGUF file, on which no engine is judged: what is known of them is of folders."""
+    title = by_name(drafter.producer).title
+    if options.engines:
+        raise UsageError(f"--engine judges a checkpoint's folder, and this is a GGUF file in {title}")
+    text = "llama.cpp would read this of the file; validate and --engine judge the folder that it is made of"
+    notes = (*drafter.notes, Note("note", "engines", text))
+    return Inspection(checkpoint.source.label, replace(drafter, notes=notes), checkpoint, (), (), (), {}, "")
 
 
 def _serving_notes(drafter: Drafter) -> Iterator[Note]:

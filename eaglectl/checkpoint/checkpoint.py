@@ -11,6 +11,7 @@ from msgspec import Struct
 from eaglectl.checkpoint.header import PULL, Header, StoredTensor, header_length, parse_header, parse_json
 from eaglectl.checkpoint.layout import (
     CONFIG,
+    GGUF,
     INDEX,
     MISTRAL,
     RECORD,
@@ -86,6 +87,8 @@ def read_checkpoint(source: Source) -> Checkpoint:
 
 
 def _read_checkpoint(source: Source) -> Checkpoint:
+    if source.only is not None and source.only.endswith(GGUF):
+        return _read_gguf(source, source.only)
     config = read_config(source)
     if pickles := pickle_files(source):
         return _pickled(source, config, pickles)
@@ -105,6 +108,16 @@ def _read_checkpoint(source: Source) -> Checkpoint:
     if not tensors:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
+
+
+def _read_gguf(source: Source, file: str) -> Checkpoint:
+    """A GGUF file, whose facts take the place of a config.json; what lies beside it is not read."""
+    from eaglectl.checkpoint.gguf import read_gguf
+
+    facts, tensors = read_gguf(source, file)
+    if not tensors:
+        raise UnreadableError(f"{source.place}: {file} holds no tensors", WEIGHTS, file)
+    return Checkpoint(source, facts, tensors, {}, (file,), {})
 
 
 def read_weight_file(path: Path) -> Checkpoint:

@@ -14,6 +14,7 @@ MISTRAL = ("params.json", "consolidated.safetensors")
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
 PROVENANCE, BOM = "provenance.intoto.json", "ml-bom.cdx.json"
 PICKLES = (".bin", ".pt", ".pth")
+GGUF = ".gguf"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")

@@ -5,7 +5,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
-from eaglectl.checkpoint.layout import CONFIG, WEIGHT_SUFFIXES
+from eaglectl.checkpoint.layout import CONFIG, GGUF, WEIGHT_SUFFIXES
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.text import listed
@@ -14,17 +14,24 @@ if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
 
 
-def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
+def open_source(
+    text: str, *, is_config_enough: bool = False, takes_gguf: bool = False
+) -> "FolderSource | HubSource":
     """Open the folder, the weight file or the Hub repository that `text` names; a folder of that name wins.
 
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
+    `takes_gguf`: a local GGUF file is opened too.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
     path, mode = Path(text), 0 if text.startswith(SCHEME) else _mode(text)
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
-        if path.suffix not in WEIGHT_SUFFIXES:
+        if path.suffix == GGUF and not takes_gguf:
+            raise UsageError(
+                f"{text} is a GGUF file, which inspect and diff alone read; give the checkpoint's folder"
+            )
+        if path.suffix not in (*WEIGHT_SUFFIXES, GGUF):
             raise UsageError(
                 f"{text} is not a weight file; give a checkpoint folder, or one of its"
                 f" {', '.join(WEIGHT_SUFFIXES)}"

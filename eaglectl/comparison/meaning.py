@@ -3,17 +3,20 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+import numpy as np
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.record import history
 from eaglectl.comparison.comparison import Fact, Side, TensorPair
+from eaglectl.conversion.gguf_file import llama3_factors, scaling_type
 from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, sorted_order, to_boundaries
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.formats.reader import MASK_KEYS
 from eaglectl.formats.settling import RECORDED, is_config_edited
 from eaglectl.verdicts import FactState
@@ -195,11 +198,24 @@ def _readings(aux: AuxLayers) -> frozenset[tuple[int, ...]] | None:
 
 def _rope(a: Drafter, b: Drafter) -> Iterator[Fact]:
     yield stated_fact("rope_theta", a.rope.theta, b.rope.theta)
-    yield stated_fact("rope_scaling", _scaling(a.rope), _scaling(b.rope))
+    scaling = stated_fact("rope_scaling", _scaling(a.rope), _scaling(b.rope))
+    yield _by_factors(scaling, a, b) if scaling.state == FactState.DIFFERS else scaling
     if "MLA" in (a.dims.attention, b.dims.attention):
         yield stated_fact("rope_interleave", a.rope.is_interleaved, b.rope.is_interleaved)
         yield stated_fact("rope_factors", list(a.rope.mla_factors), list(b.rope.mla_factors))
     yield stated_fact("partial_rotary_factor", _partial_rotary(a), _partial_rotary(b))
+
+
+def _by_factors(fact: Fact, a: Drafter, b: Drafter) -> Fact:
+    """The fact where a GGUF file states a scaling by its factors, which are the other side's llama3."""
+    factors = [(drafter.rope.scaling or {}).get(BY_FACTORS) for drafter in (a, b)]
+    other = b if factors[0] else a
+    if None not in factors or factors == [None, None] or scaling_type(other.rope) != "llama3":
+        return fact
+    stated = np.array(factors[0] or factors[1], np.float32)
+    if not np.array_equal(stated, llama3_factors(other.rope, other.dims.head_dim)):
+        return fact
+    return Fact(fact.name, fact.a, fact.b, FactState.EQUAL, "the file's factors are those of llama3")
 
 
 def _scaling(rope: Rope) -> Mapping[str, Any] | None:

@@ -7,13 +7,16 @@ from msgspec import Struct
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
 from eaglectl.comparison.comparison import Fact, Remark, Side
 from eaglectl.drafter.tensors import Tensor
-from eaglectl.drafter.vocabulary import DraftVocabulary, Ids, numbers, read_vocabulary
+from eaglectl.drafter.vocabulary import DraftVocabulary, Ids, from_tokens, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.verdicts import FactState
 
 NAME = "draft_tokens"
 NO_MAPS = (None, None)
+NO_TOKENS = (
+    "d2t leads out of the target's tokens, to one twice, or does not ascend; llama.cpp reads token ids"
+)
 
 
 class VocabularyReading(Struct, frozen=True):
@@ -73,6 +76,9 @@ def _interpret(side: Side, values: tuple[Ids | None, ...], answer: str | None) -
     dims = side.drafter.dims
     raw = tuple(None if value is None else value.tobytes() for value in values)
 
+    if by_name(side.drafter.producer).gguf_names and values[0] is not None:
+        return _of_token_ids(side, values[0], raw)
+
     def read_as(reading: str | None) -> DraftVocabulary:
         return read_vocabulary(values[0], values[1], dims.draft_vocab, dims.vocab, reading)
 
@@ -87,6 +93,15 @@ def _interpret(side: Side, values: tuple[Ids | None, ...], answer: str | None) -
         both = tuple(_tokens(read_as(reading)) for reading in ("offset", "absolute"))
         return VocabularyReading(both, str(error), raw)
     return VocabularyReading((_tokens(only),), only.how, raw)
+
+
+def _of_token_ids(side: Side, d2t: Ids, raw: tuple[bytes | None, ...]) -> VocabularyReading:
+    """The meaning of a GGUF file's d2t, whose tokens may stand in any order."""
+    try:
+        tokens = from_tokens(d2t.tolist(), side.drafter.dims.draft_vocab, side.drafter.dims.vocab)
+    except RefusedError:
+        return VocabularyReading((), NO_TOKENS, raw)
+    return VocabularyReading((_tokens(tokens),), "d2t holds absolute ids", raw)
 
 
 def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.files import is_folder
+from eaglectl.checkpoint.gguf import ARCHITECTURE, FACTORS, MAGIC
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.renaming import exchange, rename_new
 from eaglectl.checkpoint.scratch import scratch_folder, sync_folder
@@ -28,32 +29,15 @@ from eaglectl.conversion.arithmetic import cast
 from eaglectl.drafter.drafter import Drafter, Rope
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.formats.gguf import NAMES as MODULES
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-ARCHITECTURE = "eagle3"
-MAGIC = b"GGUF"
 INSTALL = "install eaglectl's gguf extra: pip install '.[gguf]' in a checkout, or pip install gguf"
 CONVERTER = "leave --gguf out and run llama.cpp's converter, whose command convert prints"
-# t2d is left out, as llama.cpp's converter does: nothing reads it
-NAMES: Mapping[str, str] = {
-    "embed_tokens.weight":                      "token_embd.weight",
-    "fc.weight":                                "fc.weight",
-    "input_norm.weight":                        "enc.output_norm.weight",
-    "layers.0.input_layernorm.weight":          "blk.0.attn_norm.weight",
-    "layers.0.hidden_norm.weight":              "blk.0.attn_norm_2.weight",
-    "layers.0.self_attn.q_proj.weight":         "blk.0.attn_q.weight",
-    "layers.0.self_attn.k_proj.weight":         "blk.0.attn_k.weight",
-    "layers.0.self_attn.v_proj.weight":         "blk.0.attn_v.weight",
-    "layers.0.self_attn.o_proj.weight":         "blk.0.attn_output.weight",
-    "layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
-    "layers.0.mlp.gate_proj.weight":            "blk.0.ffn_gate.weight",
-    "layers.0.mlp.up_proj.weight":              "blk.0.ffn_up.weight",
-    "layers.0.mlp.down_proj.weight":            "blk.0.ffn_down.weight",
-    "norm.weight":                              "output_norm.weight",
-    "lm_head.weight":                           "output.weight",
-}  # fmt: skip
+NAMES: Mapping[str, str] = {f"{canonical}.weight": f"{own}.weight" for own, canonical in MODULES.items()}
+# as llama.cpp's converter does: nothing reads it
 LEFT_OUT = ("t2d",)
 ROTATED = re.compile(r"layers\.0\.self_attn\.[qk]_proj\.weight")
 FILE_TYPES: Mapping[str, str] = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "BF16": "MOSTLY_BF16"}
@@ -129,17 +113,22 @@ def _check_numbers(drafter: Drafter) -> None:
             needed = "a whole number" if key == LENGTH else "a number that float32 holds"
             raise RefusedError(f"--gguf: {key} is {value!r}, and the file states {needed}; correct it")
     if kind == "llama3":
-        factors = _llama3_factors(drafter.rope, drafter.dims.head_dim).view(np.float32)
+        factors = llama3_factors(drafter.rope, drafter.dims.head_dim)
         if not (np.isfinite(factors).all() and (factors > 0).all()):
             raise RefusedError(
                 "--gguf: the rope scaling's factors are not all positive float32 numbers; correct it"
             )
 
 
+def scaling_type(rope: Rope) -> str:
+    """The name of the rope's scaling, "default" where it has none."""
+    scaling = rope.scaling or {}
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
+
+
 def _scaling(rope: Rope) -> tuple[str, Mapping[str, Any]]:
     """The rope's type and settings. Raises RefusedError for what the file would leave out."""
-    scaling = rope.scaling or {}
-    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    scaling, kind = rope.scaling or {}, scaling_type(rope)
     if kind not in ROPE_KEYS:
         raise RefusedError(f"--gguf: llama.cpp has no rope_type {kind}; it has {', '.join(ROPE_KEYS)}")
     known = (*PLAIN, *ROPE_KEYS[kind])
@@ -300,8 +289,8 @@ def _write_tensors(writer: "GGUFWriter", entries: Sequence[_Entry]) -> None:
 
 def _entries(drafter: Drafter, checkpoint: Checkpoint) -> Iterator[_Entry]:
     if _scaling(drafter.rope)[0] == "llama3":
-        factors = _llama3_factors(drafter.rope, drafter.dims.head_dim)
-        yield _Entry("rope_freqs.weight", "F32", factors.shape, partial(np.asarray, factors))
+        factors = llama3_factors(drafter.rope, drafter.dims.head_dim).view(np.uint8)
+        yield _Entry(FACTORS, "F32", factors.shape, partial(np.asarray, factors))
     for name, tensor in drafter.tensors.items():
         if name == "d2t":
             tokens = _target_tokens(drafter, tensor, checkpoint)
@@ -347,11 +336,11 @@ def _target_tokens(drafter: Drafter, tensor: Tensor, checkpoint: Checkpoint) -> 
     return tokens.view(np.uint8)
 
 
-def _llama3_factors(rope: Rope, head_dim: int) -> Array:
-    """What llama.cpp divides each frequency by."""
+def llama3_factors(rope: Rope, head_dim: int) -> Array:
+    """What llama.cpp divides each frequency by, [head_dim / 2] float32."""
     scaling = _scaling(rope)[1]
     factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     original = float(scaling["original_max_position_embeddings"])
     waves = 2 * math.pi * rope.theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = ((original / waves - low) / (high - low)).clip(0, 1)
-    return np.asarray(1 / ((1 - smooth) / factor + smooth), np.float32).view(np.uint8)
+    return np.asarray(1 / ((1 - smooth) / factor + smooth), np.float32)

@@ -255,10 +255,11 @@ class Format(Struct, frozen=True):
         `keys`: its own place of a canonical fact ({"draft_vocab_size": "draft.vocab"}), read first and
         written. `inverted`: those of them whose own key states the opposite ("acme_postnorm" of
         norm_before_fc). `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
-        they occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file
-        and mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
-        with the drafter's keys added, so that num_hidden_layers is the target's depth. `target_key`: where
-        its config names the target.
+        they occur. `gguf_names`: canonical module names by those of its GGUF files, in which the rows of q
+        and k alternate between the halves of a head and d2t holds token ids. `flatten` undoes the nesting of
+        its config. `retires`: keys that state who wrote the file and mean nothing elsewhere; they go into
+        the provenance. `copies_target`: its config is the target's with the drafter's keys added, so that
+        num_hidden_layers is the target's depth. `target_key`: where its config names the target.
     Layer ids
         `ids`: where they stand and what they mean there. `aux_convention`: what they mean in eagle_config
         where `ids` does not say it; ids at the top level that `ids` does not list were put there by others.
@@ -285,6 +286,7 @@ class Format(Struct, frozen=True):
     keys: Mapping[str, str] = field(default_factory=dict)
     inverted: frozenset[str] = frozenset()
     tensor_names: Mapping[str, str] = field(default_factory=dict)
+    gguf_names: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     retires: tuple[str, ...] = ()
     copies_target: bool = False

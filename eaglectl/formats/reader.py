@@ -11,7 +11,14 @@ from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Choice, Drafter, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.assembly import assemble, check_layers, check_shapes, complete_head, note_names
+from eaglectl.formats.assembly import (
+    assemble,
+    check_layers,
+    check_shapes,
+    complete_head,
+    note_names,
+    with_rows_by_halves,
+)
 from eaglectl.formats.aux_ids import by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys
@@ -86,7 +93,8 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted)
     _check_objects(keys.config)
     Keys.check_repeated(checkpoint.config)
-    names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
+    aliases = {**tensor_names(), **format.gguf_names}
+    names = read_names(checkpoint.tensors, aliases, format.layout.prefix if format.layout else "")
     for canonical, first, second in names.clashes:
         raise RefusedError(
             f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"
@@ -97,6 +105,8 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     check_layers(names)
     quantisation = read_quantisation(checkpoint, keys)
     check_shapes(keys, tensors, dims, is_quantised=quantisation is not None)
+    if format.gguf_names:
+        tensors = with_rows_by_halves(tensors, dims.head_dim)
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
     record = checkpoint.sidecars.get(RECORD, {})

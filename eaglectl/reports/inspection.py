@@ -12,6 +12,7 @@ from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
 from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.reports.figures import CapturedSet, Cell, LayerStrip, Timelines
 from eaglectl.reports.section import (
     TONES,
@@ -62,11 +63,12 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     drafter = inspection.drafter
     version, producer, evidence = headline(drafter)
     commands, command = tuple(inspection.commands.items()), next_command(inspection)
+    served = Section("Served as stored", [_timelines(inspection), _served_table(inspection)])
     notes = [Remark(Words(note.level, TONES[note.level]), note.text) for note in urgent_notes(drafter.notes)]
     sections = [
         Section("Network", [Pairs(_facts(inspection))], has_heading=False),
         aux_section(inspection),
-        Section("Served as stored", [_timelines(inspection), _served_table(inspection)]),
+        *([served] if inspection.verdicts else []),
         *([Section("Notes", [Remarks(notes)])] if notes else []),
         *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
         *(
@@ -83,9 +85,11 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
 
 def aux_section(inspection: Inspection) -> Section:
     """Which layers were trained on, and which ones each engine captures."""
-    strip, table = layer_strip(inspection), Table(AUX_HEAD, list(_aux_rows(inspection)))
+    strip, rows = layer_strip(inspection), list(_aux_rows(inspection))
+    table = Table(AUX_HEAD, rows)
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
-    return Section("Aux layers", [strip, table] if strip else [table], trained)
+    tables = [table] if rows else []
+    return Section("Aux layers", [strip, *tables] if strip else tables, trained)
 
 
 def inspections_outline(
@@ -223,9 +227,15 @@ def _rope(drafter: Drafter) -> str:
         text += f", {scaling.get('rope_type')} scaling"
     if scaling and "factor" in scaling:
         text += f" x{scaling['factor']:g}"
+    if scaling and BY_FACTORS in scaling:
+        text = f"base {rope.theta:g}, frequencies divided by {_span(scaling[BY_FACTORS])} (rope_freqs)"
     if rope.is_interleaved:
         text += ", interleaved"
     return text
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):g} to {max(values):g}"
 
 
 def _owner(drafter: Drafter, name: str) -> str:
@@ -351,6 +361,8 @@ def next_command(inspection: Inspection) -> str:
     Also "" where the conversion is refused, whatever options it is given, or settles nothing: a doubt is
     carried, or the target or the engine would have to be another.
     """
+    if not inspection.verdicts:
+        return ""
     drafter, latest = inspection.drafter, _latest(inspection)["vllm"].outcome
     is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
     is_refused = any("pass --" not in note.text for note in _problems(inspection))

@@ -60,6 +60,9 @@ from tests.builders import (
     drafter_tensors,
     floats,
     framed,
+    gguf_bytes,
+    gguf_facts,
+    gguf_tensors,
     integers,
     mask,
     offsets,
@@ -240,6 +243,24 @@ def configs() -> list[bytes]:
     names = ("speculators/eagle3.1", "modelopt/hf-ids", "torchspec/pruned", "specforge/eagle3.1")
     there = [json.loads((PRODUCERS / name / "config.json").read_bytes()) for name in names]
     return [json.dumps(of_small_drafter(config)).encode() for config in (drafter_config(), *there)]
+
+
+def read_gguf(data: bytes) -> object:
+    """A GGUF file, inspected and compared with itself."""
+    place = str(written(data, "d.gguf"))
+    return eaglectl.inspect(place), eaglectl.diff(place, place)
+
+
+def gguf_files() -> list[bytes]:
+    facts, tensors = gguf_facts(), gguf_tensors()
+    own = {
+        "general.alignment": 64,
+        "tokenizer.ggml.tokens": ["a", "b"],
+        **facts,
+        "eagle3.rope.scaling.type": "yarn",
+    }
+    factors = {"rope_freqs.weight": floats("factors", 4, dtype="F32")}
+    return [gguf_bytes(facts, tensors), gguf_bytes(own, {**tensors, **factors}, alignment=64, version=2)]
 
 
 def read_quantisation(data: bytes) -> object:
@@ -672,6 +693,7 @@ PARSERS: Mapping[str, Parser] = {
         Parser("json", read_json, documents({"a": [1, -0.5, "é", None, {"b": True}], "c": "\ud83d\ude00"})),
         Parser("index", read_index, documents(good_index())),
         Parser("config", read_config, configs),
+        Parser("gguf-file", read_gguf, gguf_files),
         Parser("validate", validated, configs),
         Parser("page", write_pages, configs),
         Parser(

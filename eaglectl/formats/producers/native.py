@@ -4,6 +4,7 @@ files.
 
 from collections.abc import Mapping
 
+from eaglectl.checkpoint.gguf import ARCHITECTURE_KEY
 from eaglectl.drafter.drafter import Feature
 from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
 from eaglectl.formats.format import (
@@ -16,6 +17,7 @@ from eaglectl.formats.format import (
     Layout,
     ModelClass,
 )
+from eaglectl.formats.gguf import NAMES, flat_gguf
 
 _FLAGS = ("norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", "num_aux_hidden_states")
 _SGLANG_LACKS = {
@@ -55,8 +57,8 @@ def _sglang_mla(summary: CheckpointSummary) -> str | None:
     return None
 
 
-def _nothing(summary: CheckpointSummary) -> str | None:
-    return None
+def _gguf(summary: CheckpointSummary) -> str | None:
+    return "a GGUF file" if ARCHITECTURE_KEY in summary.config else None
 
 
 def _unsigned(summary: CheckpointSummary) -> str | None:
@@ -138,13 +140,15 @@ SGLANG = Format(
     ),
 )
 
-# every file of it is one of vLLM's layout too, and is read as such
+# every folder of it is one of vLLM's layout too, and is read as such
 LLAMACPP = Format(
     "llama.cpp",
     "llama.cpp's layout",
-    _nothing,
+    _gguf,
     priority=52,
     is_layout=True,
+    gguf_names=NAMES,
+    flatten=flat_gguf,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
     aux_convention="boundary",
     schema=_VLLM_SCHEMA,
