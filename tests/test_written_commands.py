@@ -1,9 +1,13 @@
 """Commands in what reports write: pages and the files of --output are read as the terminal's text is."""
 
+import argparse
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
+import eaglectl
 from tests import conftest
 from tests.builders import call
 from tests.conftest import FIXTURES
@@ -37,3 +41,27 @@ def test_what_reports_write_is_collected(tmp_path: Path, written: str) -> None:
     text = file.read_text()
     assert text in [text for _, text in conftest.PRINTED]
     assert f"eaglectl convert {SOURCE} --for vllm" in commands_in(text)
+
+
+def test_names_that_begin_with_a_dash_are_no_options_of_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """argparse, which vLLM, SGLang and llama.cpp's converter use, refuses such a value after a space."""
+    shutil.copytree(FIXTURES / "producers/specforge/gqa-ids", tmp_path / "-drafter")
+    shutil.copytree(FIXTURES / "target", tmp_path / "-target")
+    monkeypatch.chdir(tmp_path)
+    done = eaglectl.convert("./-drafter", "-served", target="-target")
+    commands = {engine: shlex.split(line) for engine, line in done.commands.items()}
+    model = '"model": "-served"'
+    assert commands["vllm"][:3] == ["vllm", "serve", "./-target"] and model in commands["vllm"][4]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model-path")
+    parser.add_argument("--speculative-draft-model-path")
+    parsed, _ = parser.parse_known_args(commands["sglang"][3:])
+    assert (parsed.model_path, parsed.speculative_draft_model_path) == ("-target", "-served")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--outfile")
+    line = commands["llama.cpp"]
+    parsed, _ = parser.parse_known_args(line[2 : line.index("&&")])
+    assert (parsed.folder, parsed.outfile) == ("./-served", "-served.gguf")

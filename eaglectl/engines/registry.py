@@ -218,29 +218,29 @@ def launch_commands(
     """
     name, target_revision = _served_target(target_text or drafter.target.name or "")
     # a text that cannot be shown whole cannot be copied from a command either
-    target = shlex.quote(name) if name and printable(name) == name else "TARGET"
-    target += f" --revision {shlex.quote(target_revision)}" if target_revision else ""
+    target = name if name and printable(name) == name else "TARGET"
+    revised = f" {_option('--revision', target_revision)}" if target_revision else ""
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
     if revision is not None:
         speculative["revision"] = revision
     if drafter.kind == "peagle":
         speculative["parallel_drafting"] = True
-    quoted = shlex.quote(path)
     sglang_parts = [
         (
-            f"python -m sglang.launch_server --model-path {target} --speculative-algorithm EAGLE3"
-            f" --speculative-draft-model-path {quoted}"
+            f"python -m sglang.launch_server {_option('--model-path', target)}{revised}"
+            f" --speculative-algorithm EAGLE3 {_option('--speculative-draft-model-path', path)}"
         ),
         f"--speculative-num-steps {tokens} --speculative-eagle-topk 1",
         f"--speculative-num-draft-tokens {tokens + 1}",
     ]
     if revision is not None:
-        sglang_parts.append(f"--speculative-draft-model-revision {shlex.quote(revision)}")
+        sglang_parts.append(_option("--speculative-draft-model-revision", revision))
     window = str(drafter.carried.get("sliding_window"))
     if Feature.SLIDING_WINDOW in drafter.features():
-        sglang_parts.append(f"--speculative-draft-sliding-window {shlex.quote(window)}")
+        sglang_parts.append(_option("--speculative-draft-sliding-window", window))
+    served = f"vllm serve {shlex.quote(_positional(target))}{revised}"
     commands = {
-        "vllm": f"vllm serve {target} --speculative-config {shlex.quote(json.dumps(speculative))}",
+        "vllm": f"{served} --speculative-config {shlex.quote(json.dumps(speculative))}",
         "sglang": " ".join(sglang_parts),
         "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
@@ -250,6 +250,16 @@ def launch_commands(
             if option := _layers_option(name, drafter):
                 commands[name] = f"{option}  # {TARGETS_UNREAD}"
     return commands
+
+
+def _option(name: str, value: str) -> str:
+    """An option of an engine: argparse takes a value that begins with a dash for another option."""
+    return f"{name}{'=' if value.startswith('-') else ' '}{shlex.quote(value)}"
+
+
+def _positional(path: str) -> str:
+    """A path that no parser takes for an option."""
+    return f"./{path}" if path.startswith("-") else path
 
 
 def _layers_option(engine: str, drafter: Drafter) -> str:
@@ -325,8 +335,11 @@ def output_commands(
     llama.cpp serves a GGUF file: `gguf` where it was written too, else its own converter makes it first.
     """
     file = gguf or f"{folder}.gguf"
-    convert = ["python", "convert_hf_to_gguf.py", folder, "--target-model-dir", "TARGET", "--outfile", file]
-    made = "" if gguf else f"{shlex.join(convert)} && "
+    convert = (
+        f"python convert_hf_to_gguf.py {shlex.quote(_positional(folder))} --target-model-dir TARGET"
+        f" {_option('--outfile', file)}"
+    )
+    made = "" if gguf else f"{convert} && "
     commands = {
         **launch_commands(drafter, folder, target_text=target),
         "llama.cpp": f"{made}{llama_server(file)}",
