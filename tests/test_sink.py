@@ -67,6 +67,9 @@ def test_the_sink_is_seen(statistics: tuple[Statistics, Statistics]) -> None:
     assert plain.massive is None or plain.massive.tokens == 0
     assert sink.massive is not None
     assert (sink.massive.tokens, sink.massive.positions) == (2 * PROMPTS, (0, AGAIN))
+    assert min(sink.massive.times) > 10 and len(sink.massive.times) == len(sink.boundaries)
+    words = f"at boundary {sink.boundaries[-1]} (up to {sink.massive.times[-1]:.3g} times the median RMS)"
+    assert words in sink.massive.described(sink.boundaries)
 
 
 def test_a_sink_leaves_the_sizes_as_they_are(statistics: tuple[Statistics, Statistics]) -> None:

@@ -319,8 +319,14 @@ def test_massive_tokens_are_counted_with_their_positions_and_channels() -> None:
     _, moments = collected(Sinking(drafter), drafter)
     massive = moments.massive
     assert (massive.tokens, massive.positions, massive.channels) == (6, (0, 5), ((), (3,), ()))
+    assert massive.times == pytest.approx((0, 100, 0), rel=0.1)
     assert MassiveTokens(6, (0, 5), massive.channels).described((2, 4, 5)) == (
         "massive tokens: 6, at positions 0, 5; channels 3 at boundary 4"
+    )
+    assert (
+        MassiveTokens(6, (0, 5), massive.channels, massive.times)
+        .described((2, 4, 5))
+        .endswith(f"channels 3 at boundary 4 (up to {massive.times[1]:.3g} times the median RMS)")
     )
     nothing = Sinking(drafter)
     nothing.at = ()

@@ -224,7 +224,9 @@ class _Pair(Struct, frozen=True):
             sigmas=sizes.sigmas,
             is_direction=self.drafter.norms.norm_before_residual,
             matrices=matrices,
-            massive=MassiveTokens(massive.tokens, massive.positions[:MOST_POSITIONS], massive.channels),
+            massive=MassiveTokens(
+                massive.tokens, massive.positions[:MOST_POSITIONS], massive.channels, massive.times
+            ),
             engine=source.engine,
         )
 

@@ -53,18 +53,22 @@ class Matrices(Struct, frozen=True):
 class MassiveTokens(Struct, frozen=True):
     """Tokens of which a state is ten times its layer's median: how many, at which positions.
 
-    `channels` are those in which the states of each boundary are massive.
+    `channels` are those in which the states of each boundary are massive, `times` the largest RMS of such a
+    state over the boundary's median; empty where it was not kept.
     """
 
     tokens: int
     positions: tuple[int, ...]
     channels: tuple[tuple[int, ...], ...]
+    times: tuple[float, ...] = ()
 
     def described(self, boundaries: tuple[int, ...]) -> str:
-        """How many there are, where, and in which channels, for people."""
+        """How many there are, where, in which channels, and how many times the median, for people."""
+        times = self.times or (0.0,) * len(boundaries)
         parts = [
             f"{listed(map(str, channels), most=MOST_SHOWN)} at boundary {boundary}"
-            for boundary, channels in zip(boundaries, self.channels, strict=True)
+            + (f" (up to {factor:.3g} times the median RMS)" if factor else "")
+            for boundary, channels, factor in zip(boundaries, self.channels, times, strict=True)
             if channels
         ]
         places = listed(map(str, self.positions), most=MOST_SHOWN)

@@ -45,13 +45,15 @@ class Sizes(Struct, frozen=True):
 class Massive(Struct, frozen=True):
     """Tokens of which a state is MASSIVE times its layer's median, as the first one of many targets is.
 
-    `channels` are the massive channels of each layer's state. `normed` [tokens, aux*target_hidden] and
+    `channels` are the massive channels of each layer's state, `times` its largest RMS over the layer's median
+    (0 where none is massive). `normed` [tokens, aux*target_hidden] and
     `output` [tokens, hidden] are the parts of these tokens in the moments; None where they are too many.
     """
 
     tokens: int
     positions: tuple[int, ...]
     channels: tuple[tuple[int, ...], ...]
+    times: tuple[float, ...]
     normed: torch.Tensor | None
     output: torch.Tensor | None
 
@@ -140,6 +142,7 @@ class _MassiveTokens:
         self.tokens = 0
         self.positions: set[int] = set()
         self.channels: list[set[int]] = [set() for _ in scales]
+        self.times = [0.0] * len(scales)
         self.parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def add(
@@ -156,6 +159,8 @@ class _MassiveTokens:
             massive = states[is_massive[:, layer], layer]
             leading = massive >= LEAD * massive.amax(-1, keepdim=True) if len(massive) else massive.bool()
             channels.update(leading.any(0).nonzero().flatten().tolist())
+            if len(massive):
+                self.times[layer] = max(self.times[layer], float(rms[:, layer].max()) / self.scales[layer])
         if self.tokens <= MOST_MASSIVE:
             self.parts.append((normed[rows].double().cpu(), output[rows].double().cpu()))
 
@@ -164,7 +169,9 @@ class _MassiveTokens:
         if self.tokens <= MOST_MASSIVE:
             normed, output = (torch.cat(parts) for parts in zip(*self.parts, strict=True))
         channels = tuple(tuple(sorted(layer)) for layer in self.channels)
-        return Massive(self.tokens, tuple(sorted(self.positions)), channels, normed, output)
+        return Massive(
+            self.tokens, tuple(sorted(self.positions)), channels, tuple(self.times), normed, output
+        )
 
 
 def normed_chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
