@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -383,6 +384,27 @@ def test_the_steps_and_their_times_are_said_before_anything_is_read(tmp_path: Pa
 )
 def test_a_step_takes_as_long_as_what_runs(runners: tuple[str, ...], tokens: int | None, words: str) -> None:
     assert words in steps_text(TINY / "eagle3", TARGET, runners, tokens)
+
+
+def test_the_result_is_an_image_of_its_own(tmp_path: Path) -> None:
+    file, source = tmp_path / "ready.svg", tmp_path / "a <b> & c"
+    shutil.copytree(FIXTURES / "producers/angelslim/ids", source)
+    asked = ("ready", source, "--target", FIXTURES / "target")
+    assert call(*asked, "--svg", file).code == 0
+    root = ElementTree.parse(file).getroot()
+    texts = ["".join(part.itertext()) for part in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "ready: ready"
+    assert str(source) in " ".join(texts)
+    assert any(line.startswith("SGLang 0.5.23 · as stored: fails · acceptance: not") for line in texts)
+    assert max(map(len, texts)) <= 104
+    top = {
+        part.get("y"): int(part.attrib["height"])
+        for part in root
+        if "height" in part.attrib and "x" in part.attrib
+    }
+    assert [int(y) + height for y, height in top.items()][:-1] == list(map(int, top))[1:]
+    assert "http" not in file.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert "is there already" in refusal(2, *asked, "--svg", file)
 
 
 def test_the_result_is_markdown_that_keeps_its_command_whole(tmp_path: Path) -> None:

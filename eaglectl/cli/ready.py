@@ -38,6 +38,15 @@ MarkdownFile = Annotated[
     ),
 ]
 
+SvgFile = Annotated[
+    str | None,
+    typer.Option(
+        "--svg",
+        metavar="FILE.svg",
+        help="Write the numbers, the layers and the verdict by engine as a new SVG image too.",
+    ),
+]
+
 
 def ready_command(
     context: typer.Context,
@@ -49,13 +58,14 @@ def ready_command(
     json_: Json = False,
     page: Page = None,
     markdown: MarkdownFile = None,
+    svg: SvgFile = None,
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.api.readying import ready
     from eaglectl.reports.files import parse_new, parse_page, write_new, write_page
 
     settings: OutputSettings = context.obj
-    file, card = parse_page(page), parse_new("--markdown", markdown)
+    file, card, picture = parse_page(page), parse_new("--markdown", markdown), parse_new("--svg", svg)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         result = ready(source, target, out, options, on_progress=bar)
     if json_:
@@ -73,5 +83,10 @@ def ready_command(
         from eaglectl.reports.readiness import readiness_outline
 
         write_new("--markdown", card, as_markdown(readiness_outline(result)) + "\n")
+    if picture:
+        from eaglectl.reports.pages.image import image
+        from eaglectl.reports.readiness import readiness_outline
+
+        write_new("--svg", picture, image(readiness_outline(result)) + "\n")
     if code := EXIT_CODES[result.verdict]:
         raise typer.Exit(code)
