@@ -141,7 +141,9 @@ if __name__ == "__main__":
     real_pair.PICTURE.write_text(real_pair.drawing())
     round_trips.PAGE.write_text(round_trips.page())
     targets.PAGE.write_text(targets.page())
-    trainers.PAGE.write_text(trainers.page())
+    for page, text in trainers.pages().items():
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text)
     trainers.README.write_text(trainers.with_table(trainers.README.read_text()))
     troubleshooting.PAGE.write_text(troubleshooting.page())
     picture.PAGE.write_text(picture.page())

@@ -7,7 +7,9 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 PAGE = Path(__file__).with_name("trainers.md")
 ROOT = PAGE.parent.parent
@@ -16,21 +18,57 @@ sys.path.insert(0, str(ROOT))
 import eaglectl
 from eaglectl import api
 from eaglectl.cli import run
-from eaglectl.formats.catalogue import by_name
+from eaglectl.engines.engine import Verdict
 from eaglectl.verdicts import ServedAs
 from tests.cases import CASES, Case
 
 README = ROOT / "README.md"
-# by the trainer's name, the fixture that is shown, as its own code writes it where that installs
-SHOWN: Mapping[str, str] = {
-    "SpecForge": "specforge/gqa-ids",
-    "SpecForge, EAGLE-3.1": "specforge/eagle3.1",
-    "speculators": "speculators/default",
-    "NVIDIA ModelOpt": "modelopt/hf-ids",
-    "TorchSpec": "torchspec/dcp",
-    "NeMo Automodel": "automodel/gqa",
-    "AngelSlim": "angelslim/gqa",
-    "SafeAILab EAGLE": "eagle/bin",
+
+
+class Trainer(NamedTuple):
+    """A trainer's page: its file, the fixture that is shown, as its own code writes it where that installs,
+    and which of its folders to give.
+    """
+
+    page: str
+    shown: str
+    folder: str
+
+
+SHOWN: Mapping[str, Trainer] = {
+    "SpecForge": Trainer(
+        "specforge",
+        "specforge/gqa-ids",
+        "What `specforge export --output-dir` writes; a folder with `training_state.pt` is read too.",
+    ),
+    "SpecForge, EAGLE-3.1": Trainer(
+        "specforge-3.1",
+        "specforge/eagle3.1",
+        "What `specforge export --output-dir` writes of a run with `fc_norm` and `norm_output`.",
+    ),
+    "speculators": Trainer(
+        "speculators", "speculators/default", "The checkpoint that `speculators train` saves."
+    ),
+    "NVIDIA ModelOpt": Trainer(
+        "modelopt",
+        "modelopt/hf-ids",
+        "What `export_speculative_decoding` writes (Hugging Face models; Megatron's are read too).",
+    ),
+    "TorchSpec": Trainer(
+        "torchspec",
+        "torchspec/dcp",
+        "The checkpoint of a step, as trained (`.distcp` files with a `config.json`; no export is needed), or"
+        " what `tools/convert_to_hf.py` makes of it.",
+    ),
+    "NeMo Automodel": Trainer(
+        "automodel", "automodel/gqa", "`model/consolidated` in the folder of a checkpoint (`epoch_*`)."
+    ),
+    "AngelSlim": Trainer(
+        "angelslim", "angelslim/gqa", "The checkpoint that `tools/train_eagle3_online.py` saves."
+    ),
+    "SafeAILab EAGLE": Trainer(
+        "eagle", "eagle/bin", "The state that `eagle/traineagle3` saves, with the `config.json` of the run."
+    ),
 }
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp"}
 OUTCOMES = {
@@ -42,33 +80,49 @@ OUTCOMES = {
 TARGET = "fixtures/target"
 HEAD = """# My trainer is ...
 
-Written by `make docs` from the fixtures, which the trainers' own code wrote where it installs. `my-drafter`
-is your trainer's folder, `my-target` the target's. Where the target's weights are there, a question is
-measured; else it is asked, and an option answers it, here that of the fixture
-([questions](questions.md)). "Run as trained" means: same layers, norms, rope and vocabulary.
+Written by `make docs` from the fixtures, which the trainers' own code wrote where it installs. Each trainer
+has a page of one screen: its folder, the command, what is asked, and what to expect. The columns of engines
+are of their newest release: as stored / after `convert`. "yes": it runs the drafter as trained (same layers,
+norms, rope and vocabulary).
+
+"""
+FOOT = """
+[Formats](formats.md) lists what else is read, and what marks a folder as a trainer's.
+"""
+ASKED = """A question that no file answers. Where the target's weights are on this machine, `convert` runs
+every reading on it and takes the one that wins; else it writes nothing and ends in this text, which names the
+options that answer it ([questions](../questions.md)).
+
+> """
+NOT_ASKED = "Nothing: the files and the trainer's code settle it."
+PAGE_FOOT = """
+`eaglectl ready my-drafter --target my-target` does all of it and measures acceptance before and after
+([ready](../ready.md)). Next: [serve](../serve.md), [measure](../smoke.md), [publish](../publish.md).
 """
 TABLE_BEGIN, TABLE_END = "<!-- table: docs/trainers.py -->\n", "<!-- end -->"
 
 
 def case(name: str) -> Case:
     """The fixture that is shown for a trainer."""
-    return next(case for case in CASES if case.path == SHOWN[name])
+    return next(case for case in CASES if case.path == SHOWN[name].shown)
 
 
-def stored(case: Case) -> Mapping[str, ServedAs]:
+@cache
+def stored(name: str) -> Mapping[str, Verdict]:
     """What the newest release of each engine does with the fixture as stored."""
-    options = api.InspectOptions(str(ROOT / TARGET), answers=case.answered())
-    inspected = eaglectl.inspect(str(case.folder), options)
+    options = api.InspectOptions(str(ROOT / TARGET), answers=case(name).answered())
+    inspected = eaglectl.inspect(str(case(name).folder), options)
     # oldest first
-    return {verdict.engine: verdict.outcome for verdict in inspected.verdicts}
+    return {verdict.engine: verdict for verdict in inspected.verdicts}
 
 
-def converted(case: Case) -> Mapping[str, ServedAs]:
+@cache
+def converted(name: str) -> Mapping[str, Verdict]:
     """The same once it is converted, in the layout that is written by default."""
-    options = api.ConvertOptions(target=str(ROOT / TARGET), answers=case.answered())
+    options = api.ConvertOptions(target=str(ROOT / TARGET), answers=case(name).answered())
     with tempfile.TemporaryDirectory() as folder:
-        done = eaglectl.convert(str(case.folder), Path(folder) / "out", options)
-    return {row.verdict.engine: row.verdict.outcome for row in done.serving}
+        done = eaglectl.convert(str(case(name).folder), Path(folder) / "served", options)
+    return {row.verdict.engine: row.verdict for row in done.serving}
 
 
 def question(case: Case) -> str:
@@ -83,12 +137,18 @@ def question(case: Case) -> str:
 
 def table() -> str:
     """The table of README.md: each trainer's drafter as stored, and after `convert`."""
-    rows = [f"|trainer|{'|'.join(ENGINES.values())}|", "|---|" + "---|" * len(ENGINES)]
-    for name in SHOWN:
-        before, after = stored(case(name)), converted(case(name))
-        cells = [f"{OUTCOMES[before[engine]]} / {OUTCOMES[after[engine]]}" for engine in ENGINES]
-        rows.append(f"|{name}|{'|'.join(cells)}|")
-    return "\n".join([*rows, ""])
+    head = [f"|trainer|{'|'.join(ENGINES.values())}|", "|---|" + "---|" * len(ENGINES)]
+    rows = [
+        f"|[{name}](docs/trainers/{trainer.page}.md)|{'|'.join(_outcomes(name))}|"
+        for name, trainer in SHOWN.items()
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
+def _outcomes(name: str) -> list[str]:
+    """For each engine: as stored / after `convert`."""
+    before, after = stored(name), converted(name)
+    return [f"{OUTCOMES[before[engine].outcome]} / {OUTCOMES[after[engine].outcome]}" for engine in ENGINES]
 
 
 def with_table(text: str) -> str:
@@ -105,36 +165,69 @@ def _answers(case: Case) -> str:
 
 
 def section(name: str) -> str:
-    """What to know of one trainer."""
+    """The page of one trainer."""
     shown, asked = case(name), question(case(name))
     files = sorted(path.relative_to(shown.folder) for path in shown.folder.rglob("*") if path.is_file())
-    before, after = stored(shown), converted(shown)
-    wrong = [f"{ENGINES[engine]} {OUTCOMES[before[engine]].strip('*')}" for engine in ENGINES]
-    right = [ENGINES[engine] for engine in ENGINES if after[engine] == ServedAs.AS_TRAINED]
+    producer = shown.path.partition("/")[0]
     answers = _answers(shown) if asked else ""
-    command = f"eaglectl convert my-drafter --target my-target -o served {answers}".rstrip()
-    rest = "" if len(right) == len(ENGINES) else "; the others say why in the line that convert prints"
+    answered = f"Answered by `{answers}`:\n\n" if answers else ""
+    before, after = stored(name), converted(name)
+    rows = [
+        f"| {title} {before[engine].release} | {_cell(before[engine])} | {_cell(after[engine])} |"
+        for engine, title in ENGINES.items()
+    ]
     return "\n".join(
         [
-            f"## {name}",
+            f"# My trainer is {name}",
             "",
-            f"Its folder: {', '.join(f'`{file}`' for file in files)} (`fixtures/producers/{shown.path}`). "
-            f"{by_name(shown.producer).title}.",
+            "`my-drafter` is its folder, `my-target` the target's folder or Hub repository.",
             "",
-            "    " + command,
+            "## Its folder",
             "",
-            f"* Asked: {_sentence(asked) if asked else 'nothing.'}",
-            f"* As stored, run as trained by the newest release: {'; '.join(wrong)}.",
-            f"* After it: {', '.join(right) or 'none'}{rest}.",
+            SHOWN[name].folder,
+            f"This page is of one with {', '.join(f'`{file}`' for file in files)}",
+            f"([how it was made](../../fixtures/producers/{producer}/README.md)).",
             "",
+            "## The command",
+            "",
+            "    eaglectl convert my-drafter --target my-target -o served",
+            "",
+            "## What is asked",
+            "",
+            ASKED + _sentence(asked) if asked else NOT_ASKED,
+            "",
+            "## What to expect",
+            "",
+            f"{answered}| newest release | as stored | after `convert` |",
+            "|---|---|---|",
+            *rows,
+            PAGE_FOOT,
         ]
     )
 
 
+def _cell(verdict: Verdict) -> str:
+    """An outcome, and the reason of one that is not as it should be."""
+    reason = f": {verdict.reasons[0]}" if verdict.reasons and verdict.outcome != ServedAs.AS_TRAINED else ""
+    return OUTCOMES[verdict.outcome] + reason.replace("|", "\\|")
+
+
 def _sentence(text: str) -> str:
-    return re.sub(r"--[a-z-]+(?: \w+=[\w-]+)?", lambda option: f"`{option[0]}`", text) + "."
+    return re.sub(r"(?<!`)--[a-z-]+(?: \w+=[\w-]+)?", lambda option: f"`{option[0]}`", text) + "."
 
 
 def page() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *(section(name) for name in SHOWN)])
+    """The list of all."""
+    columns = ("trainer", "folder", "asked", *ENGINES.values())
+    rows = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for name, trainer in SHOWN.items():
+        asked = "yes" if question(case(name)) else "nothing"
+        cells = (f"[{name}](trainers/{trainer.page}.md)", trainer.folder, asked, *_outcomes(name))
+        rows.append(f"| {' | '.join(cells)} |")
+    return HEAD + "\n".join([*rows, ""]) + FOOT
+
+
+def pages() -> Mapping[Path, str]:
+    """The text of each page by its path."""
+    folder = PAGE.with_suffix("")
+    return {PAGE: page()} | {folder / f"{trainer.page}.md": section(name) for name, trainer in SHOWN.items()}

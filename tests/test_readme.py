@@ -23,6 +23,7 @@ from tests.tiny import TARGET, TINY
 
 ROOT = FIXTURES.parent
 README = ROOT / "README.md"
+TRAINERS = sorted((blocks.DOCS / "trainers").glob("*.md"))
 PAGES = {path.name: path.read_text() for path in blocks.pages()}
 OUTPUTS = [(name, *block) for name, text in PAGES.items() for block in blocks.OUTPUT.findall(text)]
 COMMANDS = [(name, line) for name, text in PAGES.items() for line in blocks.shell_commands(text)]
@@ -248,24 +249,31 @@ def test_what_make_docs_writes_is_up_to_date(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_the_page_and_the_table_of_trainers_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_and_the_table_of_trainers_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(blocks.DOCS))
     trainers = importlib.import_module("trainers")
-    assert trainers.PAGE.read_text() == trainers.page(), "run `make docs`"
+    assert {page: page.read_text() for page in trainers.pages()} == trainers.pages(), "run `make docs`"
     assert PAGES["README.md"] == trainers.with_table(PAGES["README.md"]), "run `make docs`"
+    assert set(TRAINERS) < set(trainers.pages())
 
 
-def test_the_page_of_trainers_says_what_is_so_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_trainer_says_what_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(blocks.DOCS))
     trainers = importlib.import_module("trainers")
-    assert trainers.section("speculators") in trainers.PAGE.read_text()
+    assert trainers.section("speculators") == (blocks.DOCS / "trainers/speculators.md").read_text()
+
+
+@pytest.mark.parametrize("path", TRAINERS, ids=lambda path: path.name)
+def test_the_page_of_a_trainer_is_one_screen(path: Path) -> None:
+    text = path.read_text()
+    assert len([line for line in text.splitlines() if line]) <= 25 and len(text.split()) <= 260
 
 
 def test_the_api_page_names_every_public_name() -> None:
     assert [name for name in eaglectl.__all__ if f"`{name}" not in PAGES["api.md"]] == []
 
 
-MARKDOWN = [README, ROOT / "CONTRIBUTING.md", *sorted(blocks.DOCS.glob("*.md"))]
+MARKDOWN = [README, ROOT / "CONTRIBUTING.md", *sorted(blocks.DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.name)
@@ -289,8 +297,9 @@ def anchors(text: str) -> set[str]:
 
 def test_the_site_leads_to_every_page() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    named = re.findall(r"[\w-]+\.md", str(site["nav"]))
-    assert sorted(named) == sorted(["index.md", *(path.name for path in blocks.DOCS.glob("*.md"))])
+    named = re.findall(r"[\w/.-]+\.md", str(site["nav"]))
+    pages = [str(path.relative_to(blocks.DOCS)) for path in blocks.DOCS.rglob("*.md")]
+    assert sorted(named) == sorted(["index.md", *pages])
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
