@@ -217,14 +217,14 @@ def test_boundaries_that_no_target_has_are_not_drawn(boundaries: tuple[int, ...]
     real = eaglectl.inspect(IDS, target=TARGET)
     captured = tuple(replace(part, boundaries=boundaries) for part in real.captured_layers)
     shown = replace(real, captured_layers=captured)
-    assert layer_strip(shown) is None
+    assert layer_strip(shown.drafter, shown.captured_layers) is None
     assert 'class="layer"' not in eaglectl.render_page(shown)
 
 
 def test_a_boundary_past_the_last_layer_is_beside_the_layers() -> None:
     real = eaglectl.inspect(IDS, target=TARGET)
     captured = (replace(real.captured_layers[0], boundaries=(3, 5, 11)),)
-    strip = layer_strip(replace(real, captured_layers=captured))
+    strip = layer_strip(real.drafter, captured)
     assert strip is not None and (strip.end, strip.depth) == (11, 8)
     drawn_strip = pictures(eaglectl.render_page(replace(real, captured_layers=captured)))[0]
     assert len(drawn_strip.findall("rect")) == 8
@@ -240,7 +240,9 @@ def test_engines_whose_layers_are_not_known_are_named() -> None:
 
 def test_without_a_depth_or_ids_nothing_is_drawn() -> None:
     looked = eaglectl.inspect(str(FIXTURES / "producers/eagle/safetensors"))
-    assert layer_strip(looked) is None and 'class="layer"' not in eaglectl.render_page(looked)
+    assert layer_strip(
+        looked.drafter, looked.captured_layers
+    ) is None and 'class="layer"' not in eaglectl.render_page(looked)
 
 
 def test_the_timeline_has_every_release_with_its_outcome_and_rules(
@@ -375,5 +377,5 @@ def test_a_deep_target_is_drawn_on_several_lines_without_a_gap() -> None:
 def test_layers_that_all_engines_take_as_trained_are_not_drawn() -> None:
     pair = str(FIXTURES / "tiny/eagle3"), str(FIXTURES / "tiny/target")
     looked = eaglectl.inspect(pair[0], target=pair[1])
-    assert layer_strip(looked) is not None
+    assert layer_strip(looked.drafter, looked.captured_layers) is not None
     assert not any("─" in line for line in terminal(looked, 80))

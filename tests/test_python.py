@@ -65,9 +65,17 @@ def test_the_document_is_what_the_command_prints() -> None:
     assert eaglectl.diff(TINY, TINY).to_dict() == call("diff", TINY, TINY, "--json").document
 
 
-def test_a_notebook_shows_the_page_of_a_result_apart_from_its_own_style() -> None:
-    frame = eaglectl.inspect(TINY)._repr_html_() or ""
-    assert frame.startswith("<iframe srcdoc=") and "<svg" not in frame and "&lt;svg" in frame
+def test_a_notebook_shows_the_page_of_a_result_apart_from_its_own_style(result: Any) -> None:
+    frame = result._repr_html_() or ""
+    assert frame.startswith("<iframe srcdoc=") and "<style" not in frame and "&lt;style" in frame
+
+
+def test_the_picture_of_a_conversion_is_of_what_is_written(tmp_path: Path) -> None:
+    source = FIXTURES / "producers/specforge/gqa-ids"
+    done = eaglectl.convert(source, tmp_path / "out", target=FIXTURES / "target")
+    page = eaglectl.render_page(done)
+    # vLLM captures other layers of the source
+    assert "<svg" in page and "vLLM, V2 runner; vLLM, V1 runner; SGLang" in page and "vllm serve " in page
 
 
 def test_a_text_shows_what_failed_before_what_is_long() -> None:

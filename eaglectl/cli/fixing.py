@@ -1,7 +1,6 @@
 """`eaglectl validate --fix`."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,15 +69,15 @@ def fix_one(
     The report is on the output where one was written.
     """
     from eaglectl.api.fixing import fix
+    from eaglectl.reports.conversion import plan_outline
     from eaglectl.reports.findings import fix_outline
     from eaglectl.reports.json.render import render_json
-    from eaglectl.reports.terminal.convert import print_plan
 
     is_silent = json_version is not None or settings.quiet
 
     def show_plan(plan: "ConversionPlan") -> None:
         if not is_silent:
-            settings.show(partial(print_plan, plan=plan))
+            show(settings, plan_outline(plan))
 
     with ProgressBar(settings, is_on=not is_silent) as bar:
         result = fix(source, request.out, options, force=request.force, on_plan=show_plan, on_progress=bar)

@@ -10,6 +10,7 @@ from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
+from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.gguf import BY_FACTORS
@@ -85,7 +86,8 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
 
 def aux_section(inspection: Inspection) -> Section:
     """Which layers were trained on, and which ones each engine captures."""
-    strip, rows = layer_strip(inspection), list(_aux_rows(inspection))
+    strip = layer_strip(inspection.drafter, inspection.captured_layers)
+    rows = list(_aux_rows(inspection))
     table = Table(AUX_HEAD, rows)
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     tables = [table] if rows else []
@@ -126,19 +128,19 @@ class ServedRow(Struct, frozen=True):
     reasons: str
 
 
-def layer_strip(inspection: Inspection) -> LayerStrip | None:
+def layer_strip(drafter: Drafter, readings: Sequence[CapturedLayers]) -> LayerStrip | None:
     """Return what was trained and what engines capture on the target's layers; None where it is not drawn."""
-    trained, depth = inspection.drafter.aux.boundaries or (), inspection.drafter.target.depth
+    trained, depth = drafter.aux.boundaries or (), drafter.target.depth
     engines: dict[tuple[tuple[int, ...], str], list[str]] = {}
-    for captured in inspection.captured_layers:
+    for captured in readings:
         if captured.boundaries is not None:
-            as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
+            as_trained = AS_TRAINED[captured.same_as(drafter.aux)]
             engines.setdefault((captured.boundaries, as_trained), []).append(captured.engine)
     sets = [CapturedSet(tuple(names), *key) for key, names in engines.items()]
     every = {*trained, *(boundary for part in sets for boundary in part.boundaries)}
     if not every or min(every) < 0 or max(*every, depth or 0) > DEEPEST:
         return None
-    undrawn = tuple(part.engine for part in inspection.captured_layers if part.boundaries is None)
+    undrawn = tuple(part.engine for part in readings if part.boundaries is None)
     return LayerStrip(max(*every, depth or 0), depth, trained, tuple(sets), undrawn)
 
 

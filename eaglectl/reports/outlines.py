@@ -44,6 +44,10 @@ def _single(kind: str, result: Any) -> Outline:
             from eaglectl.reports.differences import comparison_outline
 
             return comparison_outline(result)
+        case "Conversion":
+            from eaglectl.reports.conversion import conversion_outline
+
+            return conversion_outline(result)
         case "Readiness":
             from eaglectl.reports.readiness import readiness_outline
 
@@ -54,6 +58,6 @@ def _single(kind: str, result: Any) -> Outline:
 def _not_shown(kinds: Sequence[str]) -> TypeError:
     types = ", ".join(kinds) or "nothing"
     return TypeError(
-        "a page shows what inspect or validate returned, or one value of smoke, diagnose, diff or ready; it"
-        f" was given {types}"
+        "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff or"
+        f" ready; it was given {types}"
     )

@@ -28,7 +28,7 @@ def readiness_outline(result: Readiness) -> Outline:
     tone, word = TONES[result.verdict], WORDS[result.verdict]
     version, producer, evidence = headline(drafter)
     what = (Words(version, "strong"), producer, Words(evidence, "quiet"))
-    strip = layer_strip(result.inspection)
+    strip = layer_strip(result.inspection.drafter, result.inspection.captured_layers)
     trained = f"trained on boundaries {trained_layers(drafter.aux)}"
     runs, others, commands = _runs(result), _published_lines(result), _commands(result)
     answers = [answer.text for answer in result.measured]

@@ -1,17 +1,16 @@
 """The terminal output of `convert`: the plan, what was written, and for --to 3.1 the gate."""
 
-import json
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eaglectl.conversion.plan import ConversionPlan, KeyChange
 from eaglectl.drafter.drafter import Norms, Note
-from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.formats.catalogue import FORMATS
+from eaglectl.reports.conversion import plan_outline, summary
 from eaglectl.reports.inspection import urgent_notes
 from eaglectl.reports.terminal.console import Console, Text, indented
-from eaglectl.reports.terminal.layout import filled_table, print_heading, print_notes, table
-from eaglectl.reports.wording import not_served, placeholders, shortened, size, trained_layers
+from eaglectl.reports.terminal.layout import print_heading, print_notes, table
+from eaglectl.reports.terminal.report import print_outline
+from eaglectl.reports.wording import not_served, placeholders, trained_layers
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.verdicts import GateEnding
 
@@ -22,33 +21,11 @@ if TYPE_CHECKING:
 FEW_PROMPTS = 30
 
 
-def print_plan(console: Console, plan: ConversionPlan) -> None:
-    """Print a plan: tensors that change, keys that change, and what is not carried over."""
-    drafter = plan.drafter
-    producer, layout = by_name(drafter.producer).title, by_name(plan.layout).title
-    console.print(
-        Text.assemble((plan.source, "bold"), f": EAGLE-{drafter.version} from {producer} to {layout}")
-    )
-    steps = [step for step in plan.steps if step.action != "kept"]
-    kept = len(plan.steps) - len(steps)
-    print_heading(console, f"Tensors: {len(plan.steps)}, {size(plan.nbytes)}; {kept} kept as they are")
-    moves = ((step.action, " + ".join(step.stored) or "config", step.name) for step in steps)
-    console.print(indented(filled_table(("action", "from", "to"), moves)))
-    print_heading(console, f"config.json: {len(plan.changes)} keys change")
-    changes = map(_change, plan.changes)
-    console.print(indented(filled_table(("key", "before", "after"), changes)))
-    if left_out := (*plan.left_tensors, *plan.left_files):
-        print_heading(console, "Left out")
-        rows = ((left.name, left.why) for left in left_out)
-        console.print(indented(filled_table(("what", "why"), rows)))
-    print_notes(console, plan.notes)
-
-
 def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool, is_quiet: bool) -> None:
     """Print the plan (`has_plan`), what was written, and warnings unless `is_quiet`."""
     plan, drafter = conversion.plan, conversion.plan.drafter
     if has_plan:
-        print_plan(console, plan)
+        print_outline(console, plan_outline(plan))
         console.print()
     for answer in conversion.measured:
         console.print(answer.text, soft_wrap=True)
@@ -56,11 +33,8 @@ def print_conversion(console: Console, conversion: Conversion, *, has_plan: bool
         if conversion.gate is None:
             console.print("nothing was written (--dry-run)")
         return
-    summary = (
-        f": EAGLE-{drafter.version}, {plan.layout} layout, {len(plan.steps)} tensors ({_actions(plan)}),"
-        f" {size(plan.nbytes)} in {conversion.seconds:.2f} s"
-    )
-    console.print(Text.assemble(("wrote ", "green"), (str(conversion.out), "bold"), summary), soft_wrap=True)
+    what = f": {summary(conversion)}"
+    console.print(Text.assemble(("wrote ", "green"), (str(conversion.out), "bold"), what), soft_wrap=True)
     console.print(f"aux layers: boundaries {trained_layers(drafter.aux)}", soft_wrap=True)
     warnings = [note for note in plan.notes if note.level == "warning"]
     if not has_plan and not is_quiet:
@@ -141,18 +115,3 @@ def print_trainers(console: Console, source: str, norms: Norms) -> None:
         " the difference is what EAGLE-3.1 gains",
         soft_wrap=True,
     )
-
-
-def _actions(plan: ConversionPlan) -> str:
-    counts = Counter(step.action for step in plan.steps)
-    return ", ".join(f"{count} {action}" for action, count in counts.most_common())
-
-
-def _change(change: KeyChange) -> tuple[str, str, str]:
-    return change.key, _value(change.before), _value(change.after)
-
-
-def _value(value: object) -> str:
-    if value is None:
-        return "-"
-    return shortened(json.dumps(value, ensure_ascii=False))
