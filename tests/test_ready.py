@@ -128,7 +128,9 @@ def test_a_second_call_takes_the_conversion_that_is_there(automodel: Path, tmp_p
 def test_a_folder_of_something_else_is_never_written_over(automodel: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert "notes.txt" not in refusal(2, "ready", automodel, *RUN, "-o", tmp_path / "out")
+    message = refusal(2, "ready", automodel, *RUN, "-o", tmp_path / "out")
+    assert f"{tmp_path / 'out'} is there already, and is no conversion of {automodel}" in message
+    assert "--force" not in message  # which ready does not have
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
 
 

@@ -399,15 +399,29 @@ class _Work(Struct, frozen=True):
         return asked.answered(questions.answers, questions.record)
 
     def _written(self, place: Path, questions: OpenQuestions) -> Conversion | None:
-        """The conversion; None where `place` holds one of this source already."""
-        if (place / RECORD).is_file() and self._is_same(place):
+        """The conversion; None where `place` holds one of this source already, or does meanwhile."""
+        if self._is_same(place):
             return None
+        taken = UsageError(
+            f"{place} is there already, and is no conversion of {self.source}; give another -o"
+        )
+        if os.path.lexists(place):
+            raise taken
         report_step(self.on_progress, "converting")
-        with questions.explaining():
-            return convert(self.source, place, self._conversion(questions), on_progress=self.on_progress)
+        try:
+            with questions.explaining():
+                return convert(self.source, place, self._conversion(questions), on_progress=self.on_progress)
+        except UsageError:
+            if self._is_same(place):  # another call wrote it meanwhile
+                return None
+            if os.path.lexists(place):
+                raise taken from None
+            raise
 
     def _is_same(self, place: Path) -> bool:
-        """Whether `place` holds the drafter of the source, by meaning and tensors."""
+        """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
+        if not (place / RECORD).is_file():
+            return False
         asked = DiffOptions(target=self.target, answers=self.options.answers)
         try:
             return diff(self.source, str(place), asked).verdict == DiffVerdict.EQUAL

@@ -1,6 +1,7 @@
 """A folder whose files are opened once each, so that what was read is one state of them, or an error."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,13 @@ class PinnedFile(Struct):
     path: Path
     descriptor: int
     stamp: Stamp
+    links: int
+
+    @classmethod
+    def of(cls, path: Path, descriptor: int) -> "PinnedFile":
+        """An open file as it is now."""
+        status = os.fstat(descriptor)
+        return cls(path, descriptor, Stamp.of(status), status.st_nlink)
 
     def is_unchanged(self, *, is_status_compared: bool) -> bool:
         """Whether the open file, and what has its name now, are as they were when it was opened."""
@@ -50,7 +58,7 @@ class PinnedSource(FolderSource):
         if name not in self.files:
             with self.open_file(name) as file:
                 descriptor = os.dup(file.fileno())
-            self.files[name] = PinnedFile(self.root / name, descriptor, Stamp.of(os.fstat(descriptor)))
+            self.files[name] = PinnedFile.of(self.root / name, descriptor)
         return self.files[name]
 
     def size(self, name: str) -> int:
@@ -71,14 +79,28 @@ class PinnedSource(FolderSource):
         Raises UnreadableError where more than that changed.
         """
         self.check_unchanged(is_status_compared=False)
-        for file in self.files.values():
-            file.stamp = Stamp.of(os.fstat(file.descriptor))
-
-    def check_unchanged(self, *, is_status_compared: bool = True) -> None:
-        """Raise UnreadableError where a file that was opened is not as it was then."""
         for name, file in self.files.items():
-            if not file.is_unchanged(is_status_compared=is_status_compared):
+            self.files[name] = PinnedFile.of(file.path, file.descriptor)
+
+    def check_unchanged(
+        self, *, is_status_compared: bool = True, has_same_bytes: Callable[[str], bool] | None = None
+    ) -> None:
+        """Raise UnreadableError where a file that was opened is not as it was then.
+
+        `has_same_bytes` is asked of a file of which at most the status changed, as it does where another
+        process makes or removes a hard link.
+        """
+        for name, file in self.files.items():
+            if file.is_unchanged(is_status_compared=is_status_compared):
+                continue
+            is_open = has_same_bytes is not None and file.is_unchanged(is_status_compared=False)
+            if not (is_open and has_same_bytes and has_same_bytes(name)):
                 raise changed(self, name)
+
+    def has_other_links(self, name: str) -> bool:
+        """Whether hard links of a file were made or removed since it was opened."""
+        file = self.pinned(name)
+        return os.fstat(file.descriptor).st_nlink != file.links
 
 
 def changed(source: FolderSource, name: str) -> UnreadableError:

@@ -80,7 +80,15 @@ def write_plan(
         if CARD not in plan.copied_files:
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
-        original.check_unchanged()
+        linked = {shard.copied.file for shard in shards if shard.copied and shard not in unlinked}
+
+        def has_same_bytes(name: str) -> bool:
+            if name in linked:  # the output is the file itself
+                return True
+            is_stated = name in sources and not options.link and original.has_other_links(name)
+            return is_stated and _stated_now(name, checkpoint, original, digests) == sources[name]
+
+        original.check_unchanged(has_same_bytes=has_same_bytes)
         with options.beside(folder.work) if options.beside else nullcontext():
             folder.publish()
     return options.out
@@ -170,6 +178,16 @@ def _source_files(
             known |= {key: tensors[moved[key]] for key in ranges if key in moved}
             files[name] = _tensors_stated(size, known)
     return files
+
+
+def _stated_now(
+    name: str, checkpoint: Checkpoint, original: PinnedSource, digests: Digests
+) -> Mapping[str, Any]:
+    """What eaglectl.json would state of a weight file of the source, by its bytes as they are now."""
+    is_whole, size = name not in checkpoint.weight_files, original.size(name)
+    ranges = {HEADER_KEY: (0, size)} if is_whole else tensor_ranges(checkpoint.tensors.values(), name)
+    known = digests.of_ranges(name, original.pinned(name).descriptor, ranges).result()
+    return {"size": size, "sha256": known[HEADER_KEY]} if is_whole else _tensors_stated(size, known)
 
 
 def _file_pieces(source: Source, name: str) -> Iterator[bytes]:

@@ -57,7 +57,7 @@ def test_ready_into_one_folder(tmp_path: Path) -> None:
     made = call("convert", TINY / "eagle3", "--for", "automodel", "--target", TARGET, "-o", source)
     assert made.code == 0, made.err
     codes = at_once(3, "ready", source, *RUN, "--max-tokens", "16", "-o", out)
-    assert 0 in codes, codes  # a call that finds its own conversion at OUT takes it
+    assert codes == [0, 0, 0]  # a call that finds its own conversion at OUT, or comes too late, takes it
     assert names(tmp_path) == ["automodel", "out"]
     is_checkpoint(out)
 
