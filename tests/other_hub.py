@@ -37,8 +37,10 @@ class OtherHub:
     def __init__(self, endpoint: str, *, is_bare: bool = False) -> None:
         self.endpoint = endpoint
         self.is_bare = is_bare
-        # ETags as versions: hexadecimal, and no digests
-        self.has_versions = False
+        # ETags as versions: of so many hexadecimal digits, and no digests
+        self.version_digits = 0
+        # whether the tree lists git's ids
+        self.has_ids = True
         self.repos: dict[str, list[tuple[str, str, Files]]] = {}
         self.tags: dict[str, dict[str, str]] = defaultdict(dict)
         self.blobs: dict[str, bytes] = {}
@@ -167,7 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         return {"id": repo, "sha": found[0], "private": True, "siblings": siblings, "tags": []}
 
     def tree(self, repo: str, found: tuple[str, Files], _: bytes) -> object:
-        return [entry(name, data) for name, data in found[1].items()]
+        no_id = {} if self.hub.has_ids else {"oid": "version 1"}
+        return [entry(name, data) | no_id for name, data in found[1].items()]
 
     def paths_info(self, repo: str, found: tuple[str, Files], body: bytes) -> object:
         is_json = "json" in self.headers.get("Content-Type", "")
@@ -234,7 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.json({"detail": "Not Found"}, 404)
         oid, data = found[0], found[1][name]
         digest = hashlib.sha256(data).hexdigest()
-        etag = hashlib.sha256(b"version of " + data).hexdigest() if self.hub.has_versions else digest
+        version = hashlib.sha256(b"version of " + data).hexdigest()
+        etag = version[: self.hub.version_digits] or digest
         headers = {"X-Repo-Commit": oid, "ETag": f'"{etag}"', "X-Linked-Size": str(len(data))}
         headers = {} if self.hub.is_bare else headers
         if is_large(name):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
+from eaglectl.checkpoint import hub_cache
 from eaglectl.publishing import upload
 from tests.builders import STATED, call, drafter_folder, floats, is_one_line
 from tests.hub import TOKEN, short_waits
@@ -48,7 +49,9 @@ def test_its_drafter_is_inspected_as_the_folder_is(hub: OtherHub, tmp_path: Path
     here = call("inspect", tmp_path / "made", "--json").document
     there = call("inspect", "org/drafter", "--json").document
     assert there["tensors"] == here["tensors"] and there["drafter"] == here["drafter"]
-    # it lists no git id of the config
+    assert there["weights"]["unchecked"] == ["model.safetensors"]  # of which parts were read
+    hub.has_ids = False  # the list of a commit has none, and now the tree neither
+    there = call("inspect", "org/drafter", "--json").document
     assert there["weights"]["unchecked"] == ["README.md", "config.json", "model.safetensors"]
 
 
@@ -235,12 +238,27 @@ def test_a_hub_without_etags_is_inspected_and_its_downloads_are_refused(
     assert done.code == 3 and is_one_line(done) and not (tmp_path / "out").exists(), done
 
 
-def test_a_hub_whose_etags_are_hexadecimal_and_no_digests_is_used_by_its_downloads(
+@pytest.mark.parametrize("digits", [40, 64])
+def test_a_hub_whose_etags_are_hexadecimal_and_no_digests_is_held_to_what_it_lists(
+    hub: OtherHub, tmp_path: Path, digits: int
+) -> None:
+    hub.version_digits = digits
+    for name in ("first", "second"):  # the second from the client's cache
+        assert call("inspect", "org/drafter").code == 0
+        assert call("convert", "org/drafter", "--for", "sglang", "-o", tmp_path / name).code == 0
+    hub_cache.COMPARED.clear()
+    (config,) = (tmp_path / "cache").glob("models--org--drafter/snapshots/*/config.json")
+    config.write_bytes(config.read_bytes().replace(b"10240", b"10241"))
+    done = call("convert", "org/drafter", "--for", "sglang", "-o", tmp_path / "third")
+    assert done.code == 3 and "the Hub at 127.0.0.1" in done.err and "lists (git id" in done.err, done.err
+
+
+def test_a_hub_that_lists_no_digests_and_has_hexadecimal_etags_is_used_by_its_downloads(
     hub: OtherHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub import snapshot_download
 
-    hub.has_versions = True
+    hub.version_digits, hub.has_ids = 64, False
     monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
     monkeypatch.chdir(tmp_path)
     assert call("inspect", "org/drafter").code == 0

@@ -25,7 +25,7 @@ from eaglectl.checkpoint.hub_cache import compared, is_compared, repair
 from eaglectl.checkpoint.hub_digests import ListedDigests, other_bytes
 from eaglectl.checkpoint.hub_download import download, load_client, open_snapshot
 from eaglectl.checkpoint.hub_errors import HubRequest
-from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing, readable_files
+from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing, readable_files, with_tree
 from eaglectl.checkpoint.hub_names import split_name
 from eaglectl.checkpoint.hub_sharing import SHARED
 from eaglectl.checkpoint.layout import CONFIG, INDEX
@@ -231,16 +231,19 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
 
 
 def _list(client: Any, request: HubRequest) -> HubSource:
-    """The repository at the commit of its revision, by one request."""
+    """The repository at the commit of its revision, by one request, or two where that lists no digests."""
     headers = _headers(request)
     request = replace(request, has_token="authorization" in headers)
     url = (
         f"{request.endpoint}/api/models/{request.repo}/revision/{quote(request.revision, safe='')}?blobs=true"
     )
     listing = read_listing(request, read_whole(client, request, url, headers, MAX_LIST).body)
-    return HubSource(
-        request, listing.commit, listing.sizes, headers, listed=listing.digests, below=listing.below
-    )
+    digests = listing.digests
+    if not all(name in digests for name in listing.sizes):  # as huggingface.co lists all, other Hubs do not
+        url = f"{request.endpoint}/api/models/{request.repo}/tree/{listing.commit}?recursive=true"
+        with suppress(UnreadableError):  # what is unlisted then is said where its bytes are used
+            digests = with_tree(digests, read_whole(client, request, url, headers, MAX_LIST).body)
+    return HubSource(request, listing.commit, listing.sizes, headers, listed=digests, below=listing.below)
 
 
 def open_cached(text: str) -> FolderSource:

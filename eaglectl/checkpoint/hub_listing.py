@@ -57,6 +57,25 @@ def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
     return RepositoryListing(commit, wanted, ListedDigests(digests, git_ids), below)
 
 
+def with_tree(digests: ListedDigests, body: bytes) -> ListedDigests:
+    """The digests and those of other files in a Hub's answer to `tree`; an answer without any adds none."""
+    try:
+        entries = parse_json("", body)
+    except UnreadableError:
+        return digests
+    sha256, git_ids = dict(digests.sha256), dict(digests.git_ids)
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case {"path": str() as name} if name in digests:
+                pass
+            case {"path": str() as name, "lfs": {"oid": str() as digest}} if SHA256.fullmatch(digest):
+                sha256[name] = digest
+            case {"path": str() as name, "oid": str() as git_id} if GIT_ID.fullmatch(git_id):
+                if "lfs" not in entry:
+                    git_ids[name] = git_id
+    return ListedDigests(sha256, git_ids)
+
+
 def _commit_and_files(request: HubRequest, body: bytes) -> tuple[str, list[Any]]:
     try:
         info = parse_json("", body)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.digests import HEADER_KEY, Digests, RangeDigests, tensor_ranges
+from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, tensor_ranges
 from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD
@@ -80,27 +80,31 @@ def write_plan(
         if CARD not in plan.copied_files:
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
-        linked = {shard.copied.file for shard in shards if shard.copied and shard not in unlinked}
-
-        def has_same_bytes(name: str) -> bool:
-            if name in linked:  # the output is the file itself
-                return True
-            is_stated = name in sources and not options.link and original.has_other_links(name)
-            return is_stated and _stated_now(name, checkpoint, original, digests) == sources[name]
-
-        original.check_unchanged(has_same_bytes=has_same_bytes)
+        original.check_unchanged(
+            has_same_bytes=lambda name: (
+                name in output.linked
+                or (
+                    original.has_other_links(name)
+                    and _is_as_stated(name, sources, checkpoint, original, digests)
+                )
+            )
+        )
         with options.beside(folder.work) if options.beside else nullcontext():
             folder.publish()
     return options.out
 
 
 class _Output:
-    """The files of the output as they are written, and what eaglectl.json states of each."""
+    """The files of the output as they are written, and what eaglectl.json states of each.
+
+    `linked` are the source's files that the output has under a second name.
+    """
 
     def __init__(self, folder: Folder, digests: Digests) -> None:
         self.folder, self.digests = folder, digests
         self.files: dict[str, Mapping[str, Any]] = {}
         self.weights: dict[str, tuple[int, RangeDigests]] = {}
+        self.linked: set[str] = set()
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         """Write a small file, with one digest of its bytes."""
@@ -118,7 +122,8 @@ class _Output:
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
         """Whether the shard could be made a hard link; it is not read, so it has no digest."""
         is_linked = _link(self.folder, shard, checkpoint)
-        if is_linked:
+        if is_linked and shard.copied:
+            self.linked.add(shard.copied.file)
             self.files[shard.name] = _unread(shard.nbytes)
         return is_linked
 
@@ -180,14 +185,22 @@ def _source_files(
     return files
 
 
-def _stated_now(
-    name: str, checkpoint: Checkpoint, original: PinnedSource, digests: Digests
-) -> Mapping[str, Any]:
-    """What eaglectl.json would state of a weight file of the source, by its bytes as they are now."""
-    is_whole, size = name not in checkpoint.weight_files, original.size(name)
-    ranges = {HEADER_KEY: (0, size)} if is_whole else tensor_ranges(checkpoint.tensors.values(), name)
+def _is_as_stated(
+    name: str,
+    sources: Mapping[str, Mapping[str, Any]],
+    checkpoint: Checkpoint,
+    original: PinnedSource,
+    digests: Digests,
+) -> bool:
+    """Whether a weight file of the source has the digests now that eaglectl.json states of it."""
+    stated = sources.get(name, {})
+    ranges: dict[str, Range] = {HEADER_KEY: (0, original.size(name))}
+    if "header" in stated:
+        ranges = tensor_ranges(checkpoint.tensors.values(), name)
     known = digests.of_ranges(name, original.pinned(name).descriptor, ranges).result()
-    return {"size": size, "sha256": known[HEADER_KEY]} if is_whole else _tensors_stated(size, known)
+    if "header" in stated:
+        return stated == _tensors_stated(original.size(name), known)
+    return stated.get("sha256") == known[HEADER_KEY]  # of a pickle; None of what was not read
 
 
 def _file_pieces(source: Source, name: str) -> Iterator[bytes]:
