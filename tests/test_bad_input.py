@@ -441,11 +441,6 @@ FLAGS: dict[str, Patch] = {
         {},
         ("use_aux_hidden_state: false", "fc.weight"),
     ),
-    "two spellings that differ": (
-        {"fc_norm": True, "use_aux_norm": False},
-        FC_NORMS,
-        ("fc_norm: True", "use_aux_norm: False"),
-    ),
     "rope by layer type": (
         {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
         {},

@@ -426,7 +426,6 @@ def test_unknown_keys_are_carried_over(tmp_path: Path) -> None:
         ({"rope_scaling": [1]}, "an object was expected"),
         ({"eagle_aux_hidden_state_layer_ids": ["2"]}, "layer numbers"),
         ({"target_hidden_size": 31}, "target_hidden_size"),
-        ({"truncated_vocab_size": 7}, "make them agree"),
     ],
 )
 def test_a_config_that_contradicts_the_tensors_is_refused(

@@ -47,6 +47,19 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {"prefix_gru.weight_ih_l0": floats("g", 4, HIDDEN)},
         ("a Domino drafter", "prefix_gru.weight_ih_l0"),
     ),
+    "DTA": (
+        {
+            "architectures": ["DFlashDraftModel"],
+            "dflash_config": {"target_layer_ids": [1, 9], "training_mode": "vp_drafter"},
+        },
+        {},
+        ("a DTA drafter", "dflash_config.training_mode is vp_drafter", "no release of an engine"),
+    ),
+    "DFlash": (
+        {"architectures": ["DFlashDraftModel"], "dflash_config": {"training_mode": "dflash"}},
+        {},
+        ("is a DFlash drafter", "method dflash"),
+    ),
     "DFly": ({"speculators_model_type": "dfly"}, {}, ("a DFly drafter", "50246")),
     "MTP of DeepSeek-V4": ({"architectures": ["DeepSeekV4MTPModel"]}, {}, ("(MTP) head of DeepSeek-V4",)),
     "MTP of Qwen3.5": ({"architectures": ["Qwen3_5ForCausalLMMTP"]}, {}, ("of Qwen3.5", "method mtp")),
@@ -131,4 +144,5 @@ def test_no_tensor_of_an_eagle3_drafter_is_another_familys(name: str) -> None:
 def test_every_family_has_a_mark_and_a_source() -> None:
     for family in FAMILIES:
         assert family.source
-        assert family.architectures or family.keys or family.tensors or family.speculators
+        marks = (family.architectures, family.keys, family.values, family.tensors, family.speculators)
+        assert any(marks)

@@ -13,7 +13,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Choice, question
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers, Origin
-from tests.builders import ABSENT, call, drafter_folder, older_angelslim
+from tests.builders import ABSENT, Stored, call, drafter_folder, floats, older_angelslim
 from tests.conftest import FIXTURES
 from tests.published import ALL, Published
 
@@ -256,10 +256,117 @@ def test_a_switch_stated_twice_is_asked_and_either_answer_is_taken(key: str, tmp
     assert json.loads((tmp_path / "out/config.json").read_text())[key] is True
 
 
+def untargeted(folder: Path, out: Path, **semantics: str) -> Path:
+    """The folder converted for no target, which the drafters of tests/builders.py have none of."""
+    eaglectl.convert(str(folder), out, ConvertOptions(answers=Answers(semantics=semantics)))
+    return out
+
+
 def test_a_switch_in_an_object_that_nothing_reads_must_agree(tmp_path: Path) -> None:
     both = {"norm_before_residual": False, "eagle_architecture_config": {"norm_before_residual": True}}
-    with pytest.raises(RefusedError, match=r"eagle_architecture_config\.norm_before_residual: True; make"):
-        eaglectl.inspect(str(drafter_folder(tmp_path, config=both)))
+    folder = drafter_folder(tmp_path, config=both)
+    with pytest.raises(
+        UsageError, match=r"eagle_architecture_config\.norm_before_residual: True; pass --sou"
+    ):
+        eaglectl.convert(str(folder), tmp_path / "out")
+    out = untargeted(folder, tmp_path / "out", norm_before_residual="false")
+    written = json.loads((out / "config.json").read_text())
+    assert not written.get("norm_before_residual") and "eagle_architecture_config" not in written
+    assert eaglectl.inspect(str(out)).drafter.notes_at("question") == ()
+
+
+TENSOR_FLAGS: dict[str, tuple[str, dict[str, Stored]]] = {
+    "fc_norm": (
+        "3 fc_norm.N.weight",
+        {f"fc_norm.{place}.weight": floats(f"n{place}", 16) for place in range(3)},
+    ),
+    "norm_before_fc": ("input_norm.weight", {"input_norm.weight": floats("n", 48)}),
+}
+
+
+@pytest.mark.parametrize("key", TENSOR_FLAGS)
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_of_a_flag_stated_twice_its_tensors_decide(
+    key: str, order: tuple[bool, bool], tmp_path: Path
+) -> None:
+    tensor, tensors = TENSOR_FLAGS[key]
+    config = {key: order[0], "eagle_config": {key: order[1]}, "norm_output": True}
+    folder = drafter_folder(tmp_path, config=config, tensors=tensors)
+    (finding,) = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL111"])).findings
+    assert all(
+        f"{place}{key}: {value}" in finding.match.message
+        for place, value in zip(("", "eagle_config."), order, strict=True)
+    )
+    assert f"the file has {tensor}, which is believed" in finding.match.message
+    written = json.loads((untargeted(folder, tmp_path / "out") / "config.json").read_text())
+    assert written[key] is True and written.get("eagle_config", {}).get(key, True) is True
+    with pytest.raises(UsageError, match=f"{key}=false: the file has"):
+        untargeted(folder, tmp_path / "other", **{key: "false"})
+
+
+@pytest.mark.parametrize("key", TENSOR_FLAGS)
+def test_a_flag_stated_twice_without_tensors_is_asked(key: str, tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={key: False, "eagle_config": {key: True}})
+    done = call("convert", folder, "-o", tmp_path / "out")
+    assert done.code == 2 and f"--source-semantics {key}=false (if none was trained" in done.err
+    assert call("convert", folder, "--assume-defaults", "-o", tmp_path / "out").code == 2
+    out = untargeted(folder, tmp_path / "out", **{key: "false"})
+    assert not json.loads((out / "config.json").read_text()).get(key)
+    assert [entry["answer"]["value"] for entry in record(out)["settled"]] == [f"{key}=false"]
+    assert eaglectl.inspect(str(out)).drafter.notes_at("question") == ()
+    with pytest.raises(UsageError, match=f"{key}=true is not known"):
+        untargeted(folder, tmp_path / "other", **{key: "true"})
+
+
+@pytest.mark.parametrize(
+    ("config", "both", "evidence"),
+    [
+        (
+            {"truncated_vocab_size": 7},
+            "draft_vocab_size: 24 and truncated_vocab_size: 7",
+            "lm_head and d2t have 24",
+        ),
+        (
+            {"eagle_config": {"draft_vocab_size": 7}},
+            "draft_vocab_size: 24 and eagle_config.draft_vocab_size: 7",
+            "lm_head and d2t have 24",
+        ),
+        (
+            {
+                "num_aux_hidden_states": 4,
+                "eagle_config": {"num_aux_hidden_states": 3},
+                "target_hidden_size": 16,
+            },
+            "num_aux_hidden_states: 4 and eagle_config.num_aux_hidden_states: 3",
+            "takes 3 of width 16",
+        ),
+        (
+            {"use_aux_hidden_state": True, "eagle_config": {"use_aux_hidden_state": False}},
+            "eagle_config.use_aux_hidden_state: False and use_aux_hidden_state: True",
+            "the file has fc.weight",
+        ),
+    ],
+)
+def test_of_a_size_stated_twice_the_shapes_decide(
+    config: dict[str, Any], both: str, evidence: str, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path, config=config)
+    (finding,) = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL111"])).findings
+    assert both in finding.match.message and evidence in finding.match.message
+    dims = eaglectl.inspect(str(untargeted(folder, tmp_path / "out"))).drafter.dims
+    assert (dims.draft_vocab, dims.aux) == (24, 3)
+
+
+def test_a_width_stated_twice_needs_the_target_which_decides(tmp_path: Path) -> None:
+    both = {"target_hidden_size": 16, "eagle_config": {"target_hidden_size": 8}}
+    folder = drafter_folder(tmp_path, config=both)
+    with pytest.raises(RefusedError, match=r"target_hidden_size: 16 and eagle_config.*pass --target"):
+        eaglectl.inspect(str(folder))
+    target = tmp_path / "target"
+    target.mkdir()
+    config = {**json.loads((FIXTURES / "target/config.json").read_text()), "hidden_size": 16}
+    (target / "config.json").write_text(json.dumps(config))
+    assert eaglectl.inspect(str(folder), target=str(target)).drafter.dims.target_hidden == 16
 
 
 def snapshot(parent: Path, drafter: Published, **keys: Any) -> Path:

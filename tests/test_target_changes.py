@@ -8,6 +8,7 @@ import pytest
 from eaglectl import api
 from eaglectl.api.inputs import open_target
 from eaglectl.errors import RefusedError
+from eaglectl.formats.quantised_targets import METHODS
 from eaglectl.formats.reader import read_target
 from tests.builders import HIDDEN, VOCAB, drafter_folder
 
@@ -15,17 +16,37 @@ TARGET = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, 
 
 
 @pytest.mark.parametrize(
-    ("stated", "words"),
+    ("stated", "words", "known"),
     [
-        ({"quant_method": "fp8"}, "(fp8)"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "(modelopt NVFP4)"),
-        ({"quant_method": "awq", "bits": 4}, "(awq)"),
-        ({"bits": 4}, "(of no name)"),
+        ({"quant_method": "fp8"}, "(fp8)", "kept acceptance, 2.67 to 2.77"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "", "kept acceptance"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "(modelopt NVFP4)", "5.21 with Llama-3.1-8B"),
+        ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "", "5.21 with Llama"),
+        ({"quant_method": "awq", "bits": 4}, "(awq)", "5.25 with Llama-3.1-8B"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "", "5.25 with Llama"),
+        ({"quant_method": "gptq", "bits": 4}, "(gptq)", "no length is published"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "", "no length is published"),
+        ({"quant_method": "mxfp4"}, "(mxfp4)", "gpt-oss is released in it"),
+        ({"quant_method": "bitsandbytes"}, "(bitsandbytes)", "nothing is published"),
+        ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "", "nothing is published"),
+        ({"quant_method": "torchao"}, "(torchao)", "nothing is published"),
+        ({"bits": 4}, "(of no name)", "nothing is published"),
+        ({"quant_method": 8}, "(of no name)", "nothing is published"),
     ],
 )
-def test_the_method_is_named(stated: dict[str, object], words: str) -> None:
+def test_the_method_is_named_with_what_is_known_of_it(
+    stated: dict[str, object], words: str, known: str
+) -> None:
     (change,) = read_target({**TARGET, "quantization_config": stated}, None).changes
-    assert words in change and "llm-compressor 1843" in change
+    assert words in change and known in change and "vllm-ascend 7038" in change
+
+
+def test_each_method_is_found_by_its_own_name() -> None:
+    named = {method.name: method for method in METHODS[:6]}
+    for name, method in named.items():
+        stated = {"quant_method": name.lower()}
+        (change,) = read_target({**TARGET, "quantization_config": stated}, None).changes
+        assert method.known in change
 
 
 @pytest.mark.parametrize("stated", [None, {}, [], "fp8"])

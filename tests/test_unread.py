@@ -45,6 +45,19 @@ OTHERS: tuple[tuple[str, Any, str], ...] = (
     ("rotary_pct", 0.25, "rope setting"),
     ("rope_local_base_freq", 10000.0, "rope setting"),
     ("rope_3d", True, "rope setting"),
+    ("rotary_dim", 0, "rope setting"),
+    ("use_rope", False, "rope setting"),
+    ("rope_enabled", False, "rope setting"),
+    ("rope_ratio", 0, "rope setting"),
+    ("partial_rotary_factor", True, "rope setting"),
+    ("use_final_norm", False, "norm switch"),
+    ("use_last_layernorm", False, "norm switch"),
+    ("use_mtp_layernorm", True, "norm switch"),
+    ("norm_type", "layernorm", "norm switch"),
+    ("residual_multiplier", 0.22, "scale of states"),
+    ("embedding_multiplier", 0, "scale of states"),
+    ("final_logit_softcapping", 30.0, "scale of states"),
+    ("token_map", False, "vocabulary map"),
     ("draft_to_target", [0, 5], "vocabulary map"),
     ("vocab_mapping_path", "map.pt", "vocabulary map"),
     ("hot_token_map", {"0": 5}, "vocabulary map"),
@@ -66,6 +79,12 @@ FINE: tuple[tuple[str, Any], ...] = (
     ("fc_post_norm", False),
     ("partial_rotary_factor", 1.0),
     ("rope_local_base_freq", None),
+    ("use_mrope", False),  # MiniCPM
+    ("norm_type", "rms"),
+    ("use_last_layernorm", True),
+    ("residual_multiplier", 1.0),
+    ("final_logit_softcapping", None),
+    ("vocab_map", {}),
     ("eos_token_id", [1, 2]),
     ("num_experts_per_tok", 8),
     ("quantization_config", {"ignored_layers": [1, 2]}),
@@ -166,8 +185,12 @@ PARTS = {
 }
 VALUES = {
     "layer ids": st.lists(st.integers(-3, 90), min_size=1, max_size=5),
-    "a norm switch": st.just(True),
-    "a rope setting": st.floats(1.5, 1e7) | st.integers(2, 99) | st.sampled_from(["linear", "yarn"]),
+    "a norm switch": st.booleans(),
+    "a rope setting": st.floats(1.5, 1e7)
+    | st.integers(2, 99)
+    | st.just(0)
+    | st.just(False)
+    | st.sampled_from(["linear", "yarn"]),
     "a vocabulary map": st.lists(st.integers(0, 99), min_size=1, max_size=4) | st.just("map.pt"),
 }
 

@@ -9,7 +9,6 @@ from eaglectl.drafter.drafter import Choice, Level, Note, question
 from eaglectl.errors import RefusedError
 
 MISSING = object()
-AGREE = "; make them agree"
 # the objects in which trainers and engines repeat keys of the top level
 OBJECTS = ("eagle_config", "eagle_architecture_config", "transformer_layer_config", "speculators_config")
 
@@ -66,15 +65,23 @@ def _is_id(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
 
 
+def _contrary(values: Mapping[str, Any]) -> str:
+    """The first place of another value than the first one; "" where there is none."""
+    first = next(iter(values.values()), MISSING)
+    return next((place for place, value in values.items() if value != first), "")
+
+
 class Keys(Struct):
     """A config being read; `take` records what was read so that the rest can be carried over.
 
     `own` is the producer's own place of a canonical key; at those of `inverted` the opposite is stated.
+    `stored` is the config before its producer's nesting was undone.
     """
 
     config: Mapping[str, Any]
     own: Mapping[str, str] = field(default_factory=dict)
     inverted: frozenset[str] = frozenset()
+    stored: Mapping[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
@@ -94,42 +101,50 @@ class Keys(Struct):
     def take(self, key: str) -> Any:
         """The value of a canonical key under any of its spellings, or MISSING.
 
-        Raises RefusedError where two spellings differ.
+        Raises RefusedError where two places state other values.
         """
-        places = self.places(key)
-        self.taken.update(places)
-        values = {place: value for place in places if (value := self.at(place)) is not MISSING}
+        values = self.statements(key)
+        self.taken.update(self.places(key), values)
+        if contradiction := self.contradiction(key):
+            place = f"config.json:{_contrary(values)}"
+            raise RefusedError(f"{contradiction}; make them agree", "spellings-agree", place)
+        return next(iter(values.values()), MISSING)
+
+    def statements(self, key: str) -> dict[str, Any]:
+        """The values of a canonical key by place, the one that is read first; `inverted` ones as meant.
+
+        Another value in an object where nothing reads it counts beside one that is read.
+        """
+        values = {place: value for place in self.places(key) if (value := self.at(place)) is not MISSING}
         own = self.own.get(key, "")
         if key in self.inverted and isinstance(values.get(own), bool):
             values[own] = not values[own]
-        first = next(iter(values), "")
-        for place, value in values.items():
-            if value != values[first]:
-                raise RefusedError(
-                    f"config.json says {first}: {values[first]!r} and {place}: {value!r}{AGREE}",
-                    "spellings-agree",
-                    f"config.json:{place}",
-                )
-        return values.get(first, MISSING)
+        first, stored = next(iter(values.values()), MISSING), Keys(self.stored)
+        for place in (f"{name}.{key}" for name in OBJECTS if first is not MISSING and key in SPELLINGS):
+            if place not in values and stored.at(place) not in (MISSING, first):
+                values[place] = stored.at(place)
+        return values
 
-    @staticmethod
-    def check_repeated(stored: Mapping[str, Any]) -> None:
-        """Refuse another value of a key of the top level in an object where nothing reads it.
+    def contradiction(self, key: str) -> str:
+        """The first two places that state other values of a canonical key; "" where all agree."""
+        values = self.statements(key)
+        if not (other := _contrary(values)):
+            return ""
+        first = next(iter(values))
+        return f"config.json says {first}: {values[first]!r} and {other}: {values[other]!r}"
 
-        `stored` is the config as stored, before its producer's nesting was undone. Raises RefusedError.
+    def believe(self, key: str, measured: Any, evidence: str) -> Any:
+        """`measured` (on tensors, the target) with a warning where two places state other values; else None.
+
+        `measured` None: nothing shows it.
         """
-        top = Keys(stored)
-        for key in SPELLINGS:
-            value = top.at(key)
-            for name in OBJECTS:
-                place = f"{name}.{key}"
-                other = top.at(place)
-                if MISSING not in (value, other) and value != other and place not in SPELLINGS[key]:
-                    raise RefusedError(
-                        f"config.json says {key}: {value!r} and {place}: {other!r}{AGREE}",
-                        "spellings-agree",
-                        f"config.json:{place}",
-                    )
+        contradiction = self.contradiction(key)
+        if measured is None or not contradiction:
+            return None
+        self.taken.update(self.places(key), self.statements(key))
+        text = f"{contradiction}; {evidence}, which is believed"
+        self.add_note("warning", key, text, "spellings-agree")
+        return measured
 
     def places(self, key: str) -> tuple[str, ...]:
         """The places of a canonical key, the producer's own first."""

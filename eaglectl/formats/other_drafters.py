@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.names import canonical_name
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -18,7 +19,8 @@ class Family(Struct, frozen=True):
     """Checkpoints that are no EAGLE-3 drafter: what they are, what serves them, and their marks.
 
     `architectures`, `keys` (of config.json) and `speculators` (speculators_model_type) are whole names;
-    `tensors` are patterns of whole tensor names. `source` is where the marks were read.
+    `values` are those of keys of an object ("object.key"), which mark it whatever else does; `tensors` are
+    patterns of whole tensor names. `source` is where the marks were read.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Family(Struct, frozen=True):
     source: str
     architectures: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
     tensors: str = ""
     speculators: str = ""
 
@@ -133,6 +136,13 @@ FAMILIES: tuple[Family, ...] = (
         "vLLM 0.32.0 models/lilicorr.py, SGLang 0.5.23 models/lilicorr.py",
         architectures=("LiLiCorrDraftModel",),
         tensors=r"(model\.)?lilicorr\..*",
+    ),
+    Family(
+        "a DTA drafter (D2SD's variable-prefix drafter)",
+        "the second DFlash drafter of a pair, trained to go on from a prefix of the first one's block; no"
+        " release of an engine drafts with the pair, and alone it is not used as it was trained",
+        "SpecForge pull request 592, configs/qwen3-8b-dta.json; arXiv 2606.04446",
+        values={"dflash_config.training_mode": "vp_drafter"},
     ),
     Family(
         "a Domino drafter",
@@ -289,7 +299,11 @@ def speculators_family(config: Mapping[str, Any]) -> str | None:
 
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
-    """The families that have a mark here: by architecture, then by keys and tensors in the table's order."""
+    """The families that have a mark here: by values, by architecture, then by keys and tensors in order."""
+    stated = Keys(config)
+    for family in FAMILIES:
+        places = (place for place, value in family.values.items() if stated.at(place) == value)
+        yield from ((family, f"{place} is {family.values[place]}") for place in places)
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)

@@ -1,6 +1,6 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,15 +27,23 @@ from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format
 from eaglectl.formats.names import read_names
 from eaglectl.formats.numbers import note_numbers
 from eaglectl.formats.other_drafters import refuse_other_families
+from eaglectl.formats.quantised_targets import quantised_changes
 from eaglectl.formats.rope import read_rope, target_rope
 from eaglectl.formats.settling import settled_drafter
 from eaglectl.formats.sizes import read_dimensions
-from eaglectl.formats.switches import norms_by_record, read_norms, read_quantisation, read_settings
+from eaglectl.formats.switches import (
+    TENSOR_FLAGS,
+    norms_by_record,
+    read_norms,
+    read_quantisation,
+    read_settings,
+)
 from eaglectl.formats.unread import ask_about_unread
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
 # (Format.answers)
 SEMANTICS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(TENSOR_FLAGS, ("false",)),
     "norm_output": ("true", "false"),
     "norm_before_residual": ("true", "false"),
     "rope": ("10000", "stored", "target", *SCALINGS, "10000,plain"),  # or another base
@@ -50,12 +58,6 @@ MAX_TENSORS = 4_096
 # a longer number is no answer
 MAX_DIGITS = 19
 FREE = {"mask_token_id": "N", "harmless": "KEY,KEY"}
-
-QUANTISED = (
-    "the target is quantised ({method}): a drafter of the unquantised model is served with it as it is"
-    " (llm-compressor 1843), no method's cost in acceptance is published, and one that rotates the residual"
-    " stream first takes nearly all of it (vllm-ascend 7038); measure with this target"
-)
 
 # keys about how the file was written, or about what the tensors decide
 HOUSEKEEPING = (
@@ -90,9 +92,8 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     format, evidence = detect(summary)
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     _check_objects(checkpoint.config)
-    keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted)
+    keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted, checkpoint.config)
     _check_objects(keys.config)
-    Keys.check_repeated(checkpoint.config)
     aliases = {**tensor_names(), **format.gguf_names}
     names = read_names(checkpoint.tensors, aliases, format.layout.prefix if format.layout else "")
     for canonical, first, second in names.clashes:
@@ -202,16 +203,8 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
             filter(lambda each: isinstance(each, str), classes if isinstance(classes, list) else ())
         ),
         outer_type=outer if isinstance(outer, str) and outer != kind else None,
-        changes=tuple(QUANTISED.format(method=method) for method in _quantised_by(config, inner)),
+        changes=tuple(quantised_changes(config, inner)),
     )
-
-
-def _quantised_by(*places: Mapping[str, Any]) -> Iterator[str]:
-    """The method of a target's quantization_config, with its format where it names one."""
-    stated = next((value for place in places if (value := place.get("quantization_config"))), None)
-    if isinstance(stated, Mapping):
-        parts = (stated.get(key) for key in ("quant_method", "quant_algo", "format"))
-        yield " ".join(part for part in parts if isinstance(part, str)) or "of no name"
 
 
 def model_class_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> ModelClass:

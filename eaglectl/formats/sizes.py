@@ -52,7 +52,8 @@ def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
 
 def _draft_vocab(shapes: Shapes, keys: Keys, vocab: int) -> int:
     rows = shapes.first(("lm_head.weight", 0), ("d2t", 0))
-    stated = keys.take_int("draft_vocab_size")
+    believed = keys.believe("draft_vocab_size", rows, f"lm_head and d2t have {rows} rows")
+    stated = believed or keys.take_int("draft_vocab_size")
     if rows is None:
         return stated or vocab
     if stated is not None and stated != rows:
@@ -118,15 +119,34 @@ def _check_width(hidden: int, total: int, width: int, norms: int) -> None:
     )
 
 
+def _stated_width(keys: Keys, own: int | None, target: Target) -> int | None:
+    """The target's width as the config states it; where two places state others, that of fc_norm or --target.
+
+    Raises RefusedError where there is neither.
+    """
+    key = "target_hidden_size"
+    evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {target.hidden} wide"
+    if believed := keys.believe(key, own or target.hidden, evidence):
+        return int(believed)
+    if contradiction := keys.contradiction(key):
+        text = f"{contradiction}; pass --target, whose width is believed"
+        raise OptionNeededError(text, "spellings-agree", f"config.json:{key}")
+    return keys.take_int(key)
+
+
 def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, int]:
     """The number of aux layers and their width.
 
     Shapes: fc [hidden, aux*width], fc_norm.i [width], input_norm [aux*width].
     """
-    stated = keys.take_int("target_hidden_size")
-    uses = keys.take_bool("use_aux_hidden_state")
+    own = shapes.axis("fc_norm.0.weight", 0)
+    stated = _stated_width(keys, own, target)
+    has_fc = True if "fc.weight" in shapes.of else None
+    uses = keys.believe("use_aux_hidden_state", has_fc, "the file has fc.weight") or keys.take_bool(
+        "use_aux_hidden_state"
+    )
     count = sum(1 for name in shapes.of if NORM.fullmatch(name))
-    width = shapes.axis("fc_norm.0.weight", 0) or stated or target.hidden or hidden
+    width = own or stated or target.hidden or hidden
     total = shapes.first(("fc.weight", 1), ("input_norm.weight", 0))
     if stated is not None and count and stated != width:
         keys.add_note(
@@ -164,13 +184,14 @@ def _compare_count(keys: Keys, fc: tuple[int, int], read: tuple[int, int], *, is
     `fc` is its shape, `read` the number and the width that it was read with.
     """
     (hidden, total), (number, width) = fc, read
-    named = keys.take_int("num_aux_hidden_states")
+    evidence = f"fc.weight [{hidden}, {total}] takes {number} of width {width}"
+    measured = number if is_width_known else None
+    named = keys.believe("num_aux_hidden_states", measured, evidence) or keys.take_int(
+        "num_aux_hidden_states"
+    )
     if named is None or named == number:
         return
-    text = (
-        f"config says num_aux_hidden_states: {named}, and fc.weight [{hidden}, {total}] takes {number} of"
-        f" width {width}"
-    )
+    text = f"config says num_aux_hidden_states: {named}, and {evidence}"
     if is_width_known or total % named:
         keys.add_note("warning", "num_aux_hidden_states", f"{text}; the tensor is believed", "aux-count")
         return

@@ -8,9 +8,12 @@ from msgspec.structs import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Choice, Norms
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
-from eaglectl.errors import RefusedError
-from eaglectl.formats.config_keys import AGREE, CLASS_DEFAULTS, MISSING, Keys
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
+
+# switches whose norms have tensors; an answer can only be that none was trained
+TENSOR_FLAGS = ("fc_norm", "norm_before_fc")
 
 
 def read_norms(
@@ -24,13 +27,13 @@ def read_norms(
     """The four switches; norm_output is None where it must be asked."""
     fc_norm = _flag_and_tensor(
         keys,
+        answers,
         "fc_norm",
         f"{dims.aux} fc_norm.N.weight",
-        sum(1 for n in tensors if NORM.fullmatch(n)),
-        dims.aux,
+        (sum(1 for n in tensors if NORM.fullmatch(n)), dims.aux),
     )
     before_fc = _flag_and_tensor(
-        keys, "norm_before_fc", "input_norm.weight", int("input_norm.weight" in tensors), 1
+        keys, answers, "norm_before_fc", "input_norm.weight", (int("input_norm.weight" in tensors), 1)
     )
     if fc_norm and before_fc:
         keys.add_note(
@@ -92,27 +95,42 @@ def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
 
 def _flag(keys: Keys, key: str, answers: Answers) -> tuple[bool | None, bool]:
     """A switch that no tensor decides, and whether it is asked, as two places state it otherwise."""
-    try:
+    contradiction = keys.contradiction(key)
+    if not contradiction:
         return keys.take_bool(key), False
-    except RefusedError as error:
-        if error.topic != "spellings-agree":
-            raise
-        if key in answers.semantics:
-            return None, False
-        choices = (Choice("--source-semantics", f"{key}={value}") for value in ("true", "false"))
-        keys.ask(key, str(error).removesuffix(AGREE), error.topic, *choices)
+    keys.taken.update(keys.statements(key))
+    if key in answers.semantics:
+        return None, False
+    choices = (Choice("--source-semantics", f"{key}={value}") for value in ("true", "false"))
+    keys.ask(key, contradiction, "spellings-agree", *choices)
     return None, True
 
 
-def _flag_and_tensor(keys: Keys, flag: str, tensor: str, found: int, needed: int) -> bool:
-    stated, name = keys.take_bool(flag), keys.spelling(flag)
-    on, off = ("false", "true") if name == keys.own.get(flag) and flag in keys.inverted else ("true", "false")
+def _flag_and_tensor(keys: Keys, answers: Answers, flag: str, tensor: str, count: tuple[int, int]) -> bool:
+    """A switch that has tensors; `count`: how many of them the file has, and how many it needs."""
+    found, needed = count
+    name = keys.spelling(flag)
     if found and found != needed:
         raise RefusedError(
             f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones",
             "norm-tensor-missing",
             f"config.json:{name}",
         )
+    if answer := answers.semantics.get(flag):
+        keys.taken.update(keys.places(flag), keys.statements(flag))
+        if found:
+            raise UsageError(f"--source-semantics {flag}={answer}: the file has {tensor}, which were trained")
+        return False
+    if keys.believe(flag, True if found else None, f"the file has {tensor}"):
+        return True
+    if contradiction := keys.contradiction(flag):
+        keys.taken.update(keys.statements(flag))
+        meaning = "if none was trained; else restore the tensor from the trainer"
+        choice = Choice("--source-semantics", f"{flag}=false", meaning)
+        keys.ask(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", choice)
+        return False
+    stated = keys.take_bool(flag)
+    on, off = ("false", "true") if name == keys.own.get(flag) and flag in keys.inverted else ("true", "false")
     if stated and not found:
         raise RefusedError(
             f"config says {name}: {on} and the file has no {tensor}; engines would use ones in silence:"

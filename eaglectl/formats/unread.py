@@ -24,25 +24,30 @@ _ROPE_NAME = re.compile(r"rope|rotary|yarn|mscale")
 _MAP_NAME = re.compile(
     r"d2t|t2d|(vocab|token).*map|map.*(vocab|token)|(draft|target)_to_|selected_(token|vocab)"
 )
-# keys of published configs that match a pattern above and change nothing that an EAGLE-3 drafter computes:
+_SCALE_NAME = re.compile(r"softcap|multiplier|scale_(emb|depth)|query_pre_attn")
+# keys that match a pattern above and change nothing that an EAGLE-3 drafter computes, whatever their value:
 # switches that a tensor decides (q/k norms), keys of MoE, hybrid or DeepSeek targets, trainers' own constants
 HARMLESS = frozenset(
     {
         *("mlp_only_layers", "moe_layers", "moe_layer_indices", "dense_layers", "attention_layers"),
         *("attn_layer_indices", "full_attention_layers", "linear_attention_layers", "mamba_layers"),
         *("cross_attention_layers", "sliding_window_layers", "window_layers", "hidden_layers"),
-        *(
-            "norm_topk_prob",
-            "use_qk_norm",
-            "qk_norm",
-            "qk_layernorm",
-            "attention_qk_norm",
-            "norm_before_gate",
-        ),
-        *("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm"),
-        *("rope_interleave", "use_rope", "use_rotary_pos_emb", "qk_rope_head_dim"),
+        *("norm_topk_prob", "use_qk_norm", "qk_norm", "qk_layernorm", "attention_qk_norm"),
+        *("norm_before_gate", "layer_norm_eps", "layer_norm_epsilon", "max_grad_norm"),
+        *("rope_interleave", "qk_rope_head_dim", "ffn_dim_multiplier"),
     }
 )
+# the values at which such a key changes nothing; every other one, 0 and false too, is asked about
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("use_rope", "use_rotary_pos_emb"), (True,)),
+    **dict.fromkeys(("use_mrope", "use_yarn", "rope_3d"), (False,)),
+    **dict.fromkeys((*PARTIAL, "rope_ratio", "rope_scaling_factor", "mscale", "mscale_all_dim"), (1,)),
+    "rope_type": ("default",),
+    **dict.fromkeys(("use_input_layernorm_in_first_layer", "use_last_layernorm"), (True,)),
+    **dict.fromkeys(("use_mtp_layernorm", "fc_post_norm", "post_fc_norm", "norm_after_fc"), (False,)),
+    "norm_type": ("rms", "rmsnorm"),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "lm_head_multiplier"), (1,)),
+}
 
 
 def unread_ids(keys: Keys, format: Format) -> dict[str, Any]:
@@ -104,18 +109,26 @@ def _meaning(name: str, value: Any, *, is_of_target: bool) -> str:
 
     The keys of a copied target are not judged, but for vocabulary maps.
     """
-    if name in HARMLESS or value in (None, False, "", 0) or value == [] or value == {}:
+    if name in HARMLESS or _is_neutral(name, value):
         return ""
     if _MAP_NAME.search(name):
         return "a vocabulary map"
     if is_of_target:
         return ""
-    if _ROPE_NAME.search(name) and value not in (1, "default"):
+    if _ROPE_NAME.search(name):
         return "a rope setting"
-    if _NORM_NAME.search(name) and value is True:
+    if _NORM_NAME.search(name):
         return "a norm switch"
-    # 1 == True, so a switch named after rope lands here
-    return "a rope setting" if _ROPE_NAME.search(name) and value is True else ""
+    return "a scale of states" if _SCALE_NAME.search(name) else ""
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Whether a value states nothing, or is declared as one at which its key changes nothing."""
+    if value is None or value in ("", [], {}):
+        return True
+    return any(
+        value == each and (type(value) is bool) == (type(each) is bool) for each in NEUTRAL.get(name, ())
+    )
 
 
 def _is_ids(name: str, value: Any) -> bool:

@@ -138,7 +138,8 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
     dtype, the top level and eagle_config or transformer_layer_config): where these differ, they serve
     different drafters.
 
-    Fix: keep the value that was trained, and remove or correct the other.
+    Fix: keep the value that was trained, and remove or correct the other. Where tensors show it,
+    `eaglectl convert SOURCE` does.
     """
     config = subject.config
     inner = config.get("transformer_layer_config")
