@@ -165,7 +165,7 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
 def why_no_checkpoint(source: Source) -> str:
     """Why a folder is no checkpoint at all: it has neither a config nor weights; "" where it may be one."""
     names = source.names()
-    is_one = any(name.endswith((CONFIG, *WEIGHT_SUFFIXES, ".distcp")) for name in names)
+    is_one = any(name.endswith((CONFIG, *MISTRAL, *WEIGHT_SUFFIXES, ".distcp")) for name in names)
     return "" if is_one else _no_config(source, is_target=False)
 
 
