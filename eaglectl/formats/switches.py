@@ -116,19 +116,8 @@ def _flag_and_tensor(keys: Keys, answers: Answers, flag: str, tensor: str, count
             "norm-tensor-missing",
             f"config.json:{name}",
         )
-    if answer := answers.semantics.get(flag):
-        keys.taken.update(keys.places(flag), keys.statements(flag))
-        if found:
-            raise UsageError(f"--source-semantics {flag}={answer}: the file has {tensor}, which were trained")
-        return False
-    if keys.believe(flag, True if found else None, f"the file has {tensor}"):
-        return True
-    if contradiction := keys.contradiction(flag):
-        keys.taken.update(keys.statements(flag))
-        meaning = "if none was trained; else restore the tensor from the trainer"
-        choice = Choice("--source-semantics", f"{flag}=false", meaning)
-        keys.ask(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", choice)
-        return False
+    if keys.contradiction(flag) or flag in answers.semantics:
+        return _contrary_flag(keys, answers, flag, tensor, has_tensor=bool(found))
     stated = keys.take_bool(flag)
     on, off = ("false", "true") if name == keys.own.get(flag) and flag in keys.inverted else ("true", "false")
     if stated and not found:
@@ -148,6 +137,20 @@ def _flag_and_tensor(keys: Keys, answers: Answers, flag: str, tensor: str, count
     elif found and stated is None:
         keys.add_note("note", flag, f"config has no {name}; the file's tensors say true")
     return bool(found)
+
+
+def _contrary_flag(keys: Keys, answers: Answers, flag: str, tensor: str, *, has_tensor: bool) -> bool:
+    """A switch that two places, or the user, state otherwise: its tensors show it; else it is asked."""
+    contradiction, answer = keys.contradiction(flag), answers.semantics.get(flag)
+    if answer and has_tensor:
+        raise UsageError(f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained")
+    keys.believe(flag, True if has_tensor else None, f"the file has {tensor}")
+    keys.taken.update(keys.places(flag), keys.statements(flag))
+    if not has_tensor and not answer:
+        meaning = "if none was trained; else restore the tensor from the trainer"
+        choice = Choice("--source-semantics", f"{flag}=false", meaning)
+        keys.ask(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", choice)
+    return has_tensor
 
 
 def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass) -> dict[str, Any]:
