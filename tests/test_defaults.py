@@ -100,9 +100,23 @@ def test_init_writes_a_fact_that_is_open_as_toml_has_it(here: Path) -> None:
     source = FIXTURES / "producers/specforge/eagle3.1"
     assert call("init", source).code == 2
     path = here / "eaglectl.toml"
-    line = '# source-semantics = { specforge = "pre-879" }  # or specforge = "post-879"'
-    assert line in path.read_text().splitlines()
-    path.write_text(path.read_text().replace(line, line.removeprefix("# ")))
+    lines = [f'# source-semantics = {{ specforge = "{value}" }}' for value in ("pre-879", "post-879")]
+    written = path.read_text()
+    assert [line for line in written.splitlines() if "source-semantics = " in line] == lines
+    for line in lines:
+        path.write_text(written.replace(line, line.removeprefix("# ")))
+        assert call("convert", source, "--dry-run").code == 0
+
+
+def test_init_writes_every_value_of_several_facts(here: Path) -> None:
+    source = FIXTURES / "producers/modelopt/hf-ids"
+    assert call("init", source, "--target", FIXTURES / "target").code == 2
+    path = here / "eaglectl.toml"
+    head, _, facts = path.read_text().partition("[defaults.source-semantics]\n")
+    values = ['# modelopt = "pre-689"', '# modelopt = "post-689"', '# rope = "plain"', '# rope = "stored"']
+    assert facts.splitlines() == values
+    assert call("convert", source, "--dry-run").code == 2
+    path.write_text(head + "[defaults.source-semantics]\n" + values[0][2:] + "\n" + values[2][2:] + "\n")
     assert call("convert", source, "--dry-run").code == 0
 
 

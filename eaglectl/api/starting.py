@@ -13,6 +13,7 @@ from eaglectl.api.open_questions import OpenQuestions, measured_questions
 from eaglectl.api.options import InitOptions
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import known_semantics
 from eaglectl.progress import OnProgress
 from eaglectl.reports.files import write_file
 from eaglectl.results import Start
@@ -73,13 +74,17 @@ def init(
     return Start(path, questions, measured)
 
 
-def _asked(questions: Sequence[str]) -> dict[str, list[str]]:
-    """The facts that questions ask for by --source-semantics, each with the values that they name."""
-    facts: dict[str, list[str]] = {}
+def _asked(questions: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """The facts that questions ask for by --source-semantics, with the values named; all where it is one."""
+    facts: dict[str, dict[str, None]] = {}
     for question in questions:
         for key, value in FACT.findall(question if "--source-semantics" in question else ""):
-            facts.setdefault(key, []).append(value)
-    return facts
+            facts.setdefault(key, {})[value] = None
+    known = known_semantics()
+    return {
+        key: tuple(values) if len(values) > 1 else known.get(key) or tuple(values)
+        for key, values in facts.items()
+    }
 
 
 def _file_text(
@@ -106,22 +111,15 @@ def _file_text(
 
 
 def _facts(answers: Answers, asked: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The lines of source-semantics: what was answered, and as comments what is asked."""
-    open_facts = [(key, *map(_quoted, values)) for key, values in asked.items()]
-    if answers.semantics:
-        yield from ("", "[defaults.source-semantics]")
-        for key, value in answers.semantics.items():
-            yield f"{_quoted(key)} = {_quoted(value)}{_how_answered(answers, key)}"
-        for key, value, *others in open_facts:
-            yield f"# {key} = {value}{_or(others)}"
-    elif open_facts:
-        table = ", ".join(f"{key} = {value}" for key, value, *_ in open_facts)
-        others = [f"{key} = {other}" for key, _, *rest in open_facts for other in rest]
-        yield f"# source-semantics = {{ {table} }}{_or(others)}"
-
-
-def _or(others: Sequence[str]) -> str:
-    return f"  # or {', '.join(others)}" if others else ""
+    """The lines of source-semantics: what was answered, and each value that is asked for as a comment."""
+    commented = [(key, _quoted(value)) for key, values in asked.items() for value in values]
+    if not answers.semantics and len(asked) < 2:
+        yield from (f"# source-semantics = {{ {key} = {value} }}" for key, value in commented)
+        return
+    yield from ("", "[defaults.source-semantics]")
+    for key, value in answers.semantics.items():
+        yield f"{_quoted(key)} = {_quoted(value)}{_how_answered(answers, key)}"
+    yield from (f"# {key} = {value}" for key, value in commented)
 
 
 def _how_answered(answers: Answers, key: str) -> str:
