@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -288,3 +291,39 @@ def test_the_changelog_tells_of_this_version() -> None:
         rf"^## {re.escape(eaglectl.__version__)} .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
     )
     assert section and len(re.findall(r"^\* ", section[0], re.MULTILINE)) > 10
+
+
+ADDRESS = "https://git.example.org/me/eaglectl"
+# what is printed where the address of [project.urls] is known
+PRINTS_ADDRESS = """
+import eaglectl
+from eaglectl.publishing.project import install_command
+from eaglectl.reports.ci.outputs import render
+report = eaglectl.validate("fixtures/tiny/eagle3", headers_only=True)
+print(install_command(), render("sarif", [report], 1), eaglectl.render_page(report))
+"""
+
+
+def test_the_address_of_pyproject_reaches_what_is_printed(tmp_path: Path) -> None:
+    """Built by hatchling as for a release; the other places are those of tests/test_card.py."""
+    for name in ("README.md", "LICENSE", "eaglectl/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    text = (ROOT / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(f'{text}\n[project.urls]\nRepository = "{ADDRESS}"\n')
+    built = tmp_path / "built"
+    build = "import sys; from hatchling.build import prepare_metadata_for_build_wheel as m; m(sys.argv[1])"
+    built.mkdir()
+    subprocess.run([sys.executable, "-c", build, str(built)], cwd=tmp_path, check=True, capture_output=True)
+    path = os.pathsep.join([str(built), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS_ADDRESS],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert f"pip install 'git+{ADDRESS}'" in done.stdout
+    assert f'"informationUri": "{ADDRESS}"' in done.stdout
+    assert f"{ADDRESS}/blob/HEAD/docs/rules.md#egl" in done.stdout
