@@ -9,7 +9,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -20,11 +21,11 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes import CAUSES  # noqa: E402
-from eaglectl.acceptance.diagnosis import Diagnosis, PairFacts, Walk, causes_of  # noqa: E402
+from eaglectl.acceptance.causes import CAUSES, other_layers  # noqa: E402
+from eaglectl.acceptance.diagnosis import Diagnosis, PairFacts, Shown, Walk, causes_of  # noqa: E402
 from eaglectl.acceptance.job import EngineRun  # noqa: E402
-from eaglectl.acceptance.layers import climb, starts  # noqa: E402
-from eaglectl.acceptance.measurement import Estimate, measure  # noqa: E402
+from eaglectl.acceptance.layers import _judged, climb, one_off, starts  # noqa: E402
+from eaglectl.acceptance.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.acceptance.published import Published, PublishedLength  # noqa: E402
 from eaglectl.acceptance.report import MAX_REGRESSION  # noqa: E402
 from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
@@ -170,6 +171,60 @@ def test_boundaries_are_found_one_by_one(trained: tuple[int, ...]) -> None:
     stated = tuple(range(1, 1 + len(trained)))
     assert climb(score, starts(stated, 32), 32) == trained
     assert climb(lambda _: 0, starts(stated, 32), 32) == stated
+
+
+def test_one_off_are_possible_boundaries() -> None:
+    assert set(one_off((0, 1, 5), 5)) == {(0, 2, 5), (0, 1, 4)}
+
+
+class Drafting:
+    """A stage whose drafter accepts so many of 100 draft tokens, by boundaries, on each of eight prompts."""
+
+    boundaries, drafter, target = (1, 3, 5), None, SimpleNamespace(depth=30)
+    texts: ClassVar[list[int]] = list(range(8))
+
+    def __init__(self, accepted: dict[tuple[int, ...], int]) -> None:
+        self.accepted = accepted
+
+    def run(self, _: object, texts: list[int], boundaries: tuple[int, ...]) -> list[PromptResult]:
+        # prompts differ, so that intervals have a width
+        accepted = self.accepted.get(boundaries, 10)
+        return [PromptResult("one", 100, (accepted + text,), ()) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "best", "alike"),
+    [
+        ({(1, 15, 27): 80}, "1,15,27", []),
+        ({(1, 15, 27): 80, (1, 15, 28): 80, (1, 15, 26): 81}, "1,15,27", [(1, 15, 26), (1, 15, 28)]),
+        ({(1, 15, 27): 80, (2, 15, 27): 80}, "2,15,27", [(1, 15, 27)]),
+        ({(1, 15, 27): 80, (2, 15, 27): 60}, "1,15,27", []),
+    ],
+)
+def test_sets_one_off_that_draft_as_well_are_told_and_the_default_goes_before(
+    accepted: dict[tuple[int, ...], int], best: str, alike: list[tuple[int, ...]]
+) -> None:
+    stage: Any = Drafting(accepted)
+    stated = stage.run(None, stage.texts, stage.boundaries)
+    found, others = _judged(stage, stated, stage.texts, (1, 15, 27))
+    assert found is not None and found.is_better
+    assert (found.option, others) == (f"--aux-layers {best}", alike)
+
+
+def test_how_sure_the_search_is_stands_in_the_words(healthy: Diagnosis) -> None:
+    search, report = healthy.evidence.layers, healthy.evidence.reference
+    assert search is not None and report is not None
+    found = replace(report.variants[0], ratio=Estimate(1.2, 1.05, 1.4), outcome="better")
+    commands = {**healthy.evidence.commands, "layers": "eaglectl convert"}
+    for alike, words in (
+        (((2, 15, 27), (1, 14, 27)), "2,15,27 or 1,14,27 it drafts as well, as far as these prompts tell"),
+        ((), "from each set with one boundary one off it drafts less"),
+    ):
+        evidence = replace(
+            healthy.evidence, layers=replace(search, found=found, alike=alike), commands=commands
+        )
+        shown = other_layers(evidence)
+        assert isinstance(shown, Shown) and words in shown.words
 
 
 def test_layers_that_few_prompts_cannot_tell_are_too_few(healthy: Diagnosis) -> None:

@@ -242,6 +242,13 @@ def other_layers(evidence: Evidence) -> Shown | NotLooked | None:
     if not found.is_better:
         return NotLooked(f"{words}: too few to tell from chance")
     stated = listed(map(str, search.stated))
+    if search.alike:
+        alike = listed((",".join(map(str, boundaries)) for boundaries in search.alike), " or ")
+        words += (
+            f"; from {alike} it drafts as well, as far as these prompts tell: the trainer's config decides"
+        )
+    else:
+        words += "; from each set with one boundary one off it drafts less"
     title = (
         f"trained on boundaries {found.name.removeprefix('aux boundaries ')}, and the file states {stated}:"
         f" {found.stated_length:.2f}, and {found.measured.length.value:.2f} read so"

@@ -2,14 +2,14 @@
 
 The target runs once over the texts that it wrote. How often a drafter's first draft token is the target's
 choice, over all slots of them, tells how well boundaries fit. Half of the prompts choose, one boundary after
-the other; the other half judges by draft-and-verify, so that the best of many by chance is not named.
+the other; the other half judges by draft-and-verify, so that the best of many by chance is not named. So are
+the sets with one boundary one off: those that draft as well are told.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio
@@ -43,13 +43,15 @@ class LayerSearch(Struct, frozen=True):
     """What came of the search: `found` are other boundaries that draft better, or None.
 
     The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
-    its interval holds no gain. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
+    its interval holds no gain. `alike` are boundaries one off that draft as well on them, as far as they
+    tell. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
     """
 
     stated: Boundaries
     tried: int
     found: Variant | None
     by_position: tuple[PositionShare, ...]
+    alike: tuple[Boundaries, ...] = ()
 
 
 def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearch:
@@ -79,12 +81,12 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         return scores[boundaries]
 
     best = climb(score, starts(stage.boundaries, depth), depth)
-    return LayerSearch(
-        stage.boundaries,
-        len(scores),
-        None if best == stage.boundaries else _judged(stage, results, judging, best),
-        tuple(_by_position([*first.rows(), *second.rows()], shared_start(stage.texts))),
-    )
+    found: Variant | None = None
+    alike: list[Boundaries] = []
+    if best != stage.boundaries:
+        found, alike = _judged(stage, [results[index] for index in judging], judging, best)
+    shares = _by_position([*first.rows(), *second.rows()], shared_start(stage.texts))
+    return LayerSearch(stage.boundaries, len(scores), found, tuple(shares), tuple(alike))
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
@@ -113,39 +115,71 @@ def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
             yield tuple(boundary + step for boundary in boundaries)
 
 
+def is_possible(boundaries: Boundaries, depth: int) -> bool:
+    """Whether a target of this depth has these boundaries, in their order."""
+    ascending = sorted(set(boundaries)) == list(boundaries)
+    return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
+
+
 def climb(score: Callable[[Boundaries], int], starts: Iterator[Boundaries], depth: int) -> Boundaries:
     """The boundaries of the highest score that moves of one boundary at a time lead to."""
-
-    def is_possible(boundaries: Boundaries) -> bool:
-        ascending = sorted(set(boundaries)) == list(boundaries)
-        return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
-
     # the stated ones are first, and stay where others only equal them
-    best = max(filter(is_possible, starts), key=score)
+    best = max((boundaries for boundaries in starts if is_possible(boundaries, depth)), key=score)
     while True:
         before = best
         for place in range(len(best)):
             moved = ((*best[:place], boundary, *best[place + 1 :]) for boundary in range(depth + 1))
-            best = max([best, *filter(is_possible, moved)], key=score)
+            best = max([best, *(others for others in moved if is_possible(others, depth))], key=score)
         if best == before:
             return best
 
 
 def _judged(
-    stage: Stage, results: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
-) -> Variant | None:
-    """The boundaries as a reading, with the figures of draft-and-verify; None where they gain too little."""
-    own = stage.run(stage.drafter, [stage.texts[index] for index in judging], boundaries)
-    compared = ratio(own, [results[index] for index in judging])
+    stage: Stage, stated: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
+) -> tuple[Variant | None, list[Boundaries]]:
+    """The boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
+
+    None where they gain too little. Of sets that draft alike, the default of trainers is the reading.
+    """
+
+    def run(others: Boundaries) -> list[PromptResult]:
+        return stage.run(stage.drafter, [stage.texts[index] for index in judging], others)
+
+    own = run(boundaries)
+    compared = ratio(own, stated)
     if compared.value < LEAST_GAIN:
-        return None
+        return None, []
+    if compared.low <= 1:
+        return _variant(boundaries, own, compared, ReadingOutcome.TOO_FEW_PROMPTS), []
+    runs = {
+        others: run(others)
+        for others in one_off(boundaries, stage.target.depth)
+        if others != stage.boundaries
+    }
+    alike = [others for others, results in runs.items() if ratio(results, own).high >= 1]
+    default = TRAINING_DEFAULT.at(stage.target.depth)
+    if default in alike and ratio(runs[default], stated).low > 1:
+        alike[alike.index(default)] = boundaries
+        boundaries, own = default, runs[default]
+        compared = ratio(own, stated)
+    return _variant(boundaries, own, compared, ReadingOutcome.BETTER), alike
+
+
+def _variant(
+    boundaries: Boundaries, own: Sequence[PromptResult], compared: Estimate, outcome: ReadingOutcome
+) -> Variant:
     text = ",".join(map(str, boundaries))
-    variant = Variant(
-        f"aux boundaries {text}", f"--aux-layers {text}", measure(own), compared, is_verified=True
-    )
-    return replace(
-        variant, outcome=ReadingOutcome.BETTER if compared.low > 1 else ReadingOutcome.TOO_FEW_PROMPTS
-    )
+    name, option = f"aux boundaries {text}", f"--aux-layers {text}"
+    return Variant(name, option, measure(own), compared, outcome=outcome, is_verified=True)
+
+
+def one_off(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The sets with one boundary one lower or one higher."""
+    for place, boundary in enumerate(boundaries):
+        for moved in (boundary - 1, boundary + 1):
+            others = (*boundaries[:place], moved, *boundaries[place + 1 :])
+            if is_possible(others, depth):
+                yield others
 
 
 class Slots:
