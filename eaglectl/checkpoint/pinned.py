@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class PinnedSource(FolderSource):
 
     def __exit__(self, *_: object) -> None:
         while self.files:
-            os.close(self.files.popitem()[1].descriptor)
+            with suppress(OSError):  # of a file that was read alone, as FUSE gives it
+                os.close(self.files.popitem()[1].descriptor)
 
     def pinned(self, name: str) -> PinnedFile:
         """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""

@@ -21,8 +21,7 @@ def rename_new(source: Path, target: Path) -> None:
     if _rename(source, target, LINUX_NOREPLACE, MACOS_EXCL):
         return
     if source.is_symlink() or not source.is_dir():
-        os.link(source, target, follow_symlinks=False)
-        source.unlink()
+        _rename_file(source, target)
         return
     # only one process can make the folder, and a rename replaces an empty folder and no other
     target.mkdir()
@@ -32,6 +31,25 @@ def rename_new(source: Path, target: Path) -> None:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
         target.rmdir()
+        raise
+
+
+def _rename_file(source: Path, target: Path) -> None:
+    """Rename a file by a second link; where there are none, over a new empty file that only we can make."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (*MISSING, errno.EPERM, errno.EMLINK):
+            raise
+    else:
+        source.unlink()
+        return
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    os.close(descriptor)
+    try:
+        source.replace(target)
+    except OSError:
+        target.unlink()
         raise
 
 

@@ -86,6 +86,7 @@ class Scratch:
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+            _remove_empty(self.folder)
 
     def _remove_unfinished(self) -> None:
         """Remove what an exception between two steps left; a folder that replaces another is its owner's."""
@@ -212,6 +213,13 @@ def _sweep_one(folder: Path, lock: Path, may_remove: MayRemove) -> None:
                 _remove(folder, lock)
     finally:
         os.close(descriptor)
+        _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder in which the lock stayed under another name until it was closed, as on NFS and FUSE."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _remove(folder: Path, lock: Path) -> None:

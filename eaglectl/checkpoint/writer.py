@@ -350,11 +350,28 @@ def check_apart(out: Path, source: Path, option: str = "-o") -> None:
         raise UsageError(
             f"{out}: a symbolic link on the way leads to itself; give another {option}"
         ) from None
-    if there == here or there in here.parents or here in there.parents:
+    folded = Path(str(there).casefold()), Path(str(here).casefold())
+    if _is_related(*folded) and _is_related(_spelled(there), _spelled(here)):
         raise UsageError(
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
             f" another {option}"
         )
+
+
+def _is_related(first: Path, second: Path) -> bool:
+    return first == second or first in second.parents or second in first.parents
+
+
+def _spelled(path: Path) -> Path:
+    """A path in the letters that its folders list, where the file system takes others for the same name."""
+    spelled = Path(path.anchor)
+    for name in path.parts[1:]:
+        with suppress(OSError):  # a folder that may not be listed, or is not there
+            names = {entry.name: entry for entry in spelled.iterdir()}
+            if name not in names and os.path.lexists(spelled / name):
+                name = next((other for other in names if other.casefold() == name.casefold()), name)
+        spelled /= name
+    return spelled
 
 
 def check_free(out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:

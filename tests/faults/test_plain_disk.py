@@ -1,0 +1,110 @@
+"""exFAT: no links, no rename that replaces nothing, no owners, and capital letters that count as small ones.
+
+It is mounted by FUSE, as root (apt-get install exfat-fuse exfatprogs); the tests are skipped where that is
+refused.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from operator import ne
+from pathlib import Path
+
+import pytest
+from gguf import GGUFReader
+
+from eaglectl.checkpoint import renaming
+from eaglectl.checkpoint.writer import check_apart
+from eaglectl.errors import UsageError
+from tests.builders import call, contents
+from tests.disks import mounted, run_or_skip
+from tests.faults.test_kills import is_checkpoint, is_statistics
+from tests.faults.test_races import names
+from tests.tiny import TARGET, TINY
+
+GGUF = ("--for", "llama.cpp", "--target", TARGET, "--force-unserved")
+STATES = ("--target", TARGET, "--device", "cpu", "--states", TINY / "states", "--states-layers", "2,4,5")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An exFAT file system of 64 MiB."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    run_or_skip(["mkfs.exfat", str(image)])
+    device = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True)
+    if device.returncode:
+        pytest.skip(f"losetup is refused here ({device.stderr.strip()})")
+    try:
+        with mounted(place, "-t", "exfat-fuse", device.stdout.strip()):
+            yield place
+    finally:
+        subprocess.run(["losetup", "-d", device.stdout.strip()], check=True)
+
+
+@pytest.mark.slow
+def test_what_is_written_there_is_whole_and_alone(disk: Path) -> None:
+    for force in ((), ("--force",)):
+        made = call("convert", TINY / "eagle3", "-o", disk / "out", *force)
+        assert made.code == 0, made
+        made = call("convert", TINY / "eagle3", "-o", disk / "g", "--gguf", disk / "g.gguf", *GGUF, *force)
+        assert made.code == 0, made
+        made = call("calibrate", TINY / "eagle3", *STATES, "-o", disk / "states", *force)
+        assert made.code == 0, made
+    assert call("convert", disk / "out", "--link", "-o", disk / "linked").code == 0
+    assert call("validate", disk / "out", "--page", disk / "page.html").code == 0
+    assert call("ready", disk / "out", "--sample", "1", "--max-tokens", "2", "--target", TARGET).code in (
+        0,
+        3,
+    )
+    assert names(disk) == ["g", "g.gguf", "linked", "out", "page.html", "states"]
+    is_checkpoint(disk / "linked")
+    is_statistics(disk / "states")
+    assert GGUFReader(disk / "g.gguf").tensors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("out", ["OUT", "Out/sub", "OUT.gguf/../oUT"])
+def test_an_output_is_not_its_input_in_capital_letters(disk: Path, out: str) -> None:
+    assert call("convert", TINY / "eagle3", "-o", disk / "out").code == 0
+    before = contents(disk)
+    (disk / "OUT.gguf").mkdir()
+    done = call("convert", disk / "out", "-o", disk / out, "--force")
+    assert done.code == 2 and "lie in one another" in done.err
+    (disk / "OUT.gguf").rmdir()
+    assert contents(disk) == before
+
+
+def test_a_path_is_compared_by_the_letters_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drafter").mkdir()
+    check_apart(tmp_path / "Drafter" / "sub", tmp_path / "drafter")
+    (tmp_path / "Drafter").mkdir()
+    real = Path.iterdir  # the file system lists one of the two names, and takes both
+    is_other = partial(ne, tmp_path / "Drafter")
+    monkeypatch.setattr(Path, "iterdir", lambda path: filter(is_other, real(path)))
+    with pytest.raises(UsageError, match="lie in one another"):
+        check_apart(tmp_path / "Drafter" / "sub", tmp_path / "drafter")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_system_without_links_gets_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(renaming, "_rename", lambda *_: False)
+    monkeypatch.setattr(renaming.os, "link", link)
+    part, file = tmp_path / "part", tmp_path / "file"
+    part.write_text("new")
+    if is_there:
+        file.write_text("old")
+        with pytest.raises(FileExistsError):
+            renaming.rename_new(part, file)
+        assert file.read_text() == "old" and part.exists()
+        return
+    renaming.rename_new(part, file)
+    assert names(tmp_path) == ["file"] and file.read_text() == "new"
