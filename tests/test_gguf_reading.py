@@ -102,6 +102,14 @@ def test_what_convert_writes_of_the_trained_pair_is_equal_to_it(tmp_path: Path) 
     assert call("diff", TINY / "eagle3", file, "--target", TARGET).code == 0
 
 
+@pytest.mark.parametrize("size", [9.999999747378752e-06, 1e-05, 1.00000001e-05])
+def test_a_number_is_compared_in_the_precision_of_the_file(size: float, tmp_path: Path) -> None:
+    """SpecForge writes epsilon as float32 has it, and the file states no more than that."""
+    source = drafter_folder(tmp_path, config={"rms_norm_eps": size})
+    assert differing(eaglectl.diff(source, converted(source, tmp_path))) == {}
+    assert eaglectl.inspect(tmp_path / "d.gguf").drafter.settings["rms_norm_eps"] == 1e-05
+
+
 @pytest.mark.parametrize("scaling", [LLAMA3, YARN, {"rope_type": "linear", "factor": 4.0}])
 def test_a_rope_scaling_is_equal_to_what_the_file_states_of_it(
     scaling: dict[str, Any], tmp_path: Path

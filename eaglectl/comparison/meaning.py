@@ -15,6 +15,7 @@ from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, s
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.formats.reader import MASK_KEYS
@@ -28,7 +29,25 @@ DEPTH = "the default depends on the target's depth; pass --target"
 
 
 def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
-    """Every fact but the draft vocabulary, which is tensor data."""
+    """Every fact but the draft vocabulary, which is tensor data; numbers of a GGUF file are float32."""
+    is_float32 = any(by_name(side.drafter.producer).gguf_names for side in (a, b))
+    for fact in _facts(a, b):
+        is_equal = (
+            is_float32 and fact.state == FactState.DIFFERS and _as_float32(fact.a) == _as_float32(fact.b)
+        )
+        yield (
+            replace(fact, state=FactState.EQUAL, why="the same float32, as GGUF has it") if is_equal else fact
+        )
+
+
+def _as_float32(value: Any) -> Any:
+    """The value with its floats, and those of an object, as a GGUF file has them."""
+    if isinstance(value, Mapping):
+        return {key: _as_float32(item) for key, item in value.items()}
+    return float(np.float32(value)) if type(value) in (int, float) else value
+
+
+def _facts(a: Side, b: Side) -> Iterator[Fact]:
     output = _norm_output(a, b)
     facts_a, facts_b = _plain_facts(a.drafter), _plain_facts(b.drafter)
     yield stated_fact("kind", a.drafter.kind, b.drafter.kind)
