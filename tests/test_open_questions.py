@@ -22,7 +22,7 @@ from eaglectl.drafter.drafter import Choice, question  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.open_facts import OPEN_FACTS, UNTRAINED, OpenFact  # noqa: E402
+from tests.open_facts import OPEN_FACTS, TINY_31, UNTRAINED, OpenFact  # noqa: E402
 from tests.pairs import SECOND, write_prompts  # noqa: E402
 
 FACTS = {fact.key: fact for fact in OPEN_FACTS}
@@ -73,6 +73,17 @@ def test_the_answer_is_that_of_training_by_the_ratio_of_the_page(fact: OpenFact,
     assert int(prompts) == fact.prompts
     nearest = min(answer.ratio.value for answer in questions.measured)
     assert nearest == pytest.approx(float(ratio), abs=NEAR)
+
+
+@pytest.mark.slow
+def test_a_switch_that_two_places_state_otherwise_is_measured(tmp_path: Path) -> None:
+    """Acceptance lengths of 3.74 with true and 2.02 with false; it is trained with true."""
+    answer = "--source-semantics norm_output=true"
+    nested = {"eagle_config.norm_output": False}
+    fact = OpenFact("norm_output stated twice", TINY_31, "vllm", (answer,), nested)
+    source = fact.write(tmp_path / "source")
+    (measured,) = fact.measured(source, write_prompts(tmp_path / "prompts.jsonl", fact.texts())).measured
+    assert str(measured.choice) == answer and measured.ratio.value == pytest.approx(1.85, abs=NEAR)
 
 
 def test_the_page_has_every_open_fact_and_no_tie() -> None:

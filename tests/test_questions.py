@@ -262,6 +262,27 @@ def untargeted(folder: Path, out: Path, **semantics: str) -> Path:
     return out
 
 
+def test_a_switch_stated_twice_is_assumed_on_request_where_its_producer_has_a_usual_value(
+    tmp_path: Path,
+) -> None:
+    folder = drafter_folder(
+        tmp_path, config={"norm_before_residual": True, "eagle_config": {"norm_before_residual": False}}
+    )
+    out = tmp_path / "out"
+    eaglectl.convert(str(folder), out, ConvertOptions(answers=Answers(assume=True)))
+    (entry,) = record(out)["settled"]
+    assert (entry["answer"]["value"], entry["by"]) == ("norm_before_residual=false", "assumed")
+    (doubt,) = [note for note in eaglectl.inspect(str(out)).drafter.notes_at("warning") if note.is_open]
+    assert "norm_before_residual=false was assumed" in doubt.text
+    assert eaglectl.validate(str(out)).verdict == "could-not-look"
+    (tmp_path / "b").mkdir()
+    twice = drafter_folder(
+        tmp_path / "b", config={"norm_output": True, "eagle_config": {"norm_output": False}}
+    )
+    with pytest.raises(UsageError, match="pass --source-semantics norm_output=true or norm_output=false"):
+        eaglectl.convert(str(twice), tmp_path / "c", ConvertOptions(answers=Answers(assume=True)))
+
+
 def test_a_switch_in_an_object_that_nothing_reads_must_agree(tmp_path: Path) -> None:
     both = {"norm_before_residual": False, "eagle_architecture_config": {"norm_before_residual": True}}
     folder = drafter_folder(tmp_path, config=both)

@@ -81,7 +81,7 @@ def norms_by_record(keys: Keys, norms: Norms, format: Format, record: Mapping[st
 
 
 def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
-    residual, _ = _flag(keys, "norm_before_residual", answers)
+    residual, _ = _flag(keys, "norm_before_residual", answers, format.residual_default)
     if answer := answers.semantics.get("norm_before_residual"):
         return answer == "true"
     if residual is None and format.residual_default:
@@ -93,15 +93,21 @@ def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
     return format.residual_default if residual is None else residual
 
 
-def _flag(keys: Keys, key: str, answers: Answers) -> tuple[bool | None, bool]:
-    """A switch that no tensor decides, and whether it is asked, as two places state it otherwise."""
+def _flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> tuple[bool | None, bool]:
+    """A switch that no tensor decides, and whether it is asked, as two places state it otherwise.
+
+    `usual` is the producer's value where nothing is set; None: it has none.
+    """
     contradiction = keys.contradiction(key)
     if not contradiction:
         return keys.take_bool(key), False
     keys.taken.update(keys.statements(key))
     if key in answers.semantics:
         return None, False
-    choices = (Choice("--source-semantics", f"{key}={value}") for value in ("true", "false"))
+    choices = (
+        Choice("--source-semantics", f"{key}={str(value).lower()}", is_usual=value is usual)
+        for value in (True, False)
+    )
     keys.ask(key, contradiction, "spellings-agree", *choices)
     return None, True
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS
 from eaglectl.formats.catalogue import flattened
@@ -151,7 +152,15 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
         if config[key] is not None and layer[key] is not None and config[key] != layer[key]:
             text = f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config"
             yield Match(text, f"config.json:{key}")
+    if subject.read_error is None and (assumed := _assumed(subject.drafter, "spellings-agree")):
+        raise CannotLook(assumed)
     yield from subject.reported("spellings-agree", is_fault=True)
+
+
+def _assumed(drafter: Drafter, topic: str) -> str:
+    """What a conversion assumed on a topic, of which this file states one value alone; "" without any."""
+    texts = (note.text for note in drafter.notes if note.topic == topic and note.is_open)
+    return next(texts, "")
 
 
 @rule("EGL122", "unread-key", "warning")
