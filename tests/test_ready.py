@@ -271,6 +271,20 @@ def test_each_engine_that_was_asked_for_has_its_command() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--engine-arg", "quantization=fp8"), "--engine-arg is for one engine that is installed here"),
+        (("--engine", "vllm", "--engine-arg", "quantization=fp8"), "is installed here: name it with"),
+        (("--engine", "sglang", "--engine-arg", "speculative_num_steps=7"), "use -k"),
+        (("--tensor-parallel-size", "2"), "--tensor-parallel-size is for an installed vLLM or SGLang"),
+        (("--tensor-parallel-size", "0"), "--tensor-parallel-size needs to be at least 1"),
+    ],
+)
+def test_what_is_for_installed_engines_is_refused_without_one(given: tuple[str, ...], words: str) -> None:
+    assert words in refusal(2, "ready", TINY / "eagle3", *RUN[:2], *given)
+
+
 def test_an_engine_of_which_the_layers_alone_are_known_cannot_be_asked_for() -> None:
     message = refusal(2, "ready", FIXTURES / "producers/eagle/bin", "--engine", "tokenspeed")
     assert "only the layers that it captures are known" in message

@@ -16,9 +16,15 @@ from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset
 from eaglectl.api.open_questions import measured_questions
-from eaglectl.api.options import SERVERS, ConvertOptions, DiagnoseOptions, SmokeOptions, ValidateOptions
-from eaglectl.api.smoking import (
+from eaglectl.api.options import (
     INSTALLED,
+    SERVERS,
+    ConvertOptions,
+    DiagnoseOptions,
+    SmokeOptions,
+    ValidateOptions,
+)
+from eaglectl.api.smoking import (
     repair_command,
     search_aux_layers,
     smoke,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 UNITS = " KMGT"
 SERVERS = ("http://", "https://")
+# engines that run here where they are installed
+INSTALLED = ("vllm", "sglang")
 PROBES = ("sensitivity", "drift")
 TOLERANCE = 0.97
 # groups of --help
@@ -59,6 +61,7 @@ ENGINE_ARGUMENTS = Option(
     value="KEY=VALUE",
     read=read_arguments,
 )
+TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.")
 MEASURE = Option(
     "Run every reading of what the file leaves open on the target, where its weights are here.",
     "--measure/--no-measure",
@@ -474,9 +477,7 @@ class SmokeOptions(Options, frozen=True):
         ),
     ] = None
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
-    tensor_parallel_size: Annotated[
-        int, Option("GPUs that vLLM or SGLang spreads the target over.", group=ADVANCED)
-    ] = 1
+    tensor_parallel_size: Annotated[int, replace(TENSOR_PARALLEL, group=ADVANCED)] = 1
     engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
         default_factory=dict
     )
@@ -560,6 +561,10 @@ class ReadyOptions(Options, frozen=True):
         float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
     ] = 600.0
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    tensor_parallel_size: Annotated[int, replace(TENSOR_PARALLEL, group=ADVANCED)] = 1
+    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
+        default_factory=dict
+    )
     answers: Answers = field(default_factory=Answers)
     measure: Annotated[bool, MEASURE] = True
     reuse: Annotated[
@@ -572,7 +577,11 @@ class ReadyOptions(Options, frozen=True):
     ] = True
 
     def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
-        """The options of one run; a server loads the target itself, and takes no code of it."""
+        """The options of one run; a server loads the target itself, and takes no code of it.
+
+        What is for installed engines alone, the reference and servers are not given.
+        """
+        is_installed = engine in INSTALLED
         return SmokeOptions(
             engine=engine,
             device=self.device,
@@ -585,6 +594,8 @@ class ReadyOptions(Options, frozen=True):
             seed=self.seed,
             timeout=self.timeout,
             trust_remote_code=self.trust_remote_code and not engine.startswith(SERVERS),
+            tensor_parallel_size=self.tensor_parallel_size if is_installed else 1,
+            engine_arguments=self.engine_arguments if is_installed else {},
             answers=answers,
         )
 

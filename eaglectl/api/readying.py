@@ -20,6 +20,7 @@ from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
 from eaglectl.api.open_questions import OpenQuestions, measured_questions
 from eaglectl.api.options import (
+    INSTALLED,
     SERVERS,
     ConvertOptions,
     DiagnoseOptions,
@@ -27,7 +28,7 @@ from eaglectl.api.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.api.smoking import INSTALLED, smoke, smoke_as_read
+from eaglectl.api.smoking import smoke, smoke_as_read
 from eaglectl.api.steps import REFERENCE as REFERENCE_TITLE
 from eaglectl.api.steps import steps_text
 from eaglectl.api.targets import choose_target, fitting_target, weights_folder
@@ -91,6 +92,7 @@ def ready(
     start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
     options = as_preset(options or ReadyOptions())
     requests, servers = _engines(options.engines)
+    _check_arguments(options, requests)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, target, options.answers)
     runners = _runners(requests, servers)
@@ -164,6 +166,26 @@ def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str
     return requests if names else default_requests(), servers
 
 
+def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
+    """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
+    from eaglectl.acceptance.engine_arguments import check_engine_arguments
+
+    if options.tensor_parallel_size < 1:
+        raise UsageError("--tensor-parallel-size needs to be at least 1")
+    check_engine_arguments(options.engine_arguments)
+    here = {
+        request.engine
+        for request in requests
+        if request.engine in INSTALLED and installed_release(ENGINES[request.engine])
+    }
+    if options.engine_arguments and not (len(here) == 1 and options.engines):
+        raise UsageError(
+            "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
+        )
+    if options.tensor_parallel_size > 1 and not here:
+        raise UsageError("--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here")
+
+
 def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
     """The target as it is named, and its folder where its weights are here."""
     if target is None:
@@ -190,8 +212,9 @@ def _known(request: EngineRequest) -> EngineRequest:
 class _Work(Struct, frozen=True):
     """The steps of one call: what is judged, run and written.
 
-    `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
-    are the gaps of those that were tried and could not be made.
+    `runs` are those that were made, by place, engine and
+    reading: the reference stands for several. `failed` are the gaps of those that were tried and could not be
+    made.
     """
 
     source: str

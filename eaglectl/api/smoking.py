@@ -17,7 +17,7 @@ from eaglectl.api.copies import opened
 from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
-from eaglectl.api.options import SERVERS, ConvertOptions, SmokeOptions
+from eaglectl.api.options import INSTALLED, SERVERS, ConvertOptions, SmokeOptions
 from eaglectl.api.targets import runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.sensitivity import Variant
     from eaglectl.engines.reading import NetworkReading
 
-INSTALLED = ("vllm", "sglang")
 ENGINES = (*INSTALLED, "reference")
 
 

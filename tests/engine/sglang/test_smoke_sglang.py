@@ -27,16 +27,18 @@ TOKENS, NUMBER = 32, 4
 PATIENCE = 900.0
 
 
+# the stand-ins in every process of SGLang, by sitecustomize; eaglectl itself does not know them
+HOOKED = {
+    "PYTHONPATH": f"{Path(__file__).parent / 'hook'}:{FIXTURES.parent}",
+    "PYTHONWARNINGS": "ignore",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-ins in every process of SGLang, by sitecustomize; eaglectl itself does not know them."""
-    for name, value in {
-        "PYTHONPATH": f"{Path(__file__).parent / 'hook'}:{FIXTURES.parent}",
-        "PYTHONWARNINGS": "ignore",
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "EAGLECTL_TEST": str(tmp_path),
-    }.items():
+    for name, value in {**HOOKED, "EAGLECTL_TEST": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
 
 
