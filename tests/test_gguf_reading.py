@@ -110,6 +110,11 @@ def test_a_number_is_compared_in_the_precision_of_the_file(size: float, tmp_path
     assert eaglectl.inspect(tmp_path / "d.gguf").drafter.settings["rms_norm_eps"] == 1e-05
 
 
+def test_a_number_beyond_float32_is_a_difference(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path, config={"rope_theta": 1e300})
+    assert differing(eaglectl.diff(source, written(tmp_path))) == {"rope_theta": "differs"}
+
+
 @pytest.mark.parametrize("scaling", [LLAMA3, YARN, {"rope_type": "linear", "factor": 4.0}])
 def test_a_rope_scaling_is_equal_to_what_the_file_states_of_it(
     scaling: dict[str, Any], tmp_path: Path
