@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+import eaglectl
 from eaglectl import api
 from eaglectl.api.converting import ConvertOptions
+from eaglectl.conversion.readings import READINGS
 from tests.builders import call, read_safetensors, refusal
 from tests.pairs import MLA, SECOND, Trained
 from tests.stored_otherwise import GROUPED, QUERY_KEY, STORED, THREE_TURNED, Misread, faults_of
@@ -118,3 +121,11 @@ def test_a_base_that_is_no_number_is_refused(answer: str, good: Path, tmp_path: 
 def test_the_targets_rope_needs_a_target(good: Path, tmp_path: Path) -> None:
     given = ("-o", tmp_path / "out", "--source-semantics", "rope=target")
     assert "pass --target" in refusal(2, "convert", good, *given)
+
+
+def test_query_heads_are_read_by_columns_of_both_layouts(good: Path) -> None:
+    drafter = eaglectl.inspect(good, target=TARGET).drafter
+    grouped = replace(drafter, dims=replace(drafter.dims, heads=6, kv_heads=2))
+    orders = list(READINGS["heads"].values(grouped))
+    assert orders[-2:] == ["0,2,4,1,3,5", "0,3,1,4,2,5"]
+    assert len(orders) == 5 + 2

@@ -293,6 +293,15 @@ def test_too_few_rows_fix_no_rotation(tmp_path: Path) -> None:
     refused(tmp_path, RefusedError, "no rotation makes", target=str(target(tmp_path / "t", **few)))
 
 
+def test_as_many_rows_as_dimensions_fix_a_rotation(tmp_path: Path) -> None:
+    rows = numbers(drafter_tensors()[EMBEDDING]) @ rotation()
+    square = {"model.embed_tokens.weight": single(rows[:HIDDEN])}
+    source, whole = drafter_folder(tmp_path), str(target(tmp_path / "t", **square))
+    rotated(source, tmp_path / "out", target=whole)
+    stated = json.loads((tmp_path / "out/eaglectl.json").read_text())["target_rotation"]["measured"]
+    assert (stated["rows"], stated["residual"] < 1e-5) == (HIDDEN, True)
+
+
 def test_an_embedding_of_nan_is_refused(tmp_path: Path) -> None:
     bad = {"model.embed_tokens.weight": single(np.full((VOCAB, HIDDEN), np.nan))}
     refused(tmp_path, RefusedError, "not finite", target=str(target(tmp_path / "t", **bad)))
