@@ -337,6 +337,11 @@ class Folder:
         what = Path(os.fsdecode(error.filename)).name if error.filename else self.shown.name
         if error.errno in FULL:
             return f"{self.shown.parent}: no space left for {what}; nothing was written"
+        if error.errno == errno.EXDEV:
+            return (
+                f"{self.shown} lies in a lower layer of an overlay file system, which renames none; nothing"
+                " was written: remove it, or give another -o"
+            )
         return f"{what}: {error.strerror}; nothing was written"
 
 

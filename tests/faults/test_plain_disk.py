@@ -1,6 +1,7 @@
-"""exFAT: no links, no rename that replaces nothing, no owners, and capital letters that count as small ones.
+"""File systems that do less: overlay renames no folder of a lower layer, and exFAT has no links.
 
-It is mounted by FUSE, as root (apt-get install exfat-fuse exfatprogs); the tests are skipped where that is
+exFAT has no rename that replaces nothing either, no owners, and capital letters count as small ones. It is
+mounted by FUSE, as root (apt-get install exfat-fuse exfatprogs); the tests are skipped where that is
 refused.
 """
 
@@ -62,6 +63,26 @@ def test_what_is_written_there_is_whole_and_alone(disk: Path) -> None:
     is_checkpoint(disk / "linked")
     is_statistics(disk / "states")
     assert GGUFReader(disk / "g.gguf").tensors
+
+
+@pytest.mark.slow
+def test_a_folder_of_a_lower_layer_cannot_be_replaced(tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("lower", "upper", "work")}
+    for place in places.values():
+        place.mkdir()
+    assert call("convert", TINY / "eagle3", "-o", places["lower"] / "out").code == 0
+    layers = "lowerdir={lower},upperdir={upper},workdir={work}".format(**places)
+    with mounted(tmp_path / "all", "-t", "overlay", "overlay", "-o", layers) as place:
+        before = contents(place)
+        done = call("convert", TINY / "eagle3", "-o", place / "out", "--force")
+        assert done.code == 3 and "lower layer of an overlay" in done.err
+        assert contents(place) == before and names(place) == ["out"]
+        for force in ((), ("--force",)):
+            assert call("convert", place / "out", "--link", "-o", place / "new", *force).code == 0
+            gguf = ("-o", place / "g", "--gguf", place / "g.gguf", *GGUF)
+            assert call("convert", place / "out", *gguf, *force).code == 0
+        assert names(place) == ["g", "g.gguf", "new", "out"]
+        is_checkpoint(place / "new")
 
 
 @pytest.mark.slow
