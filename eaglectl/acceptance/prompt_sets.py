@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from eaglectl.acceptance.published import Preset
+from eaglectl.checkpoint.files import open_regular
 from eaglectl.checkpoint.hub import is_offline
 from eaglectl.checkpoint.hub_download import load_client
 from eaglectl.checkpoint.hub_session import TransferError, hub_calls
@@ -103,8 +104,9 @@ def _cached(chosen: PromptSet) -> bytes | None:
 def _set_bytes(chosen: PromptSet, path: Path) -> bytes | None:
     """The bytes of a file; None where it cannot be read, or is not the set's."""
     try:
-        data = path.read_bytes()
-    except OSError:
+        with open_regular(path) as file:
+            data = file.read(chosen.size + 1)
+    except (OSError, UnreadableError):
         return None
     return data if hashlib.sha256(data).hexdigest() == chosen.sha256 else None
 

@@ -16,10 +16,14 @@ import msgspec
 from msgspec import Struct, field
 
 import eaglectl
+from eaglectl.checkpoint.files import open_regular
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.engines.registry import ENGINES, installed_release
+from eaglectl.errors import UnreadableError
 
-MOST_FILES = 100
+MOST_FILES, MOST_BYTES = 100, 64 << 20
+# bytes of a file's first line
+SEAL = 65
 # what a killed run left of a file that it was writing
 PART, OLD = ".part", 3600.0
 Value = TypeVar("Value")
@@ -58,14 +62,16 @@ class KeptRuns(Struct, frozen=True):
         path = self._path(what) if self.is_on else None
         if path is None:
             return make()
-        with suppress(OSError, msgspec.DecodeError):
-            kept: Value = msgspec.json.decode(path.read_bytes(), type=kind)
+        # a file that was cut, exchanged or nested deeply is one that was not kept
+        with suppress(OSError, UnreadableError, msgspec.DecodeError, ValueError, RecursionError):
+            kept: Value = msgspec.json.decode(_kept_bytes(path), type=kind)
             os.utime(path)  # the oldest are removed first
             self.reused.append(what.name)
             return kept
         value = make()
         if may_keep(value):
-            _keep(path, msgspec.json.encode(value))
+            data = msgspec.json.encode(value)
+            _keep(path, _seal(path, data) + data)
         return value
 
     def _path(self, what: Run) -> Path | None:
@@ -111,6 +117,20 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _kept_bytes(path: Path) -> bytes:
+    """What was kept under a name. Raises OSError, UnreadableError for what is not what was kept."""
+    with open_regular(path) as file:
+        seal, data = file.readline(SEAL), file.read(MOST_BYTES)
+    if seal != _seal(path, data):
+        raise UnreadableError(f"{path} is not what was kept there")
+    return data
+
+
+def _seal(path: Path, data: bytes) -> bytes:
+    """The first line of a file: a digest of its name and of what follows."""
+    return hashlib.sha256(path.name.encode() + data).hexdigest().encode() + b"\n"
 
 
 def _keep(path: Path, data: bytes) -> None:

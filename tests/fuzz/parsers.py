@@ -620,6 +620,54 @@ def safe_states() -> list[bytes]:
     return [safetensors_bytes(tensors)]
 
 
+MEASURED = {"length": {"value": 4.0, "low": 1.0, "high": 4.0}, "per_position": [], "drafts": 1, "tokens": 2}
+KEPT = {
+    "source": "out",
+    "run": {
+        "engine": "reference",
+        "version": "torch 2.13.0",
+        "device": "cpu",
+        "dtype": "float32",
+        "proves": "the drafter's maths",
+        "results": [{"set": "one", "drafts": 1, "accepted": [1, 1], "tokens": [78, 347], "rounds": [3]}],
+        "plain": [[78, 347]],
+        "seconds": 0.1,
+        "plain_seconds": 0.1,
+        "resolved": {"boundaries": [2, 4, 5]},
+    },
+    "measured": MEASURED | {"prompts": 1},
+    "by_set": {"one": MEASURED | {"prompts": 1}},
+    "is_lossless": True,
+    "failures": [],
+    "notes": [],
+    "k": 3,
+    "max_tokens": 2,
+    "seed": 0,
+    "prompts_digest": "9ce7",
+    "temperature": 0.0,
+    "gaps": ["too few"],
+}
+
+
+def read_kept(data: bytes) -> object:
+    """A run in `ready`'s cache, as it is and under a right first line."""
+    from eaglectl.acceptance.report import SmokeReport
+    from eaglectl.api.kept import KeptRuns, Run, _seal
+
+    os.environ["XDG_CACHE_HOME"] = str(folder("cache"))
+    run, runs = Run("one", folder("empty"), ()), KeptRuns(folder("empty"))
+    path = runs._path(run)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    read = []
+    for raw in (data, _seal(path, data) + data):
+        path.write_bytes(raw)
+        read.append(runs.get(run, lambda: None, SmokeReport, lambda _: False))
+    if read[0] is not None:
+        raise LooserError("a file without its first line was taken")
+    return read[1] and read[1].to_json()
+
+
 def write_gguf(data: bytes) -> object:
     """A config beside good weights, as a GGUF file."""
     written(data, "config.json", "drafter")
@@ -696,6 +744,7 @@ PARSERS: Mapping[str, Parser] = {
         Parser("gguf-file", read_gguf, gguf_files),
         Parser("validate", validated, configs),
         Parser("page", write_pages, configs),
+        Parser("kept", read_kept, documents(KEPT)),
         Parser(
             "quantisation",
             read_quantisation,
