@@ -26,9 +26,10 @@ Chat = dict[str, Any]
 
 
 def load(target: str) -> Any:
+    """The target in float32; without instructions for bfloat16, that takes four times as long."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32, attn_implementation="sdpa")
     return model.model.eval()
 
 
@@ -48,10 +49,9 @@ def states(model: Any, chats: list[Chat]) -> list[dict[str, torch.Tensor]]:
     found = []
     for index, chat in enumerate(chats):
         count = len(chat["token_ids"])
-        named = {str(b): state[index, :count].clone() for b, state in entering.items()}
-        named["last"] = last[-1][index, :count].clone()
-        named["normed"] = made.last_hidden_state[index, :count].clone()
-        found.append(named)
+        named = {str(b): state[index, :count] for b, state in entering.items()}
+        named |= {"last": last[-1][index, :count], "normed": made.last_hidden_state[index, :count]}
+        found.append({name: state.bfloat16().clone() for name, state in named.items()})
     return found
 
 

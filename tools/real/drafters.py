@@ -150,7 +150,8 @@ def train_on(cache: Path) -> None:
 
     folder, source, target = cache / "upgrade", str(cache / "specforge/trained"), str(cache / "target")
     folder.mkdir(exist_ok=True)
-    write_states(cache, folder / "speculators/hidden_states")
+    rows = read_lines(cache / "features/rows.jsonl")[:UPGRADE_CHATS]
+    write_states(cache, folder / "speculators/hidden_states", len(rows))
     layout = ConvertOptions(layout="speculators", target=target, target_name=TARGET_NAME)
     statistics = folder / "statistics"
     if not statistics.exists():
@@ -173,19 +174,18 @@ def train_on(cache: Path) -> None:
             save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})
         if not (place / "speculators").exists():
             (place / "speculators").symlink_to(folder / "speculators")
-            rows = read_lines(cache / "features/rows.jsonl")
-            write_lines(place / "rows.jsonl", rows[:UPGRADE_CHATS])
+            write_lines(place / "rows.jsonl", rows)
         prepare(place, cache, "upgrade")
         run(TRAINERS["speculators"], TOOLS / "speculators_train.py", place, log=place / "log")
 
 
-def write_states(cache: Path, folder: Path) -> None:
+def write_states(cache: Path, folder: Path, count: int) -> None:
     """SpecForge's boundaries of the first chats in speculators' format."""
     import torch
     from safetensors.torch import load_file, save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(UPGRADE_CHATS):
+    for number in range(count):
         place = folder / f"hs_{number}.safetensors"
         if place.exists():
             continue
