@@ -22,6 +22,8 @@ class Progress(Struct, frozen=True):
 
 
 OnProgress = Callable[[Progress], None]
+# the stage before a target runs: its files are found and Python's packages loaded, then bytes are counted
+LOADING = "loading the target"
 
 
 class ByteCounter:
@@ -50,7 +52,7 @@ class TimedWork:
         self.done = 0
         self.began = time.perf_counter()
         self.is_estimated = False
-        report_step(on_progress, "loading the target")
+        report_step(on_progress, LOADING)
 
     def start(self, *, is_even: bool = True) -> None:
         """Show an empty bar and start the clock: what came before was loading.

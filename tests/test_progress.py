@@ -12,10 +12,14 @@ import pytest
 
 from eaglectl import api, terminal
 from eaglectl.checkpoint import digests
+from eaglectl.checkpoint.checkpoint import read_weight_file
 from eaglectl.progress import Progress, TimedWork
 from eaglectl.publishing import files
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder
+from tests.conftest import FIXTURES
+
+TARGET = FIXTURES / "tiny/target"
 
 
 class Terminal(io.StringIO):
@@ -237,3 +241,33 @@ def test_a_large_file_is_told_in_pieces(
         heard = [(progress.done, progress.total) for progress in counted]
         steps = [after - before for (before, _), (after, _) in pairwise(heard)]
         assert all(0 < step <= 4000 for step in steps)
+
+
+def test_the_bytes_of_a_target_are_counted_while_it_loads() -> None:
+    pytest.importorskip("transformers", "5")
+    from eaglectl.reference.target import load_target
+
+    seen: list[Progress] = []
+    load_target(TARGET, (1,), dtype="float32", device="cpu", on_progress=seen.append)
+    tensors = read_weight_file(TARGET / "model.safetensors").tensors.values()
+    assert {(step.stage, step.total, step.unit) for step in seen} == {
+        ("loading the target", sum(tensor.nbytes for tensor in tensors), "bytes")
+    }
+    # a step for each tensor, and one before them
+    assert seen[0].done == 0 and len({step.done for step in seen}) == len(tensors) + 1
+    assert (
+        all(before.done <= after.done for before, after in pairwise(seen)) and seen[-1].done == seen[-1].total
+    )
+
+
+def test_a_target_of_pickles_loads_without_a_count(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    from eaglectl.reference.target import load_target
+
+    (tmp_path / "config.json").write_bytes((TARGET / "config.json").read_bytes())
+    torch.save(load_file(TARGET / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    seen: list[Progress] = []
+    load_target(tmp_path, (1,), dtype="float32", device="cpu", on_progress=seen.append)
+    assert seen == []

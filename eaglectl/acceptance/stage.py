@@ -34,7 +34,12 @@ class Stage:
         self.device, self.dtype = targets.choose_device(job.device)
         trust = job.trust_remote_code
         self.target = targets.load_target(
-            job.target, self.boundaries, dtype=self.dtype, device=self.device, trust_remote_code=trust
+            job.target,
+            self.boundaries,
+            dtype=self.dtype,
+            device=self.device,
+            trust_remote_code=trust,
+            on_progress=job.on_progress,
         )
         self.texts = tokenise(job, self.target.context_length)
         self.stop = stop_tokens(job)

@@ -129,6 +129,7 @@ def collect_statistics(
             max_tokens=options.answer_tokens,
             trust_remote_code=options.trust_remote_code,
             ignores_eos=options.ignore_eos,
+            on_progress=on_progress,
         )
         texts = tokenise(job, read_context_length(pair.target))
         with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
@@ -408,7 +409,14 @@ def _start_engine(
     device, dtype = choose_device(options.device)
     if options.engine == "transformers":
         trust = options.trust_remote_code
-        target = load_target(job.target, boundaries, dtype=dtype, device=device, trust_remote_code=trust)
+        target = load_target(
+            job.target,
+            boundaries,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust,
+            on_progress=job.on_progress,
+        )
         model = load_drafter(job.folder, drafter, dtype=dtype, device=drafter_device(device))
         yield TransformersEngine(target, device, dtype), model
         return

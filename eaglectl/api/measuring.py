@@ -10,7 +10,7 @@ from eaglectl.api.copies import OpenedSource
 from eaglectl.api.options import ConvertOptions
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.drafter.drafter import Target
-from eaglectl.progress import OnProgress, report_step
+from eaglectl.progress import LOADING, OnProgress, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
@@ -39,7 +39,7 @@ class PairMeasurement(Struct, frozen=True):
         on_progress: OnProgress | None = None,
     ) -> "Gate":
         """Convert the drafter both ways into a temporary folder and measure the acceptance of each."""
-        report_step(on_progress, "loading the target")
+        report_step(on_progress, LOADING)
         from eaglectl.acceptance.gate import run_gate
         from eaglectl.acceptance.job import EngineJob
 

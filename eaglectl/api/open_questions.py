@@ -28,7 +28,7 @@ from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageE
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
-from eaglectl.progress import OnProgress, notify, report_step
+from eaglectl.progress import LOADING, OnProgress, notify, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.answering import LoadedReading, MeasuredAnswer, Options
@@ -233,7 +233,7 @@ class _Pair(Struct, frozen=True):
         from eaglectl.acceptance.stage import Stage
 
         options = self.run.options
-        report_step(self.on_progress, "loading the target")
+        report_step(self.on_progress, LOADING)
         chosen = choose_prompts(options.prompts, options.sample, options.seed)
         spare = more_prompts() if options.prompts is None and options.sample is None else ()
         with scratch_folder() as scratch:

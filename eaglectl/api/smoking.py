@@ -29,7 +29,7 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.progress import OnProgress, report_step
+from eaglectl.progress import LOADING, OnProgress, report_step
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.job import EngineJob, EngineRun
@@ -63,7 +63,7 @@ def smoke(
     source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
     options = as_preset(options)
     _check(options)
-    report_step(on_progress, "loading the target")
+    report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
@@ -87,7 +87,7 @@ def smoke(
     if against is not None:
         least = MAX_REGRESSION if options.max_regression is None else options.max_regression
         positions = _positions(report, (source, against), folder, options, least, on_progress)
-        report_step(on_progress, "loading the target")
+        report_step(on_progress, LOADING)
         other = _report(against, folder, prompts, options, on_progress)
         report = replace(report, against=compare_drafters(report, other, least, positions))
     if options.probe is None:
@@ -155,7 +155,7 @@ def smoke_as_read(
     from eaglectl.acceptance.report import make_report
 
     _check(options)
-    report_step(on_progress, "loading the target")
+    report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     source = on_disk(source)
     with _job(source, Path(on_disk(target)), chosen.prompts, options, on_progress) as job:

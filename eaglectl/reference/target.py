@@ -1,6 +1,6 @@
 """The target model in transformers: logits, and the hidden states at aux boundaries."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from eaglectl.checkpoint.checkpoint import read_weight_file
 from eaglectl.checkpoint.target_files import check_files, check_kernels, code_needed
 from eaglectl.drafter.drafter import Rope
-from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.formats.rope import target_rope
+from eaglectl.progress import LOADING, ByteCounter, OnProgress
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
 KEPT_LINES = 2  # of an error message; the second often names the fault
@@ -163,12 +165,19 @@ class TargetModel:
 
 
 def load_target(
-    path: Path, boundaries: Sequence[int], *, dtype: str, device: str, trust_remote_code: bool = False
+    path: Path,
+    boundaries: Sequence[int],
+    *,
+    dtype: str,
+    device: str,
+    trust_remote_code: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> TargetModel:
     """The target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs).
 
-    `trust_remote_code` runs Python files in its folder. Raises UnreadableError where transformers cannot load
-    it, or not without them.
+    `trust_remote_code` runs Python files in its folder. `on_progress` is called with the bytes of the weight
+    files that are in the model. Raises UnreadableError where transformers cannot load it, or not without
+    them.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -179,7 +188,7 @@ def load_target(
     if not trust_remote_code:
         check_kernels(path)
     try:
-        with _errors_only():
+        with _errors_only(), _counted(path, on_progress):
             model, loading = AutoModelForCausalLM.from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),
@@ -200,6 +209,57 @@ def load_target(
             " files"
         )
     return TargetModel(model.eval(), boundaries)
+
+
+@contextmanager
+def _counted(path: Path, on_progress: OnProgress | None) -> Iterator[None]:
+    """Report the bytes that transformers takes out of the weight files, in the place of its own bar.
+
+    Nothing is reported of pickles, and by a transformers without this hook (before 5).
+    """
+    from transformers.utils import logging
+
+    set_hook = getattr(logging, "set_tqdm_hook", None)
+    sizes = _stored_bytes(path) if on_progress and set_hook else {}
+    if not sizes or set_hook is None:
+        yield
+        return
+    counter = ByteCounter(on_progress, LOADING, sum(sizes.values()))
+
+    def hook(factory: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if named.get("desc") != "Loading weights":
+            return factory(*arguments, **named)
+        return _counted_weights(arguments[0], counter, sizes)
+
+    previous = set_hook(hook)
+    try:
+        yield
+    finally:
+        set_hook(previous)
+
+
+def _counted_weights(
+    weights: Iterable[tuple[str, Any]], counter: ByteCounter, sizes: Mapping[str, int]
+) -> Iterator[tuple[str, Any]]:
+    """The weights, whose bytes are counted by the names of the stored tensors that each is made of."""
+    counter.add(0)
+    for name, weight in weights:
+        stored = {source for sources in weight.layer_targets.values() for source in sources}
+        yield name, weight
+        counter.add(sum(sizes.get(source, 0) for source in stored))
+    counter.add(counter.total)
+
+
+def _stored_bytes(path: Path) -> Mapping[str, int]:
+    """The bytes of each tensor in the folder's safetensors files; nothing where one cannot be read."""
+    try:
+        return {
+            name: tensor.nbytes
+            for file in path.glob("*.safetensors")
+            for name, tensor in read_weight_file(file).tensors.items()
+        }
+    except EaglectlError:  # transformers says what is wrong
+        return {}
 
 
 TOKENIZER_FILES = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "tekken")

@@ -121,6 +121,14 @@ def test_ctrl_c_takes_the_bar_away_and_says_what_is_left(name: str, folder: Path
     assert "eaglectl: interrupted; nothing was left behind" in text and "Traceback" not in text
 
 
+@pytest.mark.slow
+def test_a_bar_counts_the_bytes_of_the_target_while_it_loads(folder: Path) -> None:
+    line = ["eaglectl", "smoke", "my-drafter", "--target", str(TINY / "target"), "--engine", "reference"]
+    code, text = shown([*line, "--max-tokens", "8"], environment(HOME=str(folder)), folder)
+    assert code == 0
+    assert "/3.2 MB" in text.partition("measuring")[0]
+
+
 def test_every_line_of_the_readme_is_typed(tmp_path: Path) -> None:
     """Those that call eaglectl and print; tests/test_readme.py compares what they print in a pipe."""
     blocks.link_checkout(tmp_path)
