@@ -36,6 +36,8 @@ it.
   `XDG_CACHE_HOME` (or `~/.cache`), the last 100 runs: a call that is repeated with the same files, options
   and releases takes it from there and says so; `--no-reuse` measures again. Without `-o` the conversion
   itself is made again.
+* `--page FILE.html`, `--markdown FILE.md` and `--svg FILE.svg` write the result for a browser, for a card or
+  a pull request, and as one image.
 * `--json` is [the document](../schemas/ready.schema.json); in Python `eaglectl.ready(source, target, out,
   ReadyOptions(...))`.
 
