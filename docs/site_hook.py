@@ -1,5 +1,6 @@
 """mkdocs' hook: README.md as the first page, and links to files outside of docs/ as plain text."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,15 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Leave out the links to files that the site does not have."""
-    return LINK.sub(lambda link: link[1] if link[2].startswith("../") else link[0], markdown)
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def kept(link: re.Match[str]) -> str:
+        is_outside = posixpath.normpath(posixpath.join(folder, link[2])).startswith("../")
+        return link[1] if is_outside else link[0]
+
+    return LINK.sub(kept, markdown)
 
 
 def first_page(text: str) -> str:
