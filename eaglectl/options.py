@@ -166,8 +166,13 @@ class Field(Struct, frozen=True):
         read = self.option.read
         if read is None or isinstance(value, Mapping):
             return value
+        if self.is_list and not isinstance(value, Sequence):
+            raise ValueError
         if self.is_mapping:
-            return read([value] if isinstance(value, str) else value)
+            texts = [value] if isinstance(value, str) else value
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError
+            return read(texts)
         if self.is_list and not isinstance(value, str):
             return tuple(read(item) if isinstance(item, str) else item for item in value)
         return read(value) if isinstance(value, str) else value
@@ -190,6 +195,8 @@ def _converted(value: Any, kind: Any) -> Any:
         return _first_converted(value, get_args(kind))
     if origin is tuple:
         return _as_tuple(value, get_args(kind))
+    if origin is Mapping:
+        return _as_mapping(value, get_args(kind))
     if origin is Path and isinstance(value, str):
         return Path(value)
     if origin is float and type(value) is int:
@@ -211,6 +218,16 @@ def _as_tuple(value: Any, kinds: Sequence[Any]) -> tuple[Any, ...]:
         raise ValueError
     each = [kinds[0]] * len(value) if kinds[-1] is ... else kinds
     return tuple(_converted(item, kind) for item, kind in zip(value, each, strict=True))
+
+
+def _as_mapping(value: Any, kinds: Sequence[Any]) -> Mapping[Any, Any]:
+    """The mapping itself where its keys and values are of these kinds: who made it may look for it again."""
+    if not isinstance(value, Mapping):
+        raise ValueError
+    for key, item in value.items():
+        _converted(key, kinds[0])
+        _converted(item, kinds[1])
+    return value
 
 
 def _first_converted(value: Any, kinds: Sequence[Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.options import options_of
+from eaglectl.options import Options, fields, options_of
 from tests.builders import call
 from tests.conftest import FIXTURES
 
@@ -114,3 +114,25 @@ def test_a_shell_is_offered_the_values_of_an_option(line: str, offered: str) -> 
 def test_a_shell_that_is_none_is_refused(option: str) -> None:
     done = call(option, "nonsense")
     assert done.code == 2 and f"{option} nonsense: one of bash, zsh, fish" in done.err
+
+
+RECORDS = [
+    record
+    for record in (getattr(eaglectl, name) for name in eaglectl.__all__)
+    if isinstance(record, type) and issubclass(record, Options)
+]
+# what other modules put there, of any kind
+INTERNAL = {"head", "rotation"}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_no_option_takes_a_value_of_another_kind(record: type[Options]) -> None:
+    required = [one.name for one in fields(record) if one.is_required]
+    for one in fields(record):
+        for wrong in (object(), 3.5j, [object()], {3.5: object()}):
+            if one.name in INTERNAL:
+                continue
+            with pytest.raises(eaglectl.UsageError) as refused:
+                record(**dict.fromkeys(required, "org/name") | {one.name: wrong})
+            assert refused.value.option == one.name, one.name
+            assert str(refused.value).startswith(f"{record.__name__}({one.name}="), one.name
