@@ -63,7 +63,7 @@ ENGINE_ARGUMENTS = Option(
 )
 TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.")
 MEASURE = Option(
-    "Run every reading of what the file leaves open on the target, where its weights are here.",
+    "Measure on the target, where its weights are here, what the file leaves open.",
     "--measure/--no-measure",
 )
 
@@ -232,7 +232,7 @@ class ConvertOptions(ConversionRequest, frozen=True):
     trained_target: Annotated[
         str | None,
         Option(
-            "--target-rotation: the target that it was trained on, where it shares that one's embedding or"
+            "With --target-rotation: the target of training, where the drafter takes its embedding or"
             " lm_head.",
             complete="checkpoints",
         ),

@@ -89,7 +89,7 @@ class Answers(Options, frozen=True):
     assume: Annotated[
         bool,
         Option(
-            "Write the producer's usual value where nothing settles it; a doubt until it is settled.",
+            "Write the trainer's usual value where nothing settles a question; it stays marked as open.",
             "--assume-defaults",
         ),
     ] = False
