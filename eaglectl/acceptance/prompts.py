@@ -6,6 +6,7 @@ them.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -103,7 +104,7 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
     """
     if path is None:
         choice = PromptChoice(builtin_prompts())
-    elif not Path(path).exists() and (named := _named(str(path))) is not None:
+    elif not os.path.lexists(path) and (named := _named(str(path))) is not None:
         choice = named
     else:
         raw = read_small_file(Path(path), MAX_PROMPTS, "--prompts")

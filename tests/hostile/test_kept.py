@@ -10,6 +10,7 @@ import pytest
 
 from eaglectl.acceptance import prompt_sets
 from eaglectl.acceptance.prompt_sets import lines_of
+from eaglectl.acceptance.prompts import choose_prompts
 from eaglectl.api.kept import KeptRuns, Run, cache_folder
 from eaglectl.errors import UnreadableError
 from tests.builders import drafter_folder
@@ -85,3 +86,9 @@ def test_a_cached_set_of_prompts_is_the_sets(
     change(file)
     with pytest.raises(UnreadableError, match="this call is offline"):
         lines_of("mt-bench")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/" * 2500, "a\0b"])
+def test_a_name_that_no_file_can_have_is_no_file_of_prompts(name: str) -> None:
+    with pytest.raises(UnreadableError, match="--prompts"):
+        choose_prompts(name)
