@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opening import check_cached
 from eaglectl.checkpoint.pinned import PinnedSource
@@ -58,7 +59,7 @@ def without_pickles(
     read_config(original)
     for name in pickles:
         original.pinned(name)
-    near = near if near and near.is_dir() else None
+    near = near if near and is_folder(near) else None
     with scratch_folder(near) as scratch:
         yield unpickle(original, scratch), pickles
 

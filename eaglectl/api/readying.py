@@ -443,7 +443,7 @@ class _Work(Struct, frozen=True):
 
     def _is_same(self, place: Path) -> bool:
         """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
-        if not (place / RECORD).is_file():
+        if not os.path.lexists(place / RECORD):
             return False
         asked = DiffOptions(target=self.target, answers=self.options.answers)
         try:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_weight_file
+from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.target_rotation import rotation_file
 from eaglectl.conversion.arithmetic import BLOCK, Array, decode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
@@ -199,7 +200,7 @@ def _read(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
 
 def _file(path: Path) -> Path:
     """The file itself, or that of a ModelSlim target's folder."""
-    if not path.is_dir():
+    if not is_folder(path):
         return path
     from eaglectl.checkpoint.source import FolderSource
 

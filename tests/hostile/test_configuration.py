@@ -8,6 +8,7 @@ import pytest
 
 from eaglectl import UsageError, convert
 from tests.builders import call, drafter_folder
+from tests.tiny import TINY
 
 FAILS = {"hidden_act": "relu"}
 NEVER = 'fail-on = "never"\n[severities]\nhidden-act = "off"\n[defaults]\naux-layers = [1, 2, 3]\n'
@@ -177,6 +178,40 @@ def test_a_name_that_no_file_can_have_is_an_error_in_words(arguments: tuple[str,
     command = [*arguments[:1], name, *arguments[1:]] if arguments[0] == "upload" else [*arguments, name]
     done = call(*command, *([name] if arguments[0] == "smoke" else []))
     assert done.code in (2, 3) and done.err.startswith("eaglectl: ")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/" * 2500])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("convert", "--target", TINY / "target", "-o", "out", "--target-rotation"),
+        ("convert", "-o"),
+        (
+            "ready",
+            "--target",
+            TINY / "target",
+            "--sample",
+            "1",
+            "--max-tokens",
+            "2",
+            "--engine",
+            "vllm",
+            "-o",
+        ),
+        ("smoke", "--target", TINY / "target", "--engine", "reference", "--prompts"),
+    ],
+)
+def test_an_option_that_names_no_file_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str | Path, ...], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = TINY / "eagle3"
+    if arguments[0] == "ready":
+        source = tmp_path / "automodel"
+        made = ("--for", "automodel", "--target", TINY / "target", "-o", source)
+        assert call("convert", TINY / "eagle3", *made).code == 0
+    done = call(arguments[0], source, *arguments[1:], name)
+    assert done.code in (2, 3) and done.err.splitlines()[-1].startswith("eaglectl: ")
 
 
 @pytest.mark.parametrize("command", ["inspect", "calibrate"])
