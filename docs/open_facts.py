@@ -4,32 +4,40 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("open-facts.md")
 sys.path.insert(0, str(PAGE.parent.parent))
 
-from eaglectl.api.converting import opened
+from eaglectl.api.copies import opened
 from eaglectl.api.inputs import open_target
+from eaglectl.api.open_questions import runnable_target
 from eaglectl.checkpoint.opening import open_folder
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import RefusedError
+from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from tests.cases import CASES, REFUSED
 from tests.conftest import FIXTURES
+from tests.open_facts import OPEN_FACTS
+from tests.pairs import SECOND
 from tests.published import ALL
 
-FILE, SHAPES, KNOWN, ASKED, NONE = "by the file", "by the target", "known by name", "asked", "refused"
-COLUMNS = (FILE, SHAPES, KNOWN, ASKED, NONE)
+FILE, SHAPES, KNOWN, MEASURED, ASKED, NONE = COLUMNS = (
+    *("by the file", "by the target", "known by name", "measured", "asked", "refused"),
+)
 HEAD = """# How open facts are settled
 
 Written by `make docs` from every fixture, as its producer left it and without an answer.
 
 **by the file**: nothing is asked, as the file and its producer's code say it. **by the target**: the target's
 config settles what would be asked. **known by name**: a published drafter whose training is public
-(`fixtures/published`). **asked**: `convert` exits with 2 ([what it asks](questions.md)). **refused**: no
-conversion is possible.
+(`fixtures/published`). **measured**: `convert` exits with 2 ([what it asks](questions.md)), and asks nothing
+where the target's weights are at hand: the same questions of a trained drafter with the same attention were
+answered right by measuring ([table](../benchmarks/README.md#what-measuring-answers)). **asked**: with weights
+too, as the reference does not run the drafter (quantised, parallel, a rope that it lacks), or drafting shows
+nothing of it. **refused**: no conversion is possible.
 """
 
 
@@ -49,7 +57,38 @@ def outcome(folder: Path, target: Path, *, is_known: bool = False) -> str:
         return FILE
     if is_known:
         return KNOWN
-    return ASKED if beside.notes_at("question") else SHAPES
+    if not beside.notes_at("question"):
+        return SHAPES
+    return MEASURED if is_measured(beside) else ASKED
+
+
+def kind(drafter: Drafter, note: Note) -> tuple[str, bool]:
+    """What a question is about, and whether of MLA attention."""
+    return note.about, drafter.dims.attention == "MLA"
+
+
+@cache
+def answered_kinds() -> frozenset[tuple[str, bool]]:
+    """The kinds of questions that measuring answers of trained drafters (tests/test_open_questions.py)."""
+    kinds = set[tuple[str, bool]]()
+    for fact in OPEN_FACTS:
+        with tempfile.TemporaryDirectory() as name:
+            drafter = drafter_of(fact.write(Path(name) / "source"), fact.trained.target)
+            kinds.update(kind(drafter, note) for note in drafter.notes_at("question"))
+    return frozenset(kinds)
+
+
+def is_measured(drafter: Drafter) -> bool:
+    """Whether the reference runs the drafter, and every question is of a kind that measuring answers."""
+    from eaglectl.reference.rope import Rotary
+
+    questions = drafter.notes_at("question")
+    try:
+        runnable_target(drafter, questions, str(SECOND.target))
+        Rotary(drafter.rope, drafter.dims.head_dim or 8, is_mla=drafter.dims.attention == "MLA", device="cpu")
+    except (UnreadableError, RefusedError):
+        return False
+    return {kind(drafter, note) for note in questions} <= answered_kinds()
 
 
 def of_producers() -> Iterator[tuple[str, str, str]]:

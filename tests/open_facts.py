@@ -29,7 +29,8 @@ class OpenFact:
     """A drafter whose file leaves `about` open: the producer's layout, what is changed, and the answers.
 
     `config` holds keys ("object.key" inside an object), None for one that is taken out. The first `prompts`
-    of the pair's `files` are enough to tell.
+    of the pair's `files` are enough to tell. ModelOpt's drafters are trained with two norms, and its exporter
+    writes no metadata; a file that `is_rewritten` has some.
     """
 
     name: str
@@ -40,6 +41,7 @@ class OpenFact:
     change: Callable[[Tensors, dict[str, Any]], Tensors] = lambda tensors, config: tensors
     prompts: int = 24
     files: tuple[str, ...] = ("prompts",)
+    is_rewritten: bool = False
 
     @property
     def key(self) -> str:
@@ -73,7 +75,10 @@ class OpenFact:
         weights = folder / "model.safetensors"
         tensors = self.change(read_safetensors(weights), config)
         weights.unlink()  # it may be a link
-        write_safetensors(weights, tensors)
+        if self.layout == "modelopt" and not self.is_rewritten:
+            write_safetensors(weights, normed_twice(tensors), {})
+        else:
+            write_safetensors(weights, tensors)
         (folder / "config.json").write_text(json.dumps(config))
         for name in ("eaglectl.json", "README.md"):
             (folder / name).unlink()
@@ -91,6 +96,45 @@ def as_automodel(tensors: Tensors, config: dict[str, Any]) -> Tensors:
         name if name in ("d2t", "lm_head.weight") else f"model.{name}": tensor
         for name, tensor in tensors.items()
     }
+
+
+INNER, OUTER = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
+
+
+def _numbers(tensor: Stored) -> npt.NDArray[np.float64]:
+    dtype, shape, data = tensor
+    assert dtype == "BF16"
+    return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64).reshape(shape)
+
+
+def _stored(values: npt.NDArray[np.float64]) -> Stored:
+    bits = values.astype("<f4").view("<u4")
+    return "BF16", values.shape, ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+
+
+def normed_twice(tensors: Tensors) -> Tensors:
+    """The drafter as ModelOpt since 0.41.0 has it: its state is normed by input_layernorm too."""
+    inner, outer = _numbers(tensors[INNER]), _numbers(tensors[OUTER])
+    return tensors | {OUTER: _stored(outer / inner * np.sqrt((inner**2).mean()))}
+
+
+def uneven(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """The same network with an input_layernorm of other sizes in each channel, as long training gives it."""
+    draw = np.random.default_rng(0)
+    inner = _numbers(tensors[INNER])
+    factors = np.exp(draw.normal(0, 0.7, inner.shape))
+    changed = {INNER: _stored(inner * factors)}
+    for part in "qkv":
+        name = f"layers.0.self_attn.{part}_proj.weight"
+        weight = _numbers(tensors[name]).copy()
+        weight[:, : len(inner)] /= factors
+        changed[name] = _stored(weight)
+    return tensors | changed
+
+
+def uneven_twice(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """`uneven` of a drafter that was trained with two norms."""
+    return normed_twice(uneven(tensors, config))
 
 
 def _without_close_tokens(
@@ -180,6 +224,13 @@ OPEN_FACTS = (
         {"rope_theta": 1e6},
     ),
     OpenFact(
+        "base stated, not trained, TorchSpec for vLLM",
+        MLA,
+        "torchspec-vllm",
+        ("--aux-convention boundary", "--source-semantics rope=10000"),
+        {"rope_theta": 1e6},
+    ),
+    OpenFact(
         "yarn stated, not trained, ModelOpt",
         SECOND,
         "modelopt",
@@ -216,6 +267,22 @@ OPEN_FACTS = (
         {"norm_output": None},
         prompts=120,
         files=("gate",),
+    ),
+    OpenFact(
+        "normed once, ModelOpt",
+        SECOND,
+        "modelopt",
+        ("--source-semantics modelopt=pre-689",),
+        change=uneven,
+        is_rewritten=True,
+    ),
+    OpenFact(
+        "normed twice, ModelOpt",
+        SECOND,
+        "modelopt",
+        ("--source-semantics modelopt=post-689",),
+        change=uneven_twice,
+        is_rewritten=True,
     ),
     OpenFact("d2t of offsets", SECOND, "vllm", ("--source-semantics d2t=offset",), change=d2t_of_offsets),
     OpenFact("d2t of tokens", SECOND, "vllm", ("--source-semantics d2t=absolute",), change=d2t_of_tokens),

@@ -250,11 +250,12 @@ def test_equal_lists_at_both_levels_are_asked_about_where_nothing_states_the_dep
 def test_no_boundary_past_the_stated_depth_is_written(tmp_path: Path) -> None:
     read(tmp_path, [24, 30, 36], [24, 30, 36], eagle_config=OF_MODELOPT, target_layer_count=36)
     source, out = str(tmp_path / "drafter"), tmp_path / "out"
+    once = {"hidden_norm": "once"}
     with pytest.raises(RefusedError, match="boundary 37 is past the target's 36 layers"):
-        eaglectl.convert(source, out, ConvertOptions(answers=Answers(aux_convention="output")))
+        eaglectl.convert(source, out, ConvertOptions(answers=Answers(None, "output", once)))
     with pytest.raises(UsageError, match="boundary 37 is past the target's 36 layers"):
-        eaglectl.convert(source, out, ConvertOptions(answers=Answers(aux_layers=(25, 31, 37))))
-    eaglectl.convert(source, out)
+        eaglectl.convert(source, out, ConvertOptions(answers=Answers((25, 31, 37), None, once)))
+    eaglectl.convert(source, out, ConvertOptions(answers=Answers(semantics=once)))
     assert json.loads((out / "config.json").read_text())[IDS] == [24, 30, 36]
 
 
@@ -325,7 +326,7 @@ def test_a_head_of_modelopt_without_ids_is_unknown_not_as_trained(tmp_path: Path
     assert "as trained" not in {verdict.outcome for verdict in inspection.requested}
     report = eaglectl.validate(folder, eaglectl.ValidateOptions(target=target, engines=engines))
     assert "pass" not in {verdict.outcome for verdict in report.releases}
-    answers = Answers(aux_layers=(2, 40, 77))
+    answers = Answers(aux_layers=(2, 40, 77), semantics={"hidden_norm": "once"})
     assert eaglectl.inspect(folder, target=target, answers=answers).drafter.notes_at("question") == ()
 
 

@@ -305,6 +305,9 @@ def test_a_target_of_other_weights_is_another_revision(
     diagnosis = diagnose(drafter, prompts, target)
     assert (diagnosis.cause, diagnosis.ending) == ("other-revision", "pair")
     assert "differ from the target's" in diagnosis.words and "pass the revision" in diagnosis.words
+    (command,) = diagnosis.commands
+    done = call(*shlex.split(command)[1:])
+    assert "EGL704" in done.out, done.err
 
 
 # of the tiny target, which knows code and no chat: the user's message is a comment above it

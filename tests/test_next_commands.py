@@ -1,15 +1,15 @@
-"""Every command that `diagnose` prints after "next:" is run on its own case: it works, and a repair repairs.
+"""Every command that `diagnose` prints after "next:" is run on its own case: a repair repairs."""
 
-What is not run here is parsed, and listed with the reason (NOT_RUN).
-"""
-
+import json
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -18,31 +18,24 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.causes import CAUSES  # noqa: E402
-from eaglectl.acceptance.diagnosis import Diagnosis  # noqa: E402
+from eaglectl.acceptance.diagnosis import Diagnosis, Missed, Stage, Walk, causes_of  # noqa: E402
+from eaglectl.acceptance.measurement import measure  # noqa: E402
 from eaglectl.api.diagnosing import evidence_of_reading  # noqa: E402
 from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
-from tests.builders import call, drafter_folder, floats, read_safetensors  # noqa: E402
+from eaglectl.errors import RefusedError  # noqa: E402
+from tests.builders import Outcome, call, drafter_folder, floats, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.printed import parse_fault  # noqa: E402
-from tests.test_diagnose import READ, diagnose, prompts_file  # noqa: E402
+from tests.test_diagnose import ENGINE, READ, diagnose, prompts_file, scaled  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
 Tensors = dict[str, "torch.Tensor"]
-# the causes whose commands are no repairs of the file, with what they are
-NOT_RUN = {
-    "no-reference": "the same command again, once what is missing is installed",
-    "other-target": "shows the findings on a target that has to be exchanged",
-    "other-revision": "shows the finding on a target that has to be exchanged",
-    "not-found": "smoke --probe drift, which measures further: tests/test_probe_table.py",
-    "refused": "inspect, which lists questions",
-    "engine-refuses": "what an engine's run shows; its changes are those of engine-fact",
-    "engine-setting": "what an engine's run shows; its changes are those of engine-fact",
-    "engine-unfilled": "what an engine's run shows; its changes are those of engine-fact",
-    "engine-lower": "what an engine's run shows; its changes are those of engine-fact",
-}
-# tests/test_diagnose_records.py runs those of engine-fact, tests/test_diagnose.py those of other-layers, and
-# tests/test_target_rotation.py those of rotated targets
-ELSEWHERE = {"engine-fact", "other-layers", "rotated-target", "marked-rotation"}
+# the causes whose commands are no repairs of the file, each run below on its own case
+RUN_HERE = {"no-reference", "other-target", "refused", "not-found"}
+OF_ENGINES = {"engine-refuses", "engine-setting", "engine-unfilled", "engine-lower"}
+# tests/test_diagnose_records.py runs those of engine-fact, tests/test_diagnose.py those of other-layers and
+# other-revision, and tests/test_target_rotation.py those of rotated targets
+ELSEWHERE = {"engine-fact", "other-layers", "other-revision", "rotated-target", "marked-rotation"}
 
 
 def shifted(tensors: Tensors) -> None:
@@ -211,8 +204,8 @@ def test_a_fault_of_the_file_is_repaired_or_no_repair_is_printed(
         assert done.code == 1, "it repairs, and is not printed"
 
 
-def test_every_cause_with_commands_is_run_or_listed() -> None:
-    run = {"file-rule", "tables", "other-reading", *ELSEWHERE, *NOT_RUN}
+def test_every_cause_with_commands_is_run() -> None:
+    run = {"file-rule", "tables", "other-reading", *ELSEWHERE, *RUN_HERE, *OF_ENGINES}
     silent = {"past-positions", "too-few", "sampling", "template", "one-set", "quantised-target"}
     silent |= {"untrained", "weak", "no-engine", "healthy"}
     assert {cause.id for cause in CAUSES} == run | silent
@@ -223,7 +216,7 @@ def test_a_conversion_that_changes_nothing_is_not_printed(good: Path) -> None:
     assert "convert" not in evidence.commands
 
 
-def test_what_is_not_run_is_parsed() -> None:
+def test_every_command_is_parsed() -> None:
     evidence = evidence_of_reading(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="sglang"))
     assert {"diagnose", "validate", "inspect", "smoke", "probe", "convert"} == set(evidence.commands)
     for name, line in evidence.commands.items():
@@ -263,3 +256,96 @@ def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:
     assert (done.code, "do not allow that reading" in done.err) == (2, True)
     report = api.validate(str(folder))
     assert not [finding for finding in report.findings if FROM_T2D in finding.fix]
+
+
+# ------------------------------------------------------- commands that are no repairs, each on its own case
+
+
+def shown_of(diagnosis: Diagnosis, **changes: Any) -> tuple[str, tuple[str, ...]]:
+    """The cause and the commands that the evidence of a run, changed, ends in."""
+    evidence, walk = replace(diagnosis.evidence, **changes), Walk()
+    stages: tuple[Stage, ...] = ("reading", "reference", "engine", "measured")
+    for stage in stages:
+        walk = walk.through(causes_of(CAUSES, stage), evidence)
+        if walk.found:
+            cause, shown = walk.found
+            return cause.id, shown.commands
+    raise AssertionError("no end")
+
+
+def run_printed(lines: tuple[str, ...], *more: str | Path) -> Outcome:
+    (line,) = lines
+    return call(*shlex.split(line)[1:], *more)
+
+
+@pytest.fixture(scope="module")
+def trainers_own(prompts: Path) -> Diagnosis:
+    """That of the drafter as its trainer wrote it, which a conversion for vLLM changes."""
+    return diagnose(TINY / "eagle3", prompts)
+
+
+def test_with_torch_the_same_command_again_measures(
+    good: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "eaglectl.reference.loading", None)
+        diagnosis = diagnose(good, prompts)
+    assert diagnosis.cause == "no-reference"
+    done = run_printed(diagnosis.commands)
+    assert (done.code, "healthy" in done.out) == (0, True), done.err
+
+
+def test_another_targets_findings_are_shown(good: Path, prompts: Path, tmp_path: Path) -> None:
+    shutil.copytree(TARGET, target := tmp_path / "target")
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"hidden_size": 2 * config["hidden_size"]}))
+    diagnosis = diagnose(good, prompts, target)
+    assert diagnosis.cause == "other-target"
+    done = run_printed(diagnosis.commands)
+    assert done.code == 1 and "EGL7" in done.out
+
+
+def test_what_the_reference_refuses_is_inspected(good: Path, prompts: Path, tmp_path: Path) -> None:
+    def parallel(tensors: Tensors) -> None:
+        tensors["mask_hidden"] = torch.zeros(1, 1, tensors["fc.weight"].shape[1], dtype=torch.bfloat16)
+
+    folder = broken(good, tmp_path / "parallel", parallel)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"mask_token_id": 3}))
+    diagnosis = diagnose(folder, prompts)
+    assert diagnosis.cause == "refused"
+    done = run_printed(diagnosis.commands)
+    assert done.code == 0 and "parallel" in done.out
+
+
+def test_what_was_not_found_is_probed_further(trainers_own: Diagnosis) -> None:
+    cause, lines = shown_of(trainers_own, reference=scaled(trainers_own, 0))
+    assert cause == "not-found"
+    done = run_printed(lines, "--device", "cpu")
+    assert done.code in (0, 1) and "long context" in done.out, done.err
+
+
+@pytest.mark.parametrize("name", [name for name, (_, cause, _) in ENGINE.items() if cause in OF_ENGINES])
+def test_what_an_engine_did_is_repaired_by_the_conversion(
+    name: str, trainers_own: Diagnosis, tmp_path: Path
+) -> None:
+    change, expected, _ = ENGINE[name]
+    report = trainers_own.evidence.reference
+    assert report is not None
+    read = evidence_of_reading(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="vllm==0.33.0"))
+    changes: dict[str, Any] = {"validated": read.validated, "commands": read.commands}
+    try:
+        run = change(replace(report.run, engine="vllm", version="0.33.0"))
+    except RefusedError as error:
+        changes["missed"] = {"engine": Missed(str(error), is_refusal=True)}
+    else:
+        changes["engine"] = replace(report, run=run, measured=measure(run.results))
+    cause, lines = shown_of(trainers_own, engine_name="vllm", **changes)
+    assert cause == expected
+    if cause == "engine-refuses":  # no change is known that this release would take
+        assert lines == ()
+        return
+    done = run_printed(lines, "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    options = api.ValidateOptions(target=str(TARGET), engines=("vllm==0.33.0",))
+    assert api.validate(str(tmp_path / "out"), options).verdict == "pass"

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Choice, question
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers, Origin
+from eaglectl.formats.reader import check_answers
 from tests.builders import ABSENT, Stored, call, drafter_folder, floats, older_angelslim
 from tests.conftest import FIXTURES
 from tests.published import ALL, Published
@@ -207,6 +209,48 @@ def test_the_targets_rope_answers_a_base_for_good(tmp_path: Path) -> None:
     assert outcomes(tmp_path / "out") == SERVED
 
 
+@pytest.mark.parametrize(
+    ("answer", "base", "scaling"),
+    [
+        ("target", 30000, "linear"),
+        ("target,plain", 30000, None),
+        ("target,stored", 30000, "yarn"),
+        ("10000,target", 10000, "linear"),
+        ("stored,target", 500000, "linear"),
+    ],
+)
+def test_each_half_of_a_rope_may_be_the_targets(
+    answer: str, base: int, scaling: str | None, tmp_path: Path
+) -> None:
+    target, source = tmp_path / "target", PRODUCERS / "modelopt/hf"
+    target.mkdir()
+    config = json.loads((Path(TARGET) / "config.json").read_text())
+    own = {"rope_theta": 30000.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    (target / "config.json").write_text(json.dumps({**config, **own}))
+    answers = Answers(semantics={"rope": answer})
+    eaglectl.convert(
+        str(source), tmp_path / "out", eaglectl.ConvertOptions(target=str(target), answers=answers)
+    )
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert (written["rope_theta"], (written["rope_scaling"] or {}).get("rope_type")) == (base, scaling)
+
+
+@pytest.mark.parametrize("answer", ["target,plain", "10000,target"])
+def test_half_of_an_unknown_targets_rope_is_asked_for(answer: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="rope=target: pass --target"):
+        eaglectl.inspect(str(ANGELSLIM), answers=Answers(semantics={"rope": answer}))
+
+
+def test_every_answer_of_the_page_is_known() -> None:
+    page = (FIXTURES.parent / "docs/questions.md").read_text().replace("\\|", "|")
+    given = re.findall(r"--source-semantics ([a-z0-9_]+)=([\w|,-]+)", page)
+    short = re.findall(r"`(rope|hidden_norm)=([\w|,-]+)`", page)
+    known = [(key, value) for key, values in given + short for value in values.split("|")]
+    assert len(known) > 25
+    for key, value in known:
+        check_answers(Answers(semantics={key: "10000" if value == "N" else value}))
+
+
 def test_an_answer_to_the_other_half_of_a_rope_names_what_it_leaves_open(tmp_path: Path) -> None:
     source = PRODUCERS / "modelopt/hf"
     with pytest.raises(UsageError, match=r"rope=20000 does not answer; pass .*rope=20000,plain"):
@@ -216,7 +260,7 @@ def test_an_answer_to_the_other_half_of_a_rope_names_what_it_leaves_open(tmp_pat
     assert (written["rope_theta"], written["rope_scaling"]) == (20000, None)
 
 
-@pytest.mark.parametrize("answer", ["10000,20000", "plain,10000", "-1", "0", "stored,target", "x"])
+@pytest.mark.parametrize("answer", ["10000,20000", "plain,10000", "-1", "0", "target,10000", "x"])
 def test_a_rope_of_no_form_is_refused_by_name(answer: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"rope={answer} is not known"):
         converted(ANGELSLIM, tmp_path / "out", semantics={"rope": answer})

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.readings import Reading, readings
-from eaglectl.drafter.drafter import Drafter, Rope
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
 from eaglectl.drafter.vocabulary import FROM_T2D
 
 DEFAULT_ROPE_THETA = 10000.0
@@ -47,12 +47,7 @@ def candidates(
         if shifted and min(shifted) >= 0 and max(shifted) <= depth:
             option = f"--aux-layers {','.join(map(str, shifted))}"
             yield Candidate(f"aux boundaries {step:+d}", option, drafter, shifted)
-    for switch in ("norm_output", "norm_before_residual"):
-        flipped = not getattr(drafter.norms, switch)
-        value = str(flipped).lower()
-        norms = replace(drafter.norms, **{switch: flipped})
-        option = f"--source-semantics {switch}={value}"
-        yield Candidate(f"{switch} {value}", option, replace(drafter, norms=norms), boundaries)
+    yield from _switched(drafter, boundaries)
     for name, answer, rope in _ropes(drafter.rope, target_rope):
         option = f"--source-semantics rope={answer}"
         yield Candidate(name, option, replace(drafter, rope=rope), boundaries)
@@ -64,6 +59,22 @@ def candidates(
         yield Candidate(MADE_OF_T2D, option, drafter, boundaries, tokens=marked_tokens)
     for reading in readings(drafter):
         yield Candidate(reading.title, f"--fix-reading {reading.text}", drafter, boundaries, reading=reading)
+
+
+def _switched(drafter: Drafter, boundaries: tuple[int, ...]) -> Iterator[Candidate]:
+    """Each switch of the norms the other way; the second norm where there is a doubt about it."""
+    for switch in ("norm_output", "norm_before_residual"):
+        flipped = not getattr(drafter.norms, switch)
+        value = str(flipped).lower()
+        norms = replace(drafter.norms, **{switch: flipped})
+        option = f"--source-semantics {switch}={value}"
+        yield Candidate(f"{switch} {value}", option, replace(drafter, norms=norms), boundaries)
+    doubted = {note.topic for note in drafter.notes} | {entry.topic for entry in drafter.settled}
+    if doubted & {DOUBLE_NORM, JOINED_NORMS}:
+        norms = replace(drafter.norms, hidden_twice=not drafter.norms.hidden_twice)
+        count = "twice" if norms.hidden_twice else "once"
+        option = f"--source-semantics {HIDDEN_NORM}={count}"
+        yield Candidate(f"state normed {count}", option, replace(drafter, norms=norms), boundaries)
 
 
 def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:

@@ -104,7 +104,7 @@ def _check_apart(out: Path, *inputs: str | None) -> None:
 
 def _layouts(original: Source, engines: Collection[str]) -> tuple[str, ...]:
     """The layouts to try for the engines that the user named: one engine's alone, the checkpoint's own where
-    the default's engines read it and no others are named, and the default.
+    the default's engines read it, no others are named and no norm has to be joined, and the default.
     """
     default = default_format()
     if len(engines) == 1 and (alone := layout_for(*engines)) != default.name:
@@ -114,7 +114,7 @@ def _layouts(original: Source, engines: Collection[str]) -> tuple[str, ...]:
     except EaglectlError:
         own = default
     is_read_alike = own.layout and default.layout and own.layout.engines == default.layout.engines
-    if own.layout and not set(engines) <= set(own.layout.engines):
+    if own.layout and (own.layout.norms_twice or not set(engines) <= set(own.layout.engines)):
         is_read_alike = False
     return tuple(dict.fromkeys([*([own.name] if is_read_alike else []), default.name]))
 
@@ -174,6 +174,11 @@ class _Rewriter(Struct):
         return None
 
 
+def _rules_of(report: Report, texts: Collection[str]) -> set[str]:
+    """The rules whose findings have these texts."""
+    return {finding.rule.id for finding in report.findings if _statement(finding)[1] in texts}
+
+
 def _compare(
     before: Report, after: Report, doubts: Sequence[Note]
 ) -> tuple[tuple[Finding, ...], tuple[RemainingFinding, ...]]:
@@ -184,6 +189,7 @@ def _compare(
     trained (`doubts`) is never: a conversion changes nothing about that.
     """
     carried = {(note.topic, OFFER.sub("", note.text)) for note in doubts}
+    still = _rules_of(after, {text for _, text in carried})
     unseen = _unseen(before, after)
     counts = Counter(finding.rule.id for finding in after.findings)
     messages = set(map(_statement, after.findings))
@@ -194,7 +200,7 @@ def _compare(
     for finding in ordered:
         is_there = counts[finding.rule.id] > 0
         counts[finding.rule.id] -= is_there
-        if (finding.rule.name, _statement(finding)[1]) in carried:
+        if (finding.rule.name, _statement(finding)[1]) in carried or (is_there and finding.rule.id in still):
             reason = CARRIED
         elif is_there:
             reason = NEEDS_OTHER_FILES

@@ -101,7 +101,7 @@ def measure_open_questions(
     if not notes:
         return OpenQuestions(answers)
     try:
-        folder = _runnable(drafter, notes, run.target)
+        folder = runnable_target(drafter, notes, run.target)
     except UnreadableError as error:
         return _unmeasured(answers, str(error))
     try:
@@ -180,7 +180,7 @@ def _joined(notes: list[Note]) -> Iterator[Note]:
     yield question("rope", "; ".join(note.why for note in halves), halves[0].topic, choices)
 
 
-def _runnable(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
+def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
     """The target's folder. Raises UnreadableError with why measuring cannot answer."""
     from eaglectl.acceptance.answering import is_measurable
 

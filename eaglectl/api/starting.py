@@ -11,6 +11,7 @@ from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import OpenQuestions, measured_questions
 from eaglectl.api.options import InitOptions
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import known_semantics
@@ -60,7 +61,7 @@ def init(
     if source is not None:
         found = measured_questions(source, target, options.answers, options.measure, on_progress)
         inspection = inspect(source, target=target, engines=options.engines, answers=found.answers)
-        questions = tuple(note.text for note in inspection.drafter.unsettled)
+        questions = tuple(_questions(inspection.drafter))
     measured = tuple(answer.text for answer in found.measured)
     comments = (*measured, *(f"open: {question}" for question in questions))
     if questions and found.gap:
@@ -72,6 +73,11 @@ def init(
     except OSError as error:
         raise UnreadableError(f"{path} was not written: {error.strerror}; give another folder") from None
     return Start(path, questions, measured)
+
+
+def _questions(drafter: Drafter) -> Iterator[str]:
+    """What an answer settles; a network that no engine computes is no question."""
+    return (note.text for note in drafter.unsettled if note.level == "question" or note.choices)
 
 
 def _asked(questions: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -154,7 +154,7 @@ def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
     trained, read = before.aux.boundaries, after.aux.boundaries
     if trained is not None and read is not None and trained != read:
         yield f"its {after.producer} marks make the layers {list(read)}, and {list(trained)} were trained on"
-    for name in ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"):
+    for name in ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual", "hidden_twice"):
         is_on, is_read = getattr(before.norms, name), getattr(after.norms, name)
         if None not in (is_on, is_read) and is_on != is_read:
             yield f"{name} {str(is_read).lower()} for {str(is_on).lower()}"

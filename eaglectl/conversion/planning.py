@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.attention import rewritten_attention, without_solved_problems
 from eaglectl.conversion.aux_blocks import in_ascending_order
+from eaglectl.conversion.double_norm import with_one_norm
 from eaglectl.conversion.left_behind import (
     side_files,
     tensors_left_behind,
@@ -102,7 +103,8 @@ def _transformed(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, request: ConversionRequest
 ) -> tuple[TransformedDrafter, Mapping[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
-    fixed = _repaired(drafter, request)
+    joined = with_one_norm(checkpoint, drafter, layout)
+    fixed = _repaired(joined.drafter, request)
     attention = rewritten_attention(checkpoint, fixed.drafter, request)
     drafter, zero_biases = without_zero_biases(checkpoint, attention.drafter, layout)
     if request.head:
@@ -115,7 +117,7 @@ def _transformed(
     changed = (fixed, attention, version, ordered, rotated)
     notes = (*rotated.drafter.notes, *(note for step in changed for note in step.notes))
     reasons = {**dict.fromkeys(request.drop, "dropped as asked by --drop"), **zero_biases}
-    record = {**fixed.record, **version.record, **rotated.record}
+    record = {**joined.record, **fixed.record, **version.record, **rotated.record}
     return TransformedDrafter(rotated.drafter, notes, record), reasons
 
 

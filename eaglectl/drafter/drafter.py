@@ -20,6 +20,14 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 QWEN3_FULL = 28  # layers without a window where Qwen3's config states no max_window_layers
 
 
+# what notes and answers are about, their topics, and what they say, where layer 0 norms the state twice
+HIDDEN_NORM, DOUBLE_NORM, JOINED_NORMS = "hidden_norm", "double-norm", "joined-norms"
+TWICE = (
+    "trained with the hidden state normed twice (input_layernorm, then hidden_norm), and engines norm it"
+    " once. `eaglectl convert SOURCE` writes one norm in the place of both"
+)
+
+
 class Feature(StrEnum):
     """What a drafter may have beyond plain EAGLE-3; layouts and engine releases state which they express."""
 
@@ -160,12 +168,16 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
 
 
 class Norms(Struct, frozen=True):
-    """The switches in which EAGLE-3 variants differ; None: the user must decide."""
+    """The switches in which EAGLE-3 variants differ; None: the user must decide.
+
+    `hidden_twice`: the first layer norms the state by input_layernorm and then by hidden_norm.
+    """
 
     fc_norm: bool
     norm_before_fc: bool
     norm_output: bool | None
     norm_before_residual: bool
+    hidden_twice: bool | None = False
 
     @property
     def version(self) -> str:

@@ -33,17 +33,17 @@ def recorded_doubts(
                 shown = _shown(name, topic, summary, answers)
                 match entry:
                     case {"text": str(text)} if text and not shown:
-                        yield Note("warning", RECORD, text, topic, name)
+                        yield Note("warning", RECORD, text, topic, name, is_open="open" in entry)
                     case _:
                         yield from shown
 
 
-def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[dict[str, str]]:
+def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[dict[str, Any]]:
     """Doubts as eaglectl.json has them beside these files: with a text where the files do not show them."""
     entries = []
     for note in doubts:
         is_shown = any(_shown(note.producer, note.topic, summary, Answers()))
-        text = {} if is_shown else {"text": note.text}
+        text = {} if is_shown else {"text": note.text, **({"open": True} if note.is_open else {})}
         entries.append({"producer": note.producer, "topic": note.topic, **text})
     return entries
 

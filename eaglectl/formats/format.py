@@ -130,11 +130,15 @@ class Answers(Options, frozen=True):
 
 
 class CheckpointSummary(Struct, frozen=True):
-    """A checkpoint without tensor data: what recognition and doubts are decided by."""
+    """A checkpoint without tensor data: what recognition and doubts are decided by.
+
+    `quantisation` is hf_quant_config.json.
+    """
 
     config: Mapping[str, Any]
     names: tuple[str, ...]
     metadata: Mapping[str, str]
+    quantisation: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, *parts: str) -> bool:
         """Whether any tensor name contains any of `parts`."""
@@ -209,8 +213,9 @@ class Layout(Struct, frozen=True):
     all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
     place for it. `training`: how its trainer takes a start, with the switches by name. `has_gguf`: its
     engines load GGUF files. `has_null_size`: draft_vocab_size is null where the head is the target's.
-    `needs_embedding`: why its trainer wants embed_tokens in the file. `is_default`: written where no layout
-    is named.
+    `needs_embedding`: why its trainer wants embed_tokens in the file. `norms_twice`: its trainer goes on
+    with a state that is normed twice; all others get the two norms as one. `is_default`: written where no
+    layout is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -235,6 +240,7 @@ class Layout(Struct, frozen=True):
     has_gguf: bool = False
     has_null_size: bool = False
     needs_embedding: str = ""
+    norms_twice: bool = False
     is_default: bool = False
 
     @property
@@ -271,7 +277,8 @@ class Format(Struct, frozen=True):
         `residual_default`: norm_before_residual where the key is absent. `has_mla_factors`: its MLA
         attention multiplies by what yarn's mscale gives, as engines do. `is_parallel`: its files are
         P-EAGLE drafters. `has_unordered_rows`: lm_head's rows are not in the order of t2d. `norm_output`
-        reads that switch where it is not what it seems. `answers`: its own --source-semantics, with their
+        reads that switch where it is not what it seems. `hidden_twice`: whether the state is normed twice
+        (Norms), None where nothing says it. `answers`: its own --source-semantics, with their
         values. `settles`: the --source-semantics that its code gives of a file, which the user's replace.
         `doubts` yields what is known to be wrong with its files; its warnings stay with the drafter
         through conversions (eaglectl.json names them).
@@ -301,6 +308,7 @@ class Format(Struct, frozen=True):
     is_parallel: bool = False
     has_unordered_rows: bool = False
     norm_output: Callable[[CheckpointSummary, bool | None, Answers], bool | None] | None = None
+    hidden_twice: Callable[[CheckpointSummary, Answers], bool | None] = lambda summary, answers: False
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settles: Callable[[CheckpointSummary], Mapping[str, str]] = lambda summary: {}
     doubts: Callable[[CheckpointSummary, Answers], Iterable[Note]] = lambda summary, answers: ()
@@ -335,7 +343,7 @@ class RopeAnswer(Struct, frozen=True):
     """What --source-semantics rope= says of the base and of the scaling; None where it says nothing.
 
     "stored" and "target" are of both; a number is a base, and "plain" no scaling; "rope_scaling" and
-    "rope_parameters" are the scaling that stands there. "10000,plain" is of both halves.
+    "rope_parameters" are the scaling that stands there. "10000,plain" and "target,plain" are of both halves.
     """
 
     base: str | None = None
@@ -345,14 +353,13 @@ class RopeAnswer(Struct, frozen=True):
     def of(answers: Answers) -> "RopeAnswer":
         """The answer in these answers. Raises ValueError where it has none of these forms."""
         first, comma, second = answers.semantics.get("rope", "").partition(",")
-        if not comma and first in ("stored", "target"):
-            return RopeAnswer(first, first)
-        if not comma and first in SCALINGS:
-            return RopeAnswer(None, first)
-        if not first and not comma:
-            return RopeAnswer()
-        has_base = first == "stored" or (first.isascii() and first.isdecimal() and int(first) > 0)
-        if not has_base or (comma and second not in (*SCALINGS, "stored")):
+        if not comma and first in ("", "stored", "target", *SCALINGS):
+            base = first if first in ("stored", "target") else None
+            return RopeAnswer(base, first or None)
+        is_number = first.isascii() and first.isdecimal() and int(first) > 0
+        if not (is_number or first in ("stored", "target")):
+            raise ValueError
+        if comma and second not in (*SCALINGS, "stored", "target"):
             raise ValueError
         return RopeAnswer(first, second or None)
 

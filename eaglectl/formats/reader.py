@@ -46,7 +46,8 @@ SEMANTICS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TENSOR_FLAGS, ("false",)),
     "norm_output": ("true", "false"),
     "norm_before_residual": ("true", "false"),
-    "rope": ("10000", "stored", "target", *SCALINGS, "10000,plain"),  # or another base
+    "hidden_norm": ("once", "twice"),
+    "rope": ("10000", "stored", "target", *SCALINGS, "10000,plain", "target,plain"),  # or another base
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
@@ -88,7 +89,12 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     if (count := len(checkpoint.tensors)) > MAX_TENSORS:
         text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
         raise RefusedError(text, "not-a-drafter")
-    summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
+    summary = CheckpointSummary(
+        checkpoint.config,
+        tuple(checkpoint.tensors),
+        checkpoint.metadata,
+        checkpoint.sidecars.get("hf_quant_config.json", {}),
+    )
     format, evidence = detect(summary)
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     _check_objects(checkpoint.config)

@@ -66,17 +66,18 @@ def _answered(
     rope: Rope, answer: RopeAnswer, scalings: Mapping[str, Mapping[str, Any]], target: Target
 ) -> Rope:
     """The rope as --source-semantics rope= says it."""
-    if answer.base == "target":
-        if target.rope is None:
-            found = "pass --target, whose config states its rope"
-            if target.hidden is not None:
-                found = "the target's config states no rope base, or several; pass rope=N with its base"
-            raise UsageError(f"--source-semantics rope=target: {found}")
-        return replace(rope, theta=target.rope.theta, scaling=target.rope.scaling)
+    own = target.rope
+    if own is None and "target" in (answer.base, answer.scaling):
+        found = "pass --target, whose config states its rope"
+        if target.hidden is not None:
+            found = "the target's config states no rope base, or several; pass rope=N with its base"
+        raise UsageError(f"--source-semantics rope=target: {found}")
     if answer.base not in (None, "stored"):
-        rope = replace(rope, theta=float(answer.base))
+        rope = replace(rope, theta=own.theta if own and answer.base == "target" else float(answer.base))
     if answer.scaling == "plain":
         return replace(rope, scaling=None)
+    if own and answer.scaling == "target":
+        return replace(rope, scaling=own.scaling)
     return replace(rope, scaling=scalings.get(answer.scaling or "", rope.scaling))
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.hub_names import split_name
 from eaglectl.checkpoint.layout import CONFIG, RECORD
-from eaglectl.drafter.drafter import Choice, Drafter, Note, Settlement, options, question
+from eaglectl.drafter.drafter import HIDDEN_NORM, Choice, Drafter, Note, Settlement, options, question
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Origin, RopeAnswer
@@ -116,6 +116,7 @@ def fact_record(drafter: Drafter) -> dict[str, Any]:
         "layers_from": drafter.aux.how.removeprefix(RECORDED),
         "rope": _fact(drafter, ROPE[0]),
         "norm_output": _fact(drafter, NORM_OUTPUT),
+        "hidden_twice": _fact(drafter, HIDDEN_NORM),
         "settled": msgspec.to_builtins(entries),
     }
 
@@ -219,7 +220,8 @@ def _fact(drafter: Drafter, about: str) -> Any:
         return None if drafter.aux.boundaries is None else list(drafter.aux.boundaries)
     if about in ROPE:
         return {"theta": drafter.rope.theta, "scaling": msgspec.to_builtins(drafter.rope.scaling)}
-    return drafter.norms.norm_output if about == NORM_OUTPUT else None
+    values = {NORM_OUTPUT: drafter.norms.norm_output, HIDDEN_NORM: drafter.norms.hidden_twice}
+    return values.get(about)
 
 
 def _holds(entry: Settlement, drafter: Drafter) -> bool:
@@ -232,7 +234,7 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
     for entry in record.settled:
         own = {choice.key for choice in entry.choices}
         choice, half = choices.get(entry.answer.key), _rope_half(entry, given)
-        is_of_source = half == "stored" and _holds(entry, drafter)
+        is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and _holds(entry, drafter))
         if choice == entry.answer and _holds(entry, drafter):
             yield replace(entry, by="given", evidence="", choices=())
         elif choice and half == "":
@@ -242,7 +244,7 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
                 f"{choice}: eaglectl wrote this file with {entry.answer}, as an assumption; pass"
                 f" {options(entry.choices)}, or convert the source again with {choice}"
             )
-        elif not (own | {entry.answer.key}) & set(choices):
+        elif not (own | {entry.answer.key, entry.about}) & set(choices):
             yield entry
 
 
@@ -307,10 +309,15 @@ def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) 
         elif note.about == NORM_OUTPUT:
             value = str(bool(other.norms.norm_output)).lower()
             yield Choice("--source-semantics", f"norm_output={value}", meaning)
-        elif choice.value != "rope=stored":
+        elif choice.value != "rope=stored" and not _is_joined(note, other, drafter):
             yield choice
     if note.about == AUX:
         yield LAYERS
+
+
+def _is_joined(note: Note, other: Drafter, drafter: Drafter) -> bool:
+    """Whether an output cannot be read so, as its two norms were written as one, or were not."""
+    return note.about == HIDDEN_NORM and other.norms != drafter.norms
 
 
 def _settled_note(entry: Settlement, prefix: str) -> Note:

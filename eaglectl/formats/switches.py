@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.drafter.drafter import Choice, Norms
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Norms, Note
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys
@@ -62,14 +62,22 @@ def read_norms(
         )
     else:
         norm_output = bool(stated)
-    return Norms(fc_norm, before_fc, norm_output, _residual(keys, format, answers))
+    hidden = answers.semantics.get("hidden_norm")
+    twice = format.hidden_twice(summary, answers) if hidden is None else hidden == "twice"
+    return Norms(fc_norm, before_fc, norm_output, _residual(keys, format, answers), twice)
 
 
 def norms_by_record(keys: Keys, norms: Norms, format: Format, record: Mapping[str, Any]) -> Norms:
-    """The switches with the norm_output that makes them the EAGLE version of eaglectl.json.
+    """The switches with those of eaglectl.json: hidden_twice, and the norm_output of its EAGLE version.
 
-    Only where the files leave it open, and the record is of this layout.
+    Only where the files leave it open; the version only where the record is of this layout.
     """
+    twice = record.get("hidden_twice")
+    if norms.hidden_twice is None and isinstance(twice, bool):
+        norms = replace(norms, hidden_twice=twice)
+        keys.notes[:] = [note for note in keys.notes if note.topic != DOUBLE_NORM]
+        if twice:
+            keys.notes.append(Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, format.name, is_open=True))
     if norms.norm_output is not None or record.get("layout") != format.name:
         return norms
     choices = [replace(norms, norm_output=value) for value in (False, True)]

@@ -4,6 +4,7 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
 
     g  = fc(cat(fc_norm_i(aux_i)))  or  fc(input_norm(cat(aux_i)))   first step; later the fed-back state
     a  = cat(input_layernorm(e), hidden_norm(g))                     e: embedding of the next token
+         (ModelOpt since 0.41.0 trains with hidden_norm(input_layernorm(g)): Norms.hidden_twice)
     r  = hidden_norm(g) if norm_before_residual else g
     y  = r + attention(a);  y = y + mlp(post_attention_layernorm(y))
     logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
@@ -146,7 +147,8 @@ class DraftModel:
         for index, cache in enumerate(caches):
             name = f"layers.{index}."
             if index == 0:
-                normed = self._norm(state, name + "hidden_norm")
+                inner = self._norm(state, name + "input_layernorm") if self.norms.hidden_twice else state
+                normed = self._norm(inner, name + "hidden_norm")
                 residual = normed if self.norms.norm_before_residual else state
                 inner = torch.cat((self._norm(embeddings, name + "input_layernorm"), normed), -1)
             else:

@@ -278,7 +278,7 @@ BAD = (
     Patch(
         "a target's width unstated",
         ("EGL114",),
-        config={"target_hidden_size": ABSENT, "fc_norm": True},
+        config={"target_hidden_size": ABSENT, "fc_norm": True, "norm_output": True},
         tensors={
             "fc.weight": floats("f", HIDDEN, 72),
             **{f"fc_norm.{i}.weight": floats(str(i), 24) for i in range(3)},

@@ -275,10 +275,12 @@ def test_a_doubt_about_training_is_carried_and_never_fixed(source: str, tmp_path
     done = fixed(PRODUCERS / source, tmp_path / "out")
     assert "EGL507" not in {one.rule.id for one in done.fixed}
     (carried,) = [one for one in done.left if one.finding.rule.id == "EGL507"]
-    assert carried.why.startswith("carried: still open") and "eaglectl smoke" in carried.finding.fix
-    assert json.loads((tmp_path / "out/eaglectl.json").read_text())["doubts"] == [
-        {"producer": "modelopt", "topic": "double-norm"}
-    ]
+    assert carried.why.startswith("carried: still open") and "eaglectl convert" in carried.finding.fix
+    (doubt,) = json.loads((tmp_path / "out/eaglectl.json").read_text())["doubts"]
+    assert (doubt["producer"], doubt["topic"], doubt["open"]) == ("modelopt", "joined-norms", True)
+    assert done.after is not None
+    (finding,) = [one for one in done.after.findings if one.rule.id == "EGL507"]
+    assert "eaglectl smoke" in finding.fix
 
 
 def last_layer_of_deepspec(tmp_path: Path) -> Path:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
+from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, drafter_folder, floats
 from tests.cases import CASES
 from tests.validation.patches import Patch, check
@@ -41,10 +42,10 @@ BAD = (
         config={"norm_before_fc": True},
         says="no input_norm.weight",
     ),
-    Patch("fc_norm switched off", ("EGL502",), tensors=FC_NORM, says="fc_norm: false and the file has"),
+    Patch("fc_norm switched off", ("EGL502", "EGL508"), tensors=FC_NORM, says="fc_norm: false and"),
     Patch(
         "fc_norm unstated",
-        ("EGL502",),
+        ("EGL502", "EGL508"),
         config={"fc_norm": ABSENT},
         tensors=FC_NORM,
         says="has fc_norm.0.weight and config has no fc_norm",
@@ -73,7 +74,7 @@ BAD = (
     ),
     Patch(
         "fc_norm switched on elsewhere",
-        ("EGL506",),
+        ("EGL506", "EGL508"),
         config={"fc_norm": ABSENT, "eagle_architecture_config": {"fc_norm": True}},
         tensors=FC_NORM,
         given={"ignore": ["EGL4"]},
@@ -81,7 +82,7 @@ BAD = (
     ),
     Patch(
         "norm_output switched on elsewhere",
-        ("EGL506",),
+        ("EGL506", "EGL508"),
         config={"norm_output": ABSENT, "eagle_config": {**IDS, "return_hidden_post_norm": True}},
         given={"ignore": ["EGL4"]},
         says="only eagle_config.return_hidden_post_norm",
@@ -93,11 +94,19 @@ BAD = (
         given={"ignore": ["EGL4"]},
     ),
     Patch(
+        "fc_norm alone",
+        ("EGL508",),
+        config={"fc_norm": True, "norm_output": False},
+        tensors=FC_NORM,
+        says="fc_norm without norm_output",
+    ),
+    Patch("norm_output alone", ("EGL508",), config={"norm_output": True}, says="norm_output without fc_norm"),
+    Patch(
         "a ModelOpt head",
         ("EGL507",),
         config={"norm_output": ABSENT, "eagle_config": {**IDS, "use_last_layernorm": True}},
         tensors={"embed_tokens.weight": None},
-        given={"select": ["EGL5"]},
+        given={"select": ["EGL5"], "answers": Answers(semantics={"modelopt": "post-689"})},
         says="normed twice",
     ),
 )

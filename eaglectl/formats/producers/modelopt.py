@@ -1,8 +1,9 @@
 """NVIDIA ModelOpt: the Hugging Face export (layers.N names) and Megatron's (midlayer names, Deep heads)."""
 
+import re
 from collections.abc import Iterable
 
-from eaglectl.drafter.drafter import Feature, Note
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Feature, Note, question
 from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
 from eaglectl.formats.format import (
     ALWAYS,
@@ -27,6 +28,11 @@ _SCHEMA_KEYS = (
     "parallel_draft_step",
     "parallel_draft_heads_num_layers",
     "norm_before_fc",
+)
+_RELEASE, _TWICE_SINCE = re.compile(r"(\d{1,4})\.(\d{1,4})"), (0, 41)
+_ERAS = (
+    Choice("--source-semantics", "modelopt=post-689", "by 0.41.0 or later: normed twice", is_usual=True),
+    Choice("--source-semantics", "modelopt=pre-689", "by an earlier release: normed once"),
 )
 # 0.47.0: no such key in its speculative package
 _LACKS = "ModelOpt 0.47.0 trains no EAGLE-3.1; its start is EAGLE-3, by --to 3 or without --to"
@@ -66,20 +72,48 @@ def _megatron(summary: CheckpointSummary) -> str | None:
     return _mark(summary) if summary.has("midlayer.") else None
 
 
+def _version(summary: CheckpointSummary) -> tuple[int, ...] | None:
+    """The release that wrote the file, as a quantisation config states it: (0, 41); None where none does."""
+    for stated in (summary.nested("quantization_config"), summary.quantisation):
+        match stated.get("producer"):
+            case {"name": "modelopt", "version": str(text)} if found := _RELEASE.match(text):
+                return tuple(map(int, found.groups()))
+    return None
+
+
+def _hidden_twice(summary: CheckpointSummary, answers: Answers) -> bool | None:
+    """Whether the state was normed twice; None where neither an answer nor the file says it.
+
+    transformers.py of 0.41.0 to 0.44.0 and modeling_eagle.py since: layer 0 keeps its input_layernorm, whose
+    output the hook of its attention norms again. 0.40.0 put an Identity there. The exporter's names are
+    layers.N since 0.43.0, midlayer before, and it writes no metadata; Megatron's norms once, its names are
+    midlayer, and its metadata is {"format": "pt"}. next_layer_regular is written since 0.41.0.
+    """
+    if not summary.has("hidden_norm"):
+        return False
+    if (era := answers.semantics.get("modelopt")) is not None:
+        return era == "post-689"
+    if (version := _version(summary)) is not None:
+        return version >= _TWICE_SINCE and not (summary.has("midlayer.") and summary.metadata)
+    if summary.has("midlayer."):
+        return not summary.metadata and "next_layer_regular" in summary.nested("eagle_config")
+    return None if summary.metadata else True
+
+
 def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    era = answers.semantics.get("modelopt")
-    if not summary.has("hidden_norm") or era == "pre-689":
+    """The question how often the state was normed, or what no engine computes."""
+    if answers.semantics.get("hidden_norm") or _mark(summary) is None:
         return
-    text = (
-        "ModelOpt since its pull request 689 trains with the hidden state normed twice (input_layernorm, then"
-        " hidden_norm) and engines norm it once"
-    )
-    if era is None:
-        text += (
-            "; nothing in the file tells when it was made: --source-semantics modelopt=pre-689 or post-689"
-            " does"
-        )
-    yield Note("warning", "training", text, "double-norm", is_open=True)
+    match _hidden_twice(summary, answers):
+        case None:
+            why = (
+                "ModelOpt up to 0.40 trains with the hidden state normed once, as engines norm it, and since"
+                " 0.41.0 (its pull request 689) twice; this file was written again since, and does not show"
+                " by which"
+            )
+            yield question(HIDDEN_NORM, why, DOUBLE_NORM, _ERAS)
+        case True:
+            yield Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, is_open=True)
 
 
 def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
@@ -107,6 +141,7 @@ MODELOPT = Format(
     aux_convention="output",
     training_default=None,  # vllm#50170: a published head without ids drafts nothing on the default layers
     orders_ids=True,
+    hidden_twice=_hidden_twice,
     answers={"modelopt": ("pre-689", "post-689")},
     doubts=_hf_doubts,
     schema=ConfigSchema(keys=MLA_KEYS, eagle_config=_SCHEMA_KEYS, required=(*SHAPE_KEYS, "eagle_config")),
@@ -116,6 +151,7 @@ MODELOPT = Format(
         _EXPRESSES,
         extra={"eagle_config": {"use_last_layernorm": True}},
         cautions=_CAUTIONS,
+        norms_twice=True,
     ),
 )
 
@@ -129,6 +165,8 @@ MEGATRON = Format(
     training_default=None,
     schema=ConfigSchema(eagle_config=_SCHEMA_KEYS),
     orders_ids=True,
+    hidden_twice=_hidden_twice,
+    doubts=_double_norm,
     layout=Layout(
         {"llama": "LlamaForCausalLMEagle3Deep"},
         {"llama": "llama"},

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
 from eaglectl.validation.rule import Match, rule
@@ -103,9 +104,35 @@ def norm_flag_place(subject: Subject) -> Iterator[Match]:
 def double_norm(subject: Subject) -> Iterator[Match]:
     """The hidden state was normed once in training, as engines norm it.
 
-    ModelOpt since its pull request 689 norms it twice, by input_layernorm and by hidden_norm, and the file
-    does not show when it was made. The second norm of a normed state changes little but its scale.
+    ModelOpt since 0.41.0 (its pull request 689) norms it twice, by input_layernorm and by hidden_norm. No
+    engine does, so that the weights of input_layernorm are missing in what its attention reads. `convert`
+    writes the product of both as one norm: the direction of each state is then exact, and its size differs
+    by a factor near one, which the note states.
 
-    Fix: nothing, if `eaglectl smoke SOURCE --target TARGET` measures the acceptance that training reported.
+    Fix: run `eaglectl convert SOURCE`.
     """
-    yield from subject.reported("double-norm")
+    yield from subject.reported(DOUBLE_NORM)
+    measure = "measure what the rest of it costs by `eaglectl smoke SOURCE --target TARGET`."
+    yield from (replace(match, fix=measure) for match in subject.reported(JOINED_NORMS))
+
+
+@rule("EGL508", "one-switch", "note")
+def one_switch(subject: Subject) -> Iterator[Match]:
+    """The two switches of EAGLE-3.1 are on together, or both off.
+
+    One without the other is a network of its own: states normed before fc with an un-normed state fed back,
+    or the reverse. vLLM since 0.22, SGLang and TensorRT-LLM compute each switch as stated; llama.cpp stops at
+    fc_norm and ignores norm_output. speculators trains norm_output with norm_before_fc by default, which is
+    whole; SpecForge, TorchSpec and NeMo Automodel train one switch only where a recipe says so.
+
+    Fix: compare with the trainer's recipe; nothing, if it trained one switch alone.
+    """
+    norms = subject.drafter.norms
+    if norms.norm_output is None or norms.norm_before_fc or subject.drafter.kind == "peagle":
+        return
+    if norms.fc_norm and not norms.norm_output:
+        text = "fc_norm without norm_output: the aux states are normed, and the state that is fed back is not"
+        yield Match(text, key_place(subject.config, "fc_norm"))
+    elif norms.norm_output and not norms.fc_norm:
+        text = "norm_output without fc_norm: the state that is fed back is normed, and the aux states are not"
+        yield Match(text, key_place(subject.config, "norm_output"))
