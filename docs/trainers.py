@@ -7,6 +7,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -102,9 +103,13 @@ PAGE_FOOT = """
 TABLE_BEGIN, TABLE_END = "<!-- table: docs/trainers.py -->\n", "<!-- end -->"
 
 
+@cache
 def case(name: str) -> Case:
-    """The fixture that is shown for a trainer."""
-    return next(case for case in CASES if case.path == SHOWN[name].shown)
+    """The fixture that is shown for a trainer, with the answers to what is asked of it."""
+    shown = next(case for case in CASES if case.path == SHOWN[name].shown)
+    drafter = eaglectl.inspect(str(shown.folder), target=str(ROOT / TARGET)).drafter
+    asked = {choice.key for note in drafter.notes_at("question") for choice in note.choices}
+    return replace(shown, answers={key: value for key, value in shown.answers.items() if key in asked})
 
 
 @cache
