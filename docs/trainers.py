@@ -177,8 +177,9 @@ def section(name: str) -> str:
     answers = _answers(shown) if asked else ""
     answered = f"Answered by `{answers}`:\n\n" if answers else ""
     before, after = stored(name), converted(name)
+    said = set[str]()
     rows = [
-        f"| {title} {before[engine].release} | {_cell(before[engine])} | {_cell(after[engine])} |"
+        f"| {title} {before[engine].release} | {_cell(before[engine], said)} | {_cell(after[engine], said)} |"
         for engine, title in ENGINES.items()
     ]
     return "\n".join(
@@ -211,10 +212,13 @@ def section(name: str) -> str:
     )
 
 
-def _cell(verdict: Verdict) -> str:
-    """An outcome, and the reason of one that is not as it should be."""
-    reason = f": {verdict.reasons[0]}" if verdict.reasons and verdict.outcome != ServedAs.AS_TRAINED else ""
-    return OUTCOMES[verdict.outcome] + reason.replace("|", "\\|")
+def _cell(verdict: Verdict, said: set[str]) -> str:
+    """An outcome, and the reason of one that is not as it should be; one that was `said` is not repeated."""
+    reason = verdict.reasons[0] if verdict.reasons and verdict.outcome != ServedAs.AS_TRAINED else ""
+    if reason and reason in said:
+        reason = "as above"
+    said.add(reason)
+    return OUTCOMES[verdict.outcome] + (f": {reason}" if reason else "").replace("|", "\\|")
 
 
 def _sentence(text: str) -> str:

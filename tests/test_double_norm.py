@@ -127,7 +127,7 @@ def test_both_norms_are_written_as_one(tmp_path: Path) -> None:
 
 def test_the_doubt_about_its_size_is_in_every_place(tmp_path: Path) -> None:
     converted(HF, tmp_path / "out")
-    text = "one norm was written in the place of both: its direction is exact"
+    text = "one norm was written for both: the direction is exact"
     assert text in " ".join(call("inspect", tmp_path / "out", "--target", TARGET).out.split())
     assert text in (tmp_path / "out/README.md").read_text()
     options = eaglectl.ValidateOptions(target=TARGET, engines=("vllm==0.33.0",))

@@ -40,9 +40,8 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
     computed = Computed("input_layernorm and hidden_norm as one", (outer, inner), product)
     low, high = float(sizes.min()) / scale - 1, float(sizes.max()) / scale - 1
     text = (
-        "trained with the hidden state normed twice (input_layernorm, then hidden_norm); one norm was written"
-        f" in the place of both: its direction is exact, and its size differs by {low:+.1%} to {high:+.1%},"
-        " by the channels that a state is large in"
+        "trained with the hidden state normed twice; one norm was written for both: the direction is exact,"
+        f" the size may differ by {low:+.0%} to {high:+.0%}"
     )
     doubt = Note("warning", HIDDEN_NORM, text, JOINED_NORMS, drafter.producer, is_open=True)
     if max(high, -low) < ROUNDING:
