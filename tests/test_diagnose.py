@@ -199,6 +199,8 @@ class Drafting:
         ({(1, 15, 27): 80, (1, 15, 28): 80, (1, 15, 26): 81}, "1,15,27", [(1, 15, 26), (1, 15, 28)]),
         ({(1, 15, 27): 80, (2, 15, 27): 80}, "2,15,27", [(1, 15, 27)]),
         ({(1, 15, 27): 80, (2, 15, 27): 60}, "1,15,27", []),
+        # three off, as the real pair's first boundary may be
+        ({(5, 15, 27): 80, (2, 15, 27): 80}, "2,15,27", [(5, 15, 27)]),
     ],
 )
 def test_sets_one_off_that_draft_as_well_are_told_and_the_default_goes_before(
@@ -206,7 +208,7 @@ def test_sets_one_off_that_draft_as_well_are_told_and_the_default_goes_before(
 ) -> None:
     stage: Any = Drafting(accepted)
     stated = stage.run(None, stage.texts, stage.boundaries)
-    found, others = _judged(stage, stated, stage.texts, (1, 15, 27))
+    found, others = _judged(stage, stated, stage.texts, next(iter(accepted)))
     assert found is not None and found.is_better
     assert (found.option, others) == (f"--aux-layers {best}", alike)
 

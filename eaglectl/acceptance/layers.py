@@ -3,7 +3,7 @@
 The target runs once over the texts that it wrote. How often a drafter's first draft token is the target's
 choice, over all slots of them, tells how well boundaries fit. Half of the prompts choose, one boundary after
 the other; the other half judges by draft-and-verify, so that the best of many by chance is not named. So are
-the sets with one boundary one off: those that draft as well are told.
+the sets with one boundary one off, and trainers' default: those that draft as well are told.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +43,8 @@ class LayerSearch(Struct, frozen=True):
     """What came of the search: `found` are other boundaries that draft better, or None.
 
     The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
-    its interval holds no gain. `alike` are boundaries one off that draft as well on them, as far as they
-    tell. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
+    its interval holds no gain. `alike` are boundaries one off, or trainers' default, that draft as well on
+    them, as far as they tell. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
     """
 
     stated: Boundaries
@@ -151,13 +151,11 @@ def _judged(
         return None, []
     if compared.low <= 1:
         return _variant(boundaries, own, compared, ReadingOutcome.TOO_FEW_PROMPTS), []
-    runs = {
-        others: run(others)
-        for others in one_off(boundaries, stage.target.depth)
-        if others != stage.boundaries
-    }
-    alike = [others for others, results in runs.items() if ratio(results, own).high >= 1]
-    default = TRAINING_DEFAULT.at(stage.target.depth)
+    depth = stage.target.depth
+    default = TRAINING_DEFAULT.at(depth)
+    near = [*one_off(boundaries, depth), *(default,) * (len(default) == len(boundaries))]
+    runs = {others: run(others) for others in {*near} - {boundaries, stage.boundaries}}
+    alike = [others for others, results in sorted(runs.items()) if ratio(results, own).high >= 1]
     if default in alike and ratio(runs[default], stated).low > 1:
         alike[alike.index(default)] = boundaries
         boundaries, own = default, runs[default]
