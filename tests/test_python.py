@@ -1,5 +1,6 @@
 """eaglectl from Python: paths, results as sources, short texts of results, and errors in Python's words."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -8,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.keywords import Word, in_python
+from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.options import CALLER, options_of
 from tests.builders import call
 from tests.conftest import FIXTURES
@@ -169,3 +172,19 @@ def test_a_function_that_calls_another_reads_its_flags(tmp_path: Path) -> None:
     """`fix` takes the repair from the message of a conversion, which names it as the command line does."""
     done = eaglectl.fix(mla_folder(tmp_path / "d", Heads(query_rank=0)), tmp_path / "out")
     assert done.conversion is not None and os.fspath(done) == str(tmp_path / "out")
+
+
+def test_statistics_are_the_path_of_their_folder() -> None:
+    found = eaglectl.Statistics({}, (), (2, 4, 5), 1e-6, 9, (1.0,), (0.0,), 1.0, {}, False)
+    with pytest.raises(UsageError, match="in no folder"):
+        os.fspath(found)
+    placed = replace(found, out="nowhere")
+    assert os.fspath(placed) == "nowhere"
+    with pytest.raises(UnreadableError, match='statistics="nowhere": not a folder that calibrate wrote'):
+        eaglectl.upgrade(TINY, target=TARGET, statistics=placed, dry_run=True)
+
+
+def test_a_signature_says_what_may_be_left_out() -> None:
+    parameters = inspect.signature(eaglectl.convert).parameters
+    assert parameters["layout"].annotation == str | None
+    assert parameters["dry_run"].annotation is bool

@@ -77,7 +77,10 @@ def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> in
     kept = [one for one in signature.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
     added = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=option.shown_default, annotation=option.kind
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=option.shown_default,
+            annotation=option.kind if option.shown_default is not None else option.kind | None,
         )
         for name, option in options.items()
         if name not in signature.parameters

@@ -103,6 +103,11 @@ class Statistics(Result, frozen=True):
     out: str | None = None
     trust_remote_code: bool = False
 
+    def __fspath__(self) -> str:
+        if self.out is None:
+            raise UsageError("these statistics are in no folder; calibrate writes one")
+        return self.out
+
     def described(self) -> dict[str, Any]:
         """All of it but the matrices, as eaglectl.json stores it."""
         return {
