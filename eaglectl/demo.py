@@ -53,17 +53,16 @@ REAL_STEPS = (
 )
 STEPS = (
     Step(
-        "A drafter from ModelOpt: its ids are nested, which vLLM's V2 runner does not read",
-        "inspect producers/modelopt/hf-ids --target target",
+        "A drafter from AngelSlim: its layer ids are under a key that no engine reads",
+        "inspect producers/angelslim/ids --target target",
     ),
     Step(
-        "The same, rewritten with everything stated, with what only its trainer knows",
-        "convert producers/modelopt/hf-ids --target target --source-semantics rope=stored"
-        " --source-semantics modelopt=pre-689 -o OUT/modelopt",
+        "The same, rewritten with everything stated",
+        "convert producers/angelslim/ids --target target -o OUT/angelslim",
     ),
     Step(
         "Now vLLM and SGLang read the layers it was trained on",
-        "inspect OUT/modelopt --target target",
+        "inspect OUT/angelslim --target target",
     ),
     Step(
         "An EAGLE-3.1 drafter from speculators, for SGLang",
@@ -85,7 +84,7 @@ STEPS = (
     ),
     Step(
         "The check of a release pipeline",
-        "validate OUT/modelopt --target target --engine 'vllm>=0.24'",
+        "validate OUT/angelslim --target target --engine 'vllm>=0.24'",
     ),
     Step(
         "EAGLE-3.1 without its data: eaglectl names what it needs",
