@@ -12,6 +12,7 @@ from safetensors import safe_open
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.boundaries import default_boundaries
+from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
 from eaglectl.formats.names import canonical_name
@@ -28,6 +29,10 @@ CHANGED_BY_DESIGN = (
     "automodel/sidecar",
     "automodel/mla",
 )
+
+
+# whose quantisation config has a release that norms twice, while these cases answer once
+STATES_ITS_NORMS = ("modelopt/hf-fp8", "modelopt/hf-fp8-kv")
 
 
 def converted(source: Path, out: Path, case: Case, layout: str = "vllm", **options: object) -> Path:
@@ -49,9 +54,12 @@ def test_native_to_vllm_and_back_gives_the_same_tensors(case: Case, tmp_path: Pa
     assert back in writable()
     target = tmp_path / "config.json"
     target.write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
-    native = converted(
-        vllm, tmp_path / "native", case, back, target=str(target) if case.producer == "automodel" else None
-    )
+    given = str(target) if case.producer == "automodel" else None
+    if case.path in STATES_ITS_NORMS:
+        with pytest.raises(RefusedError, match="hidden_twice true for false"):
+            converted(vllm, tmp_path / "native", case, back, target=given)
+        return
+    native = converted(vllm, tmp_path / "native", case, back, target=given)
     source = case.folder
     if case.is_pickled:  # a pickle's tensors are known once something else has written them
         source = converted(case.folder, tmp_path / "unpickled", case, back)

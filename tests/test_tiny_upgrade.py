@@ -105,7 +105,8 @@ def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(
     )
     api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
     counted = [Progress("calibrating", done, 9, "prompts") for done in (0, 3, 4, 5, 6, 7, 8, 9)]
-    assert progress == [Progress("loading the target"), *counted]
+    loading, told = progress[0], [step for step in progress[1:] if step.unit != "bytes"]
+    assert (loading, told) == (Progress("loading the target"), counted)
 
 
 def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:

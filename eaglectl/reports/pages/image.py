@@ -38,7 +38,7 @@ def image(outline: Outline) -> str:
         part = element("svg", piece.content, x=str(EDGE), y=str(y), width=width, height=str(piece.height))
         placed.append(part)
         y += piece.height
-    css = files("eaglectl.reports.pages").joinpath("page.css").read_text("utf-8")
+    css = files("eaglectl.reports.pages").joinpath("page.css").read_text(encoding="utf-8")
     return element(
         "svg",
         element("title", f"{outline.command} {outline.subject}: {plain(outline.lead)}"),
