@@ -46,11 +46,13 @@ it.
 The trained pair of `fixtures/tiny` as another trainer writes it, 24 built-in prompts of 64 tokens, k=3, on
 one core with others at work: acceptance lengths, and draft tokens that the engine counted. vLLM's V1 runner,
 which it takes on CPUs, captures TorchSpec's ids one layer early; eaglectl asks the engine, and converts.
-`tests/engine/test_ready_engine.py` runs it again, and compares the figures with those of `smoke`.
+`tests/engine/test_ready_engine.py` runs it again, and compares the figures with those of `smoke`; SGLang
+takes nested ids for outputs of layers (`tests/engine/sglang/test_ready_sglang.py`).
 
 | engine | stored as | as stored | its counts | converted | its counts | seconds of drafting |
 |---|---|---|---|---|---|---|
 | vLLM 0.32.0, CPU | TorchSpec | 2.38 | 895 accepted in 647 drafts | 2.72 | 979 in 569 | 15.5, 13.0 |
+| SGLang 0.5.23, CPU | nested boundaries | 2.12 | 815 in 729 | 2.72 | 979 in 569 | 19.0, 16.5 |
 
 ## Each producer
 
