@@ -25,6 +25,8 @@ ANY = re.compile(r"`(eaglectl convert [^`]*)`")
 # what the file made for the case cannot have: pickles that are none
 STAND_IN = "is not a torch file"
 STEP = 6
+# the doubt of a conversion itself, which stays
+JOINED = "one norm was written for both"
 
 
 def _cases() -> Iterator[Patch | Bad]:
@@ -102,7 +104,11 @@ def test_a_conversion_that_is_offered_mends_what_it_is_offered_for(case: Patch |
                 assert is_explained(done, report, options), (line, done.err)
                 continue
             after = eaglectl.validate(str(tmp_path / "out"), options)
-            left = [one for one in after.findings if one.rule.id == finding.rule.id]
+            left = [
+                one
+                for one in after.findings
+                if one.rule.id == finding.rule.id and JOINED not in one.match.message
+            ]
             assert left == [], (line, left[0].match.message)
     changes = [line for change in report.smallest_changes for line in OFFERED.findall(change)]
     for line, done in run(changes, tmp_path / "out"):
