@@ -68,25 +68,24 @@ def ready_command(
     file, card, picture = parse_page(page), parse_new("--markdown", markdown), parse_new("--svg", svg)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         result = ready(source, target, out, options, on_progress=bar)
+    from eaglectl.reports.readiness import readiness_outline
+
+    outline = readiness_outline(result)
     if json_:
         emit(result.to_json())
     else:
-        from eaglectl.reports.readiness import readiness_outline
-
-        show(settings, readiness_outline(result))
+        show(settings, outline)
     if file:
         from eaglectl.reports.pages.render import render_page
 
         write_page(file, render_page(result))
     if card:
         from eaglectl.reports.markdown import markdown as as_markdown
-        from eaglectl.reports.readiness import readiness_outline
 
-        write_new("--markdown", card, as_markdown(readiness_outline(result)) + "\n")
+        write_new("--markdown", card, as_markdown(outline) + "\n")
     if picture:
         from eaglectl.reports.pages.image import image
-        from eaglectl.reports.readiness import readiness_outline
 
-        write_new("--svg", picture, image(readiness_outline(result)) + "\n")
+        write_new("--svg", picture, image(outline) + "\n")
     if code := EXIT_CODES[result.verdict]:
         raise typer.Exit(code)

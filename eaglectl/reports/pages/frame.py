@@ -28,7 +28,7 @@ def _head(outline: Outline) -> tuple[Content, ...]:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{outline.verdict.text}{subject} - {_made_by(outline)}"),
-        element("style", _style()),
+        element("style", style_sheet()),
     )
 
 
@@ -37,11 +37,12 @@ def _made_by(outline: Outline) -> str:
 
 
 @cache
-def _style() -> Markup:
+def style_sheet() -> Markup:
+    """Return the rules for pages and pictures, light and dark."""
     return Markup(files("eaglectl.reports.pages").joinpath("page.css").read_text(encoding="utf-8"))
 
 
 def _security_policy() -> str:
     """Return a content security policy that allows this one style sheet and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

@@ -1,15 +1,15 @@
 """A result as one SVG file, for a card or a pull request: its figures, and tables in lines of text."""
 
 import re
-from collections.abc import Iterable, Iterator
-from importlib.resources import files
+from collections.abc import Iterator
 from textwrap import wrap
 
 from msgspec import Struct
 
 from eaglectl.reports.figures import FIGURES, Bars, Figure, LayerStrip, Panels, Timelines
+from eaglectl.reports.pages.frame import style_sheet
 from eaglectl.reports.pages.markup import Content, Markup, element, join
-from eaglectl.reports.pages.svg import LABELS, LINES, drawn, lines
+from eaglectl.reports.pages.svg import LABELS, LINES, SAMPLE, drawn, lines, sample
 from eaglectl.reports.section import Block, Lines, Outline, Section, Table, plain
 from eaglectl.text import printable
 
@@ -38,11 +38,10 @@ def image(outline: Outline) -> str:
         part = element("svg", piece.content, x=str(EDGE), y=str(y), width=width, height=str(piece.height))
         placed.append(part)
         y += piece.height
-    css = files("eaglectl.reports.pages").joinpath("page.css").read_text(encoding="utf-8")
     return element(
         "svg",
         element("title", f"{outline.command} {outline.subject}: {plain(outline.lead)}"),
-        Markup(f"<style>{css}{STYLE}</style>"),
+        Markup(f"<style>{style_sheet()}{STYLE}</style>"),
         element("rect", width="100%", height="100%", rx="8", class_="paper"),
         *placed,
         xmlns="http://www.w3.org/2000/svg",
@@ -100,12 +99,8 @@ def _figure(figure: Figure) -> Iterator[Piece]:
     if shown.axis:
         yield Piece(shown.axis, LABELS + GAP)
     for name, shapes in shown.legend:
-        yield Piece(join([_sample(shapes), _line(name, "quiet", x="44")]), TEXT)
+        yield Piece(join([sample(shapes), _line(name, "quiet", x="44")]), SAMPLE)
     yield from _text(shown.remark, "quiet")
-
-
-def _sample(shapes: Markup) -> Markup:
-    return element("svg", shapes, width="36", height="18", y="-2")
 
 
 def _words(content: Content) -> str:
@@ -115,11 +110,7 @@ def _words(content: Content) -> str:
 
 def _text(text: str, kind: str) -> Iterator[Piece]:
     """Lines of a text, none of an empty one."""
-    return (Piece(_line(part, kind), TEXT) for part in _wrapped(text))
-
-
-def _wrapped(text: str) -> Iterable[str]:
-    return wrap(printable(text), LETTERS)
+    return (Piece(_line(part, kind), TEXT) for part in wrap(printable(text), LETTERS))
 
 
 def _line(text: str, kind: str, x: str = "0") -> Markup:

@@ -32,8 +32,8 @@ from eaglectl.reports.pages.markup import NOTHING, Content, Markup, element, fil
 MOST_BARS = 60
 MOST_CELLS = 200
 MOST_SERIES = 4
-# pixels: heights of a bar, of the ends of its interval, of a row of labels, of lines, of layers
-BAR, CAP, LABELS, LINES, STRIP = 18, 4, 16, 150, 22
+# pixels: heights of a bar, of the ends of its interval, of a row of labels, of lines, of layers, of a legend
+BAR, CAP, LABELS, LINES, STRIP, SAMPLE = 18, 4, 16, 150, 22, 22
 # labels nearer than this to each other, in percent of the width, are left out
 LABEL_GAP = 16.0
 # percent of the width: the widest cell, and a letter of its name on the narrowest screen
@@ -299,12 +299,13 @@ def _in_words(places: Sequence[str], series: Sequence[Series]) -> str:
 
 def legend(names: Iterable[tuple[str, Markup]]) -> Markup:
     """Return names, each beside the shapes that stand for it."""
-    items = (element("li", _sample(shapes), " ", element("span", words)) for words, shapes in names)
+    items = (element("li", sample(shapes), " ", element("span", words)) for words, shapes in names)
     return filled("ul", *items, class_="legend")
 
 
-def _sample(shapes: Markup) -> Markup:
-    return element("svg", shapes, class_="sample", width="36", height="22", aria_hidden="true")
+def sample(shapes: Markup) -> Markup:
+    """Return the shapes of a legend, on a ground of 36 by SAMPLE pixels."""
+    return element("svg", shapes, class_="sample", width="36", height=str(SAMPLE), aria_hidden="true")
 
 
 def _piece(number: int) -> Markup:
