@@ -82,8 +82,15 @@ def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False
     return found
 
 
-def check_engine_arguments(arguments: Mapping[str, Any], *, is_calibration: bool = False) -> None:
-    """Raise UsageError for an argument that would fake acceptance, or change what is tested."""
+def check_engine_arguments(
+    arguments: Mapping[str, Any], ranks: int = 1, *, is_calibration: bool = False
+) -> None:
+    """Raise UsageError for an argument that would fake acceptance, or change what is tested.
+
+    `ranks` is --tensor-parallel-size.
+    """
+    if ranks < 1:
+        raise UsageError("--tensor-parallel-size needs to be at least 1")
     for name, value in arguments.items():
         if not NAME.fullmatch(name):
             raise UsageError(f"--engine-arg {name}: a name of small letters, digits and _ was expected")

@@ -270,13 +270,11 @@ def _check(options: CalibrateOptions) -> None:
     _check_states(options)
     if options.sample is not None and options.prompts is None:
         raise UsageError("--sample draws from a file of prompts; give it with --prompts")
-    if options.tensor_parallel_size < 1:
-        raise UsageError("--tensor-parallel-size needs to be at least 1")
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size, is_calibration=True)
     if options.tensor_parallel_size > 1 and options.engine != "vllm":
         raise UsageError(
             "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
         )
-    check_engine_arguments(options.engine_arguments, is_calibration=True)
     if options.engine_arguments and options.engine != "vllm":
         raise UsageError("--engine-arg is for vLLM: pass --engine vllm")
 

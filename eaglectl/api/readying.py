@@ -170,9 +170,7 @@ def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -
     """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
     from eaglectl.acceptance.engine_arguments import check_engine_arguments
 
-    if options.tensor_parallel_size < 1:
-        raise UsageError("--tensor-parallel-size needs to be at least 1")
-    check_engine_arguments(options.engine_arguments)
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     here = {
         request.engine
         for request in requests
@@ -212,9 +210,8 @@ def _known(request: EngineRequest) -> EngineRequest:
 class _Work(Struct, frozen=True):
     """The steps of one call: what is judged, run and written.
 
-    `runs` are those that were made, by place, engine and
-    reading: the reference stands for several. `failed` are the gaps of those that were tried and could not be
-    made.
+    `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
+    are the gaps of those that were tried and could not be made.
     """
 
     source: str

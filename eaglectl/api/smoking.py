@@ -207,9 +207,7 @@ def _check_arguments(options: SmokeOptions) -> None:
     """Raise UsageError for arguments of an engine that has none, or that would change what is measured."""
     from eaglectl.acceptance.engine_arguments import check_engine_arguments
 
-    if options.tensor_parallel_size < 1:
-        raise UsageError("--tensor-parallel-size needs to be at least 1")
-    check_engine_arguments(options.engine_arguments)
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     given = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
     is_given = options.engine_arguments or options.tensor_parallel_size > 1
     if is_given and _choose_engine(options.engine) not in INSTALLED:
