@@ -37,7 +37,6 @@ from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers
 from eaglectl.comparison.spelling import compare_spelling
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
 from eaglectl.progress import OnProgress
@@ -90,7 +89,7 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
         headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
         pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
-    if any(by_name(side.drafter.producer).gguf_names for side in (a, b)):
+    if a.is_gguf or b.is_gguf:
         pairs = tuple(map(with_widened_vectors, pairs))
     facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
     return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)

@@ -14,6 +14,7 @@ from eaglectl.checkpoint.layout import (
     GGUF,
     INDEX,
     MISTRAL,
+    QUANTISATION,
     RECORD,
     SINGLE,
     WEIGHT_SUFFIXES,
@@ -272,7 +273,7 @@ def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTens
 
 def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
     sidecars: dict[str, Mapping[str, Any]] = {}
-    for name in ("hf_quant_config.json", RECORD):
+    for name in (QUANTISATION, RECORD):
         if name in source.names():
             value = parse_json(name, source.read(name), JSON)
             if not isinstance(value, dict):

@@ -15,6 +15,7 @@ CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "mod
 PROVENANCE, BOM = "provenance.intoto.json", "ml-bom.cdx.json"
 PICKLES = (".bin", ".pt", ".pth")
 GGUF = ".gguf"
+QUANTISATION = "hf_quant_config.json"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")

@@ -15,7 +15,6 @@ from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, s
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
-from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.formats.reader import MASK_KEYS
@@ -30,7 +29,7 @@ DEPTH = "the default depends on the target's depth; pass --target"
 
 def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
     """Every fact but the draft vocabulary, which is tensor data; numbers of a GGUF file are float32."""
-    is_float32 = any(by_name(side.drafter.producer).gguf_names for side in (a, b))
+    is_float32 = a.is_gguf or b.is_gguf
     for fact in _facts(a, b):
         if is_float32 and fact.state == FactState.DIFFERS and _as_float32(fact.a) == _as_float32(fact.b):
             yield replace(fact, state=FactState.EQUAL, why="the same float32, as GGUF has it")

@@ -76,7 +76,7 @@ def _interpret(side: Side, values: tuple[Ids | None, ...], answer: str | None) -
     dims = side.drafter.dims
     raw = tuple(None if value is None else value.tobytes() for value in values)
 
-    if by_name(side.drafter.producer).gguf_names and values[0] is not None:
+    if side.is_gguf and values[0] is not None:
         return _of_token_ids(side, values[0], raw)
 
     def read_as(reading: str | None) -> DraftVocabulary:

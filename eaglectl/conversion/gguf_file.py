@@ -6,7 +6,6 @@ llama.cpp drafts with token ids and never reads a drafter's tokenizer, so the fi
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -30,6 +29,7 @@ from eaglectl.drafter.drafter import Drafter, Rope
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.gguf import NAMES as MODULES
+from eaglectl.formats.gguf import ROTATED
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -39,7 +39,6 @@ CONVERTER = "leave --gguf out and run llama.cpp's converter, whose command conve
 NAMES: Mapping[str, str] = {f"{canonical}.weight": f"{own}.weight" for own, canonical in MODULES.items()}
 # as llama.cpp's converter does: nothing reads it
 LEFT_OUT = ("t2d",)
-ROTATED = re.compile(r"layers\.0\.self_attn\.[qk]_proj\.weight")
 FILE_TYPES: Mapping[str, str] = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "BF16": "MOSTLY_BF16"}
 # of each rope_type, the settings that the file states or the frequencies of a tensor replace
 ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -308,7 +307,7 @@ def _data(drafter: Drafter, tensor: Tensor, checkpoint: Checkpoint, dtype: str) 
     if tensor.dtype != dtype:
         raw = cast(raw, tensor.dtype, dtype, tensor.name)
     rows = np.frombuffer(raw, np.uint8).reshape(*tensor.shape[:-1], -1)
-    return _interleaved(rows, drafter.dims.head_dim) if ROTATED.fullmatch(tensor.name) else rows
+    return _interleaved(rows, drafter.dims.head_dim) if tensor.name in ROTATED else rows
 
 
 def _raw(tensor: Tensor, checkpoint: Checkpoint) -> bytes:

@@ -89,20 +89,6 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
         )
 
 
-ROTATED = ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
-
-
-def with_rows_by_halves(tensors: Mapping[str, Tensor], head_dim: int) -> dict[str, Tensor]:
-    """The tensors with q and k as checkpoints store them: of each head, the first of its pairs first."""
-    pairs = [*range(0, head_dim, 2), *range(1, head_dim, 2)]
-    moved = {
-        name: tensor.with_rows([head + row for head in range(0, tensor.shape[0], head_dim) for row in pairs])
-        for name, tensor in tensors.items()
-        if name in ROTATED
-    }
-    return {**tensors, **moved}
-
-
 def check_layers(names: Names) -> None:
     """Raise RefusedError unless layers and fc_norm count from 0 without gaps."""
     indices = sorted(

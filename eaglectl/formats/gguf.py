@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.checkpoint.gguf import ARCHITECTURE, ARCHITECTURE_KEY, FACTORS
+from eaglectl.drafter.tensors import Tensor
 from eaglectl.formats.format import TOP_IDS
 
 # module in the file: canonical module
@@ -54,6 +55,8 @@ SCALING: Mapping[str, str] = {
 }  # fmt: skip
 # of each head, as long as its key; another length is a setting of its own, which is asked about
 LENGTHS = ("attention.value_length", "rope.dimension_count")
+# tensors whose rows alternate between the halves of a head
+ROTATED = ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
 # a rope scaling that is stated by its factors alone
 BY_FACTORS = "factors"
 
@@ -78,3 +81,14 @@ def flat_gguf(config: Mapping[str, Any]) -> Mapping[str, Any]:
         flat["rope_scaling"] = {**scaling, "rope_type": BY_FACTORS, BY_FACTORS: factors}
     known = (*KEYS, *SCALING, *(key for key in LENGTHS if own.get(key) == head_dim))
     return flat | {key.replace(".", "_"): value for key, value in own.items() if key not in known}
+
+
+def with_rows_by_halves(tensors: Mapping[str, Tensor], head_dim: int) -> dict[str, Tensor]:
+    """The tensors with q and k as checkpoints store them: of each head, the first of its pairs first."""
+    pairs = [*range(0, head_dim, 2), *range(1, head_dim, 2)]
+    moved = {
+        name: tensor.with_rows([head + row for head in range(0, tensor.shape[0], head_dim) for row in pairs])
+        for name, tensor in tensors.items()
+        if name in ROTATED
+    }
+    return {**tensors, **moved}

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.layout import RECORD, VOCABULARY_PICKLES
+from eaglectl.checkpoint.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Choice, Drafter, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor
@@ -17,13 +17,13 @@ from eaglectl.formats.assembly import (
     check_shapes,
     complete_head,
     note_names,
-    with_rows_by_halves,
 )
 from eaglectl.formats.aux_ids import by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys
 from eaglectl.formats.doubts import producer_doubts, recorded_doubts
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
+from eaglectl.formats.gguf import with_rows_by_halves
 from eaglectl.formats.names import read_names
 from eaglectl.formats.numbers import note_numbers
 from eaglectl.formats.other_drafters import refuse_other_families
@@ -93,7 +93,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
         checkpoint.config,
         tuple(checkpoint.tensors),
         checkpoint.metadata,
-        checkpoint.sidecars.get("hf_quant_config.json", {}),
+        checkpoint.sidecars.get(QUANTISATION, {}),
     )
     format, evidence = detect(summary)
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.layout import QUANTISATION
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Norms, Note
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
 from eaglectl.errors import RefusedError, UsageError
@@ -210,7 +211,7 @@ def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass)
 
 def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] | None:
     """The quantisation config when the file really holds quantised weights, else None."""
-    stated = keys.take_mapping("quantization_config") or checkpoint.sidecars.get("hf_quant_config.json")
+    stated = keys.take_mapping("quantization_config") or checkpoint.sidecars.get(QUANTISATION)
     if stated is not None and is_unquantised(stated):
         stated = None
     has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)

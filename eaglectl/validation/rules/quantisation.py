@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from eaglectl.checkpoint.layout import QUANTISATION
 from eaglectl.drafter.tensors import QUANTISED
 from eaglectl.formats.names import canonical_name
 from eaglectl.validation.rule import CannotLook, Match, rule
@@ -13,7 +14,6 @@ from eaglectl.validation.subject import Subject, key_place
 # targets of compressed-tensors that are classes of modules
 CLASSES = ("Linear", "LMHead", "ParallelLMHead", "Embedding", "Attention")
 KEY = "quantization_config"
-SIDECAR = "hf_quant_config.json"
 # the values of quant_method in vLLM 0.32, and ModelOpt's algorithms (layers/quantization/__init__.py and
 # modelopt.py there)
 METHODS = (
@@ -219,5 +219,7 @@ def _modules(subject: Subject) -> tuple[str, ...]:
 
 def _place(subject: Subject) -> str:
     return (
-        key_place(subject.config, KEY) if KEY in subject.config or SIDECAR not in subject.names else SIDECAR
+        key_place(subject.config, KEY)
+        if KEY in subject.config or QUANTISATION not in subject.names
+        else QUANTISATION
     )
