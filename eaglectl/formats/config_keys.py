@@ -71,6 +71,14 @@ def _contrary(values: Mapping[str, Any]) -> str:
     return next((place for place, value in values.items() if value != first), "")
 
 
+def _contradiction(values: Mapping[str, Any]) -> str:
+    """The first two places of other values, with these; "" where all agree."""
+    if not (other := _contrary(values)):
+        return ""
+    first = next(iter(values))
+    return f"config.json says {first}: {values[first]!r} and {other}: {values[other]!r}"
+
+
 class Keys(Struct):
     """A config being read; `take` records what was read so that the rest can be carried over.
 
@@ -105,7 +113,7 @@ class Keys(Struct):
         """
         values = self.statements(key)
         self.taken.update(self.places(key), values)
-        if contradiction := self.contradiction(key):
+        if contradiction := _contradiction(values):
             place = f"config.json:{_contrary(values)}"
             raise RefusedError(f"{contradiction}; make them agree", "spellings-agree", place)
         return next(iter(values.values()), MISSING)
@@ -127,11 +135,7 @@ class Keys(Struct):
 
     def contradiction(self, key: str) -> str:
         """The first two places that state other values of a canonical key; "" where all agree."""
-        values = self.statements(key)
-        if not (other := _contrary(values)):
-            return ""
-        first = next(iter(values))
-        return f"config.json says {first}: {values[first]!r} and {other}: {values[other]!r}"
+        return _contradiction(self.statements(key))
 
     def believe(self, key: str, measured: Any, evidence: str) -> Any:
         """`measured` (on tensors, the target) with a warning where two places state other values; else None.
