@@ -21,6 +21,15 @@ ITEM = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, MLP, VOCAB, DRAFT = 16, 4, 2, 8, 24, 64, 24
 # target token of each draft token: scattered, ascending, the first and the last among them
 TARGETS = (0, 1, 2, 5, 6, 9, 11, 12, 13, 17, 20, 21, 25, 28, 30, 31, 35, 40, 44, 45, 50, 57, 62, 63)
+# settings of rope, as configs state them
+LLAMA3: Mapping[str, Any] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN: Mapping[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 
 @cache

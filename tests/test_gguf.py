@@ -21,8 +21,10 @@ from tests.builders import (
     HEADS,
     HIDDEN,
     KV_HEADS,
+    LLAMA3,
     TARGETS,
     VOCAB,
+    YARN,
     call,
     contents,
     drafter_folder,
@@ -30,15 +32,6 @@ from tests.builders import (
 )
 from tests.cases import stored_tensors
 from tests.tiny import TARGET, TINY
-
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
 
 
 def made(source: Path, root: Path, **options: Any) -> gguf.GGUFReader:

@@ -18,7 +18,9 @@ from tests.builders import (
     ABSENT,
     HEAD_DIM,
     HIDDEN,
+    LLAMA3,
     TARGETS,
+    YARN,
     call,
     drafter_folder,
     floats,
@@ -28,15 +30,6 @@ from tests.builders import (
     integers,
 )
 from tests.tiny import TARGET, TINY
-
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 
 def written(root: Path, data: bytes | None = None, **changes: Any) -> Path:

@@ -4,7 +4,7 @@ drafter of Llama's kind.
 
 from typing import Any
 
-from tests.builders import ABSENT, floats, integers, mask
+from tests.builders import ABSENT, LLAMA3, YARN, floats, integers, mask
 from tests.engine.agreement.bases import DRAFT, DRAFTED, GQA, HIDDEN, MLP, VOCAB, uniform
 from tests.engine.agreement.edits import (
     Edit,
@@ -35,14 +35,6 @@ ATTENTION = "layers.0.self_attn."
 ROWS = GQA["num_attention_heads"] * GQA["head_dim"]
 KEYS = GQA["num_key_value_heads"] * GQA["head_dim"]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 123456\n"
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 ATTENTION_BIASES = tuple(
     (f"{ATTENTION}{part}_proj.bias", rows) for part, rows in (("q", ROWS), ("k", KEYS), ("v", KEYS))
