@@ -153,8 +153,10 @@ def _judged(
         return _variant(boundaries, own, compared, ReadingOutcome.TOO_FEW_PROMPTS), []
     depth = stage.target.depth
     default = TRAINING_DEFAULT.at(depth)
-    near = [*one_off(boundaries, depth), *(default,) * (len(default) == len(boundaries))]
-    runs = {others: run(others) for others in {*near} - {boundaries, stage.boundaries}}
+    near = {*one_off(boundaries, depth)}
+    if len(default) == len(boundaries):
+        near.add(default)
+    runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
     alike = [others for others, results in sorted(runs.items()) if ratio(results, own).high >= 1]
     if default in alike and ratio(runs[default], stated).low > 1:
         alike[alike.index(default)] = boundaries

@@ -95,8 +95,8 @@ class PinnedSource(FolderSource):
         for name, file in self.files.items():
             if file.is_unchanged(is_status_compared=is_status_compared):
                 continue
-            is_open = has_same_bytes is not None and file.is_unchanged(is_status_compared=False)
-            if not (is_open and has_same_bytes and has_same_bytes(name)):
+            is_status_alone = file.is_unchanged(is_status_compared=False)
+            if not (is_status_alone and has_same_bytes and has_same_bytes(name)):
                 raise changed(self, name)
 
     def has_other_links(self, name: str) -> bool:
