@@ -1,5 +1,6 @@
 """The verdict of smoke --against: not worse than the older drafter on each set of prompts."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from eaglectl import api
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport, compare_drafters
 from eaglectl.errors import UsageError
+from eaglectl.reports.json.render import render_json
 from tests.conftest import FIXTURES
 from tests.test_measurement import EAGLE3, EAGLE31
 from tests.test_page import smoke_report
@@ -143,3 +145,19 @@ def test_the_reference_drafts_from_every_position_and_says_first_what_the_questi
     assert found.ratio.high / found.ratio.low < found.rounds.high / found.rounds.low
     (notice,) = notices
     assert notice.endswith("by the deviation between the first 8; 10 are given")
+
+
+def test_the_document_has_the_number_of_prompts_that_the_question_needs() -> None:
+    """The deviation between the first eight prompts gives it, whatever the others show."""
+    found = compared(EAGLE3[:24], EAGLE31[:24], 0.95)
+    few = compared(EAGLE3[:8], EAGLE31[:8], 0.95)
+    document = json.loads(render_json(replace(report(EAGLE3[:24]), against=found)))
+    assert document["against"]["prompts_forecast"] == found.forecast == few.forecast
+    needed = {bar: compared(EAGLE3[:24], EAGLE31[:24], bar).forecast for bar in (0.8, 0.95, 0.97, 1.0)}
+    assert needed == {0.8: 4, 0.95: 20, 0.97: 51, 1.0: None}
+
+
+def test_first_answers_without_a_draft_give_no_number_of_prompts() -> None:
+    empty = [PromptResult("set", 0, (0, 0, 0), (1,))] * 8
+    base = [*empty, *of("set", EAGLE3[:20])]
+    assert compared(base, base).forecast is None

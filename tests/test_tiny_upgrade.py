@@ -185,6 +185,7 @@ def test_the_default_keeps_acceptance(root: Path, tmp_path: Path) -> None:
     )
     assert done.gate is not None
     assert done.gate.is_passed and all(row.ratio.value >= 0.97 for row in done.gate.rows), done.gate.rows
+    assert done.to_dict()["gate"]["prompts_forecast"] == done.gate.forecast is not None
     assert (tmp_path / "out/config.json").is_file()
 
 

@@ -60,6 +60,20 @@ def needed_to_judge(ratio: Estimate, rounds: Estimate, least: float, prompts: in
     return prompts_to_tell(rounds if are_apart else ratio, least, prompts)
 
 
+def prompts_forecast(
+    results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float
+) -> int | None:
+    """How many prompts tell whether `least` is kept, where nothing is lost; None where no number would.
+
+    Only the deviation between the first PILOT prompts is taken, so that it can be said before others are run.
+    """
+    sides = results[:PILOT], baseline[:PILOT]
+    if not all(any(result.drafts for result in side) for side in sides):
+        return None  # answers that end before a draft show no deviation
+    needed = prompts_to_keep(ratio(*sides), least, len(sides[0]))
+    return None if needed is None else max(needed, FEWEST_PROMPTS)
+
+
 class GateRow(Struct, frozen=True):
     """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval.
 
@@ -75,7 +89,10 @@ class GateRow(Struct, frozen=True):
 
 
 class Gate(Struct, frozen=True):
-    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran."""
+    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran.
+
+    `forecast` is how many prompts the first ones said that the question needs.
+    """
 
     rows: tuple[GateRow, ...]
     prompts: int
@@ -83,6 +100,7 @@ class Gate(Struct, frozen=True):
     engine: str
     device: str
     dtype: str
+    forecast: int | None = None
 
     @property
     def ending(self) -> GateEnding:
@@ -128,7 +146,9 @@ def run_gate(
     drafts = drafts_of(stage, sides, results[0])
     rows = [_row(DEPTHS[0], drafts, results)]
     rows += [_row(k, drafts, [run.cut(k).results for run in drafts]) for k in DEPTHS[1:]]
-    return Gate(tuple(rows), len(stage.texts), tolerance, version_text(), stage.device, stage.dtype)
+    forecast = prompts_forecast(drafts[1].at_starts, drafts[0].at_starts, tolerance)
+    count = len(stage.texts)
+    return Gate(tuple(rows), count, tolerance, version_text(), stage.device, stage.dtype, forecast)
 
 
 class Side(Struct, frozen=True):
@@ -170,11 +190,11 @@ def tell_prompts_needed(
     """Give a notice of how many prompts tell kept from lost, by the deviation between the first ones."""
     pilot = copy(stage)
     pilot.texts = stage.texts[: len(results)]
-    old, new = (drafts.at_starts for drafts in drafts_of(pilot, sides, results))
-    needed = prompts_to_keep(ratio(new, old), least, len(results))
+    first, second = drafts_of(pilot, sides, results)
+    needed = prompts_forecast(first.at_starts, second.at_starts, least)
     if needed is not None:
         notify(
-            f"about {max(needed, FEWEST_PROMPTS)} prompts tell whether {least:g} of acceptance is kept, by"
+            f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
             f" the deviation between the first {len(results)}; {len(stage.texts)} are given"
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.acceptance.gate import judge_ratio, needed_to_judge
+from eaglectl.acceptance.gate import judge_ratio, needed_to_judge, prompts_forecast
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.measurement import (
     ENOUGH_PROMPTS,
@@ -128,6 +128,7 @@ class DrafterComparison(Struct, frozen=True):
     `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
     upper bound below it is a failure, and an interval that holds it tells nothing (`judge_ratio`).
     `has_positions`: the ratios are of drafts from every position, and `rounds` is that of draft-and-verify.
+    `forecast` is how many prompts the first ones say that the question needs, over all sets.
     """
 
     source: str
@@ -137,6 +138,7 @@ class DrafterComparison(Struct, frozen=True):
     sets: tuple[SetRatio, ...]
     max_regression: float
     has_positions: bool = False
+    forecast: int | None = None
 
     @property
     def meaning(self) -> str:
@@ -278,6 +280,7 @@ def compare_drafters(
         sets,
         max_regression,
         positions is not None,
+        prompts_forecast(*judged, max_regression),
     )
 
 

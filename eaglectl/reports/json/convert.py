@@ -59,6 +59,7 @@ def _gate(gate: Gate) -> dict[str, Any]:
     return {
         "is_passed": gate.is_passed,
         "ending": gate.ending,
+        "prompts_forecast": gate.forecast,
         "prompts_needed": gate.prompts_needed,
         "tolerance": gate.tolerance,
         "prompts": gate.prompts,

@@ -76,6 +76,7 @@ def _comparison(other: DrafterComparison) -> dict[str, Any]:
         "rounds": estimate_part(other.rounds),
         "meaning": other.meaning,
         "max_regression": other.max_regression,
+        "prompts_forecast": other.forecast,
         "sets": {part.name: _set_ratio(part) for part in other.sets},
         "failures": list(other.failures),
         "gaps": list(other.gaps),
