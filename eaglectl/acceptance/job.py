@@ -20,7 +20,8 @@ class EngineJob(Struct, frozen=True):
     tokens for each prompt; `ignores_eos` goes on past the end of a sequence. `timeout` is in seconds.
     `trust_remote_code` lets the target's own code run. `engine_arguments` are the engine's own, by name.
     `draft_tokens` is the target token of each draft token as the checkpoint means it, where that was read,
-    and `marked_tokens` those of a t2d that says otherwise than d2t.
+    and `marked_tokens` those of a t2d that says otherwise than d2t. `compares_plain`: the reference decodes
+    the prompts without the drafter too.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class EngineJob(Struct, frozen=True):
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     draft_tokens: tuple[int, ...] | None = None
     marked_tokens: tuple[int, ...] = ()
+    compares_plain: bool = True
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ PROVES = "the drafter's maths and its fit to the target; not what an engine load
 
 
 def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> EngineRun:
-    """Run `job` in torch, with the drafter and without.
+    """Run `job` in torch, with the drafter and, where the job compares, without.
 
     With a `reading`, the network that an engine makes of the drafter, which is not run without it again.
     Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
@@ -39,7 +39,8 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
             "the reference engine drafts one token after another, and this drafter drafts in parallel"
             " (mask_hidden); use --engine vllm"
         )
-    parts = 1 if reading else 2
+    with_plain = job.compares_plain and reading is None
+    parts = 2 if with_plain else 1
     work = TimedWork(job.on_progress, "measuring", parts * len(job.prompts))
     stage = Stage(job)
     boundaries, model = stage.boundaries, stage.drafter
@@ -50,7 +51,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     begin = time.perf_counter()
     results = stage.run(model, boundaries=boundaries, on_done=work.add)
     middle = time.perf_counter()
-    plain = [] if reading else stage.run(None, on_done=work.add)
+    plain = stage.run(None, on_done=work.add) if with_plain else []
     end = time.perf_counter()
     return EngineRun(
         engine="reference",

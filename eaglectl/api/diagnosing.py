@@ -27,7 +27,7 @@ from eaglectl.api.options import (
 from eaglectl.api.smoking import (
     repair_command,
     search_aux_layers,
-    smoke,
+    smoke_drafts,
 )
 from eaglectl.api.targets import runnable_target
 from eaglectl.api.validating import validate
@@ -247,7 +247,7 @@ class _Looks(Struct, frozen=True):
         asked = replace(self._smoke_options(engine), temperature=temperature, **given)
         if given.get("prompts") or temperature != self.options.temperature:
             asked = replace(asked, like=None)  # no longer the run of its preset
-        return smoke(self.source, self.target, asked, on_progress=self.on_progress)
+        return smoke_drafts(self.source, self.target, asked, self.on_progress, compares_plain=False)
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
         options = self.options

@@ -57,10 +57,21 @@ def smoke(
     UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
     `convert` does.
     """
+    return smoke_drafts(os.fspath(source), path_text(target), options or SmokeOptions(), on_progress)
+
+
+def smoke_drafts(
+    source: str,
+    target: str | None,
+    options: SmokeOptions,
+    on_progress: OnProgress | None,
+    *,
+    compares_plain: bool = True,
+) -> "SmokeReport":
+    """`smoke`, whose reference need not decode without the drafter where nobody asks what is lossless."""
     from eaglectl.acceptance.prompts import choose_prompts
     from eaglectl.acceptance.report import MAX_REGRESSION, compare_drafters
 
-    source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
     options = as_preset(options)
     _check(options)
     report_step(on_progress, LOADING)
@@ -79,7 +90,8 @@ def smoke(
             "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
             " vllm"
         )
-    report = replace(_report(source, folder, prompts, options, on_progress), choice=chosen)
+    report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
+    report = replace(report, choice=chosen)
     others = published_beside(given, str(choice.place), options, report.k)
     report = replace(report, published=others)
     if choice.how:
@@ -220,6 +232,8 @@ def _report(
     prompts: "tuple[Prompt, ...]",
     options: SmokeOptions,
     on_progress: OnProgress | None,
+    *,
+    compares_plain: bool = True,
 ) -> "SmokeReport":
     """The report of one drafter, without probes."""
     from eaglectl.acceptance.report import make_report
@@ -230,7 +244,7 @@ def _report(
             f"{source} is the target itself; every token would be accepted, and nothing measured"
         )
     with _job(source, target, prompts, options, on_progress) as job:
-        run = _run(job, _choose_engine(options.engine))
+        run = _run(replace(job, compares_plain=compares_plain), _choose_engine(options.engine))
         label = open_folder(source).label
         report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
         shown = show_answer(job, run.results) if options.show else None
@@ -263,7 +277,9 @@ def _with_probe(
 
     if probe == "drift":
         return replace(report, drift_conditions=probe_drift(job))
-    stated = report.run if report.run.engine == "reference" else run_reference(job)
+    stated = (
+        report.run if report.run.engine == "reference" else run_reference(replace(job, compares_plain=False))
+    )
     return with_variants(report, probe_sensitivity(job, stated.results), repair)
 
 
