@@ -94,10 +94,10 @@ READINGS = 20
 NOISY = np.array([3.0, -1.0, 4.0, -2.0, 5.0, 0.0, 3.0, -1.0] * 2)  # an effect of 0.53
 
 
-def reading(ratio: float, p_value: float = 1.0) -> Variant:
+def reading(ratio: float, p_value: float = 1.0, low: float = 0.9) -> Variant:
     """A variant that accepts `ratio` times as much in its rounds."""
     measured = Measurement(Estimate(2.0, 1.9, 2.1), (), 100, 200, 16)
-    return Variant("another", "--option", measured, Estimate(ratio, 0.9, 1.3), p_value)
+    return Variant("another", "--option", measured, Estimate(ratio, low, 1.3), p_value)
 
 
 def test_a_gain_that_more_prompts_could_show_says_how_many() -> None:
@@ -134,8 +134,16 @@ def test_a_single_prompt_that_gains_asks_for_more() -> None:
 
 
 def test_a_sure_gain_is_named_whatever_the_other_starts_say() -> None:
-    assert judge_gain(reading(1.06, 0.01), NOISY, 1.0, READINGS).outcome == "better"
-    assert judge_gain(reading(1.01, 0.01), NOISY, 1.0, READINGS).outcome == "slightly better"
+    assert judge_gain(reading(1.06, 0.01, 1.005), NOISY, 1.0, READINGS).outcome == "better"
+    assert judge_gain(reading(1.01, 0.01, 1.005), NOISY, 1.0, READINGS).outcome == "slightly better"
+
+
+def test_a_gain_whose_interval_holds_1_is_not_beyond_chance() -> None:
+    # [0.99, 1.09] at p 0.05, as the real pair had it
+    judged = judge_gain(reading(1.04, 0.01, 0.99), NOISY, 1.04, READINGS)
+    assert (judged.outcome, judged.is_better) == ("too few prompts", False)
+    assert judged.prompts_needed is not None and judged.prompts_needed > len(NOISY)
+    assert judge_gain(reading(1.02, 0.01, 0.99), NOISY, 1.02, READINGS).outcome == "no better"
 
 
 def test_a_fall_of_acceptance_is_found_at_its_position() -> None:

@@ -139,10 +139,13 @@ def judge_gain(
     if variant.ratio.value <= 1:
         return variant
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
+    is_clear = is_sure and variant.ratio.low > 1
     if variant.ratio.value < LEAST_GAIN:
-        return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_sure else variant
-    if is_sure:
+        return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_clear else variant
+    if is_clear:
         return replace(variant, outcome=ReadingOutcome.BETTER)
+    if is_sure:  # at the starts, and not in the rounds that follow from them
+        return _with_too_few(variant, len(gains))
     # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
     if gain_at_starts < LEAST_GAIN:
         return variant
@@ -152,6 +155,12 @@ def judge_gain(
         if needed is None or needed > MOST_TIMES * len(gains):
             return variant
         needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
+    return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+
+
+def _with_too_few(variant: Variant, prompts: int) -> Variant:
+    """The variant whose ratio over so many prompts holds 1, with how many would leave that out."""
+    needed = prompts_to_tell(variant.ratio, 1.0, prompts)
     return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
 
 
@@ -275,8 +284,7 @@ class FirstPass:
         compared = ratio(results, [self.stated[index] for index in kept])
         verified = replace(variant, measured=measure(results), ratio=compared, is_verified=True)
         if compared.low <= 1:  # whatever the first pass says
-            needed = prompts_to_tell(compared, 1.0, len(kept))
-            return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+            return _with_too_few(verified, len(kept))
         is_large = compared.value >= LEAST_GAIN
         return replace(
             verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
