@@ -519,6 +519,24 @@ def test_sampling_is_seen_in_pairs_where_the_intervals_of_both_runs_meet(healthy
     assert ending_of(healthy, sampled=less) == "sampling"
 
 
+def test_a_run_otherwise_that_a_few_more_prompts_would_tell_is_too_few(healthy: Diagnosis) -> None:
+    report = healthy.evidence.reference
+    assert report is not None
+    results = tuple(
+        replace(r, accepted=tuple(round((1 if place % 8 else 0.4) * count) for count in r.accepted))
+        for place, r in enumerate(report.run.results)
+    )
+    less = replace(report, run=replace(report.run, results=results), measured=measure(results))
+    for changes, words in (
+        ({"sampled": less}, "at the temperature that was asked for the prompts have x0.9"),
+        ({"reference": less, "templated": report}, "in the target's chat template the prompts have x1.0"),
+    ):
+        evidence = replace(healthy.evidence, **changes)  # type: ignore[arg-type]
+        walk = Walk().through(causes_of(CAUSES, "measured"), evidence)
+        assert walk.found is not None and walk.found[0].id == "too-few"
+        assert walk.found[1].words.startswith(words) and "give about" in walk.found[1].words
+
+
 def test_layers_next_to_the_stated_ones_are_not_named_where_the_search_found_others(
     healthy: Diagnosis,
 ) -> None:

@@ -17,13 +17,22 @@ from eaglectl.acceptance.looks import (
     is_low,
     is_thin,
     may_be_low,
+    sampled_ratio,
     serving_errors,
+    templated_ratio,
     unchecked_rules,
     warned,
 )
-from eaglectl.acceptance.measurement import FEWEST_DRAFTS, FEWEST_PROMPTS, Measurement, ratio
+from eaglectl.acceptance.measurement import (
+    FEWEST_DRAFTS,
+    FEWEST_PROMPTS,
+    Estimate,
+    Measurement,
+    prompts_to_tell,
+    ratio,
+)
 from eaglectl.acceptance.report import MAX_REGRESSION, SmokeReport
-from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant
+from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MOST_TIMES, Variant
 from eaglectl.acceptance.significance import p_words
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.formats.catalogue import default_format, layout_for
@@ -441,7 +450,30 @@ def too_few(evidence: Evidence) -> Shown | None:
             f"{found.name} draft better by x{found.ratio.value:.2f}, which {found.measured.prompts} prompts"
             " cannot tell from chance: give twice as many --prompts"
         )
-    return _unclear(evidence, measured)
+    return _open_run(evidence) or _unclear(evidence, measured)
+
+
+def _open_run(evidence: Evidence) -> Shown | None:
+    """Sampling that costs, or a chat template that gains, where a few more prompts could show it."""
+    sampled, templated = sampled_ratio(evidence), templated_ratio(evidence)
+    if sampled is not None and sampled.value < MAX_REGRESSION and sampled.high >= 1:
+        return _too_few_for(evidence, sampled, "at the temperature that was asked for")
+    if templated is not None and templated.value >= LEAST_GAIN and templated.low <= 1:
+        return _too_few_for(evidence, templated, "in the target's chat template")
+    return None
+
+
+def _too_few_for(evidence: Evidence, compared: Estimate, where: str) -> Shown | None:
+    """How many prompts would tell; None where that is many times those given, as of chance."""
+    assert evidence.reference is not None
+    prompts = evidence.reference.measured.prompts
+    needed = prompts_to_tell(compared, 1.0, prompts)
+    if needed is None or needed > MOST_TIMES * prompts:
+        return None
+    return Shown(
+        f"{where} the prompts have x{compared.value:.2f} [{compared.low:.2f}, {compared.high:.2f}] of their"
+        f" acceptance, which {prompts} prompts cannot tell from chance: give about {needed}"
+    )
 
 
 def _unclear(evidence: Evidence, measured: Measurement) -> Shown | None:
@@ -476,11 +508,10 @@ def _open_reading(evidence: Evidence) -> Variant | None:
 )
 def sampling(evidence: Evidence) -> Shown | NotLooked | None:
     """Acceptance at `--temperature` below that at 0."""
-    if evidence.sampled is None or evidence.reference is None:
+    compared = sampled_ratio(evidence)
+    if compared is None or evidence.sampled is None or evidence.reference is None:
         return NotLooked("measured greedily; give --temperature with that of production")
     sampled, greedy = evidence.sampled.measured.length, evidence.reference.measured.length
-    # the same prompts, so that what they have in common is in neither
-    compared = ratio(evidence.sampled.run.results, evidence.reference.run.results)
     if compared.high >= 1 or compared.value >= MAX_REGRESSION:
         return None
     return Shown(
@@ -501,14 +532,14 @@ def sampling(evidence: Evidence) -> Shown | NotLooked | None:
 )
 def template(evidence: Evidence) -> Shown | NotLooked | None:
     """Plain prompts again, through the target's chat template."""
-    if evidence.templated is None or evidence.reference is None:
+    compared = templated_ratio(evidence)
+    if compared is None or evidence.templated is None or evidence.reference is None:
         if evidence.pair.has_unused_template and may_be_low(evidence):
             return NotLooked("the run through the target's chat template could not be made")
         if evidence.pair.has_unused_template:
             return NotLooked("asked only where acceptance may be low")
         return NotLooked("no plain prompts, or the target has no chat template")
     plain, templated = evidence.reference.measured.length, evidence.templated.measured.length
-    compared = ratio(evidence.templated.run.results, evidence.reference.run.results)
     if compared.low <= 1 or compared.value < LEAST_GAIN or is_thin(evidence.templated.measured):
         return None
     return Shown(

@@ -8,8 +8,11 @@ from eaglectl.acceptance.measurement import (
     DEAD_POSITION_0,
     FEWEST_DRAFTS,
     FEWEST_PROMPTS,
+    Estimate,
     Measurement,
+    ratio,
 )
+from eaglectl.acceptance.report import SmokeReport
 from eaglectl.text import listed
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.verdicts import changes_serving
@@ -67,6 +70,22 @@ def is_thin(measured: Measurement) -> bool:
 def is_dead(measured: Measurement) -> bool:
     """Whether it accepts next to nothing, as a drafter that is broken or was never trained."""
     return measured.length.value <= DEAD_LENGTH or measured.per_position[0].value < DEAD_POSITION_0
+
+
+def sampled_ratio(evidence: Evidence) -> Estimate | None:
+    """Acceptance at the temperature over that at 0, prompt by prompt; None where it was not run."""
+    return _over_reference(evidence, evidence.sampled)
+
+
+def templated_ratio(evidence: Evidence) -> Estimate | None:
+    """Acceptance in the target's chat template over that as given; None where it was not run."""
+    return _over_reference(evidence, evidence.templated)
+
+
+def _over_reference(evidence: Evidence, other: SmokeReport | None) -> Estimate | None:
+    if other is None or evidence.reference is None:
+        return None
+    return ratio(other.run.results, evidence.reference.run.results)
 
 
 def bar(evidence: Evidence) -> tuple[float, str] | None:
