@@ -25,6 +25,7 @@ import commands
 import configuration
 import engine_release
 import known
+import mistakes_page
 import notebook
 import open_facts
 import picture
@@ -138,7 +139,8 @@ if __name__ == "__main__":
     published.PAGE.write_text(published.page())
     ready_page.PAGE.write_text(ready_page.page())
     real_pair.PAGE.write_text(real_pair.page())
-    real_pair.PICTURE.write_text(real_pair.drawing())
+    mistakes_page.PAGE.write_text(mistakes_page.page())
+    mistakes_page.PICTURE.write_text(mistakes_page.drawing())
     round_trips.PAGE.write_text(round_trips.page())
     targets.PAGE.write_text(targets.page())
     for page, text in trainers.pages().items():

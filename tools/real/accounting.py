@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import linear, silu, softmax
 
-HEADS, KEY_HEADS, WIDTH, EPS = 9, 3, 64, 1e-5
 END = 2  # <|im_end|>
 Tensor = torch.Tensor
 
@@ -31,6 +30,9 @@ class Network:
     norm_output: bool = False
     fc_norm: bool = False
     base: float = 100000.0
+    stretch: float = 1.0  # of positions, as linear scaling divides them
+    width: int = 64  # of a head
+    eps: float = 1e-5
 
 
 SPECFORGE = Network((2, 15, 27), "midlayer")
@@ -39,6 +41,8 @@ SPECULATORS = Network((6, 18, 28), "layers.0", True, True, True)
 # SpecForge's, trained on by speculators: as it is, and as 3.1
 CONTROL = Network((2, 15, 27), "layers.0")
 UPGRADED = Network((2, 15, 27), "layers.0", norm_output=True, fc_norm=True)
+# the toy of fixtures/tiny
+TINY = Network((2, 4, 5), "midlayer", base=500000.0, width=32, eps=1e-6)
 
 
 @dataclass
@@ -54,13 +58,10 @@ class Counts:
         return 1 + sum(self.accepted) / self.drafts
 
 
-def norm(state: Tensor, weight: Tensor) -> Tensor:
-    return state * torch.rsqrt(state.pow(2).mean(-1, keepdim=True) + EPS) * weight
-
-
 def rotate(state: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Rotary embedding of [head, time, 64]."""
-    frequencies = base ** (-torch.arange(0, WIDTH, 2) / WIDTH)
+    """Rotary embedding of [head, time, width]."""
+    width = state.shape[-1]
+    frequencies = base ** (-torch.arange(0, width, 2) / width)
     angles = (positions[:, None] * frequencies).repeat(1, 2)
     first, second = state.chunk(2, -1)
     return state * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
@@ -80,16 +81,19 @@ class Drafter:
         self.network, self.embedding = network, embedding
         self.targets = self.weights["d2t"] + torch.arange(len(self.weights["d2t"]))
 
+    def norm(self, state: Tensor, weight: Tensor) -> Tensor:
+        return state * torch.rsqrt(state.pow(2).mean(-1, keepdim=True) + self.network.eps) * weight
+
     def weight(self, name: str) -> Tensor:
         return self.weights[f"{self.network.layer}.{name}.weight"]
 
     def combine(self, aux: Tensor) -> Tensor:
         if self.network.norm_before_fc:
-            aux = norm(aux, self.weights["input_norm.weight"])
+            aux = self.norm(aux, self.weights["input_norm.weight"])
         if self.network.fc_norm:
             states = enumerate(aux.chunk(3, -1))
             aux = torch.cat(
-                [norm(state, self.weights[f"fc_norm.{place}.weight"]) for place, state in states], -1
+                [self.norm(state, self.weights[f"fc_norm.{place}.weight"]) for place, state in states], -1
             )
         return linear(aux, self.weights["fc.weight"])
 
@@ -97,30 +101,31 @@ class Drafter:
         self, tokens: Tensor, state: Tensor, positions: Tensor, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The layer over [time] tokens and [time, hidden] states, behind `past` keys and values."""
-        embedded = norm(self.embedding[tokens], self.weight("input_layernorm"))
-        normed = norm(state, self.weight("hidden_norm"))
+        embedded = self.norm(self.embedding[tokens], self.weight("input_layernorm"))
+        normed = self.norm(state, self.weight("hidden_norm"))
         residual = normed if self.network.norm_before_residual else state
         both = torch.cat((embedded, normed), -1)
+        width, base = self.network.width, self.network.base
         query, key, value = (
-            linear(both, self.weight(f"self_attn.{name}_proj")).unflatten(-1, (-1, WIDTH)).transpose(0, 1)
+            linear(both, self.weight(f"self_attn.{name}_proj")).unflatten(-1, (-1, width)).transpose(0, 1)
             for name in "qkv"
         )
-        base = self.network.base
-        query, key = rotate(query, positions, base), rotate(key, positions, base)
+        places = positions / self.network.stretch
+        query, key = rotate(query, places, base), rotate(key, places, base)
         if past is not None:
             key, value = torch.cat((past[0], key), 1), torch.cat((past[1], value), 1)
-        groups = HEADS // KEY_HEADS
-        scores = query @ key.repeat_interleave(groups, 0).transpose(1, 2) / WIDTH**0.5
+        groups = len(query) // len(key)
+        scores = query @ key.repeat_interleave(groups, 0).transpose(1, 2) / width**0.5
         hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(scores.shape[2] - scores.shape[1] + 1)
         attended = softmax(scores.masked_fill(hidden, float("-inf")), -1) @ value.repeat_interleave(groups, 0)
         residual = residual + linear(attended.transpose(0, 1).flatten(1), self.weight("self_attn.o_proj"))
-        inner = norm(residual, self.weight("post_attention_layernorm"))
+        inner = self.norm(residual, self.weight("post_attention_layernorm"))
         gate = silu(linear(inner, self.weight("mlp.gate_proj"))) * linear(inner, self.weight("mlp.up_proj"))
         return residual + linear(gate, self.weight("mlp.down_proj")), (key, value)
 
     def say(self, state: Tensor) -> tuple[int, Tensor]:
         """The token after a [1, hidden] state, and the state that is fed back."""
-        normed = norm(state, self.weights["norm.weight"])
+        normed = self.norm(state, self.weights["norm.weight"])
         token = int(self.targets[linear(normed, self.weights["lm_head.weight"]).argmax()])
         return token, normed if self.network.norm_output else state
 
@@ -160,17 +165,19 @@ class Answer:
 
 
 @torch.inference_mode()
-def answer(target: Any, text: list[int], new: int) -> Answer:
-    """The target's greedy answer of exactly `new` tokens.
+def answer(target: Any, text: list[int], new: int, temperature: float = 0.0) -> Answer:
+    """The target's answer of exactly `new` tokens.
 
-    It goes on past an end of sequence, for the rounds that reach over it.
+    It goes on past an end of sequence, for the rounds that reach over it. A greedy draft token is accepted
+    where the target samples it, so that sampled answers do not depend on the drafter either.
     """
+    sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     made = target.generate(
         torch.tensor([text]),
         attention_mask=torch.ones(1, len(text)),
         max_new_tokens=new,
-        do_sample=False,
         eos_token_id=None,
+        **(sampled if temperature else {"do_sample": False}),
     )
     states = target.model(made, output_hidden_states=True).hidden_states
     return Answer(made[0].tolist(), len(text), tuple(state[0] for state in states))
@@ -210,11 +217,15 @@ def agreement(drafted: Sequence[int], said: Sequence[int]) -> int:
     return next((place for place, (one, other) in enumerate(pairs) if one != other), len(drafted))
 
 
+def read_chats(path: Path, every: int = 1) -> list[dict[str, Any]]:
+    """Every so many chats of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()][::every]
+
+
 def encode(tokenizer: Any, path: Path, every: int = 1) -> list[list[int]]:
     """Every so many chats of a file, by the target's template."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()][::every]
     texts = [
-        tokenizer.apply_chat_template(line["messages"], tokenize=False, add_generation_prompt=True)
-        for line in lines
+        tokenizer.apply_chat_template(chat["messages"], tokenize=False, add_generation_prompt=True)
+        for chat in read_chats(path, every)
     ]
     return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
