@@ -11,16 +11,23 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
+from eaglectl.acceptance.measurement import PromptResult, measure  # noqa: E402
 from eaglectl.api.steps import steps_text  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
+from eaglectl.reports.readiness import last_line  # noqa: E402
+from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.faults.processes import paused  # noqa: E402
+from tests.test_against import report as against_report  # noqa: E402
+from tests.test_against import worse  # noqa: E402
+from tests.test_measurement import EAGLE3  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 
 SCHEMA = json.loads((FIXTURES.parent / "schemas/ready.schema.json").read_text())
@@ -91,6 +98,40 @@ def test_what_an_engine_reads_otherwise_is_measured_as_it_reads_it(misread: Path
         f" converted {lengths[1]:.2f} in the reference (8 prompts, k=3); start it with: eaglectl convert "
     )
     assert lengths[0] < lengths[1]
+    gain = done["engines"][0]["gain"]
+    assert gain["value"] == pytest.approx(lengths[1] / lengths[0]) and gain["interval"][0] > 1
+    assert gain["prompts_needed"] == 8
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        (worse(EAGLE3[:24], 0.5), "(24 prompts, k=3);"),
+        (EAGLE3[72:96], "(24 prompts, k=3, which do not tell the two apart; about 71 would);"),
+        (EAGLE3[:24], "(24 prompts, k=3, which do not tell the two apart);"),
+    ],
+    ids=["worse", "near", "equal"],
+)
+def test_figures_that_the_prompts_do_not_tell_apart_are_said_to_be_so(
+    stored: list[PromptResult], words: str
+) -> None:
+    runs = [
+        replace(report, measured=measure(report.run.results))
+        for report in (against_report(stored), against_report(EAGLE3[:24]))
+    ]
+    state = eaglectl.EngineReadiness(
+        "sglang",
+        "0.5.23",
+        ServedAs.DIFFERS,
+        (),
+        stored=runs[0],
+        converted_outcome=ServedAs.AS_TRAINED,
+        converted=runs[1],
+        command="serve",
+    )
+    inspection = eaglectl.inspect(TINY / "eagle3")
+    result = eaglectl.Readiness("a", inspection, (state,), verdict=eaglectl.CheckVerdict.PASS)
+    assert words in last_line(result)
 
 
 def test_the_last_line_is_of_the_engine_that_a_conversion_was_needed_for(misread: Path) -> None:

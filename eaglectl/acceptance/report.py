@@ -14,6 +14,7 @@ from eaglectl.acceptance.measurement import (
     Measurement,
     PromptResult,
     measure,
+    prompts_to_tell,
     ratio,
     shortcomings,
     shortfalls,
@@ -282,6 +283,30 @@ def compare_drafters(
         positions is not None,
         prompts_forecast(*judged, max_regression),
     )
+
+
+class Gain(Struct, frozen=True):
+    """Acceptance length of one run over that of another, on the same prompts in the same engine.
+
+    `prompts_needed` is about how many prompts tell it from 1; None where none would.
+    """
+
+    ratio: Estimate
+    prompts_needed: int | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the interval leaves 1 out."""
+        return not self.ratio.low <= 1 <= self.ratio.high
+
+
+def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
+    """What a conversion changes; None where the two runs are not of the same prompts in the same engine."""
+    runs = (after, before)
+    if len({(one.run.engine, one.run.version, one.prompts_digest, one.k) for one in runs}) > 1:
+        return None
+    change = ratio(after.run.results, before.run.results)
+    return Gain(change, prompts_to_tell(change, 1.0, after.measured.prompts))
 
 
 def _of(pair: Pair, indices: Sequence[int]) -> Pair:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from eaglectl.acceptance.report import SmokeReport
+from eaglectl.acceptance.report import Gain, SmokeReport, gain
 from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.figures import Bar, Bars, lengths
 from eaglectl.reports.inspection import OUTCOME_TONES, headline, layer_strip
@@ -143,6 +143,11 @@ def ran(report: SmokeReport) -> str:
     return f"in {title} {report.run.version}".strip()
 
 
+def engine_gain(state: EngineReadiness) -> Gain | None:
+    """What the conversion changes in an engine; None where it did not run both."""
+    return gain(state.converted, state.stored) if state.converted and state.stored else None
+
+
 def _reasons(result: Readiness) -> Iterator[Words]:
     """Why an engine does not run the files as trained, a line for each."""
     for state in result.engines:
@@ -187,7 +192,16 @@ def _figures(best: EngineReadiness) -> str:
         figures = f"as stored {best.stored.measured.length.value:.2f}{how}, converted {measured}"
     else:
         figures = f"converted {measured}"
-    return f"{figures} ({final.measured.prompts} prompts, k={final.k})"
+    return f"{figures} ({final.measured.prompts} prompts, k={final.k}{_doubt(best)})"
+
+
+def _doubt(state: EngineReadiness) -> str:
+    """That the prompts do not tell the two figures apart, and how many would."""
+    change = None if state.is_right_twice else engine_gain(state)
+    if change is None or change.is_shown:
+        return ""
+    needed = f"; about {change.prompts_needed} would" if change.prompts_needed else ""
+    return f", which do not tell the two apart{needed}"
 
 
 def _start(result: Readiness, best: EngineReadiness) -> str:

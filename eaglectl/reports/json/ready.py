@@ -4,8 +4,8 @@ from typing import Any
 
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.reports.json.document import head
-from eaglectl.reports.json.measurement import measurement_part
-from eaglectl.reports.readiness import last_line
+from eaglectl.reports.json.measurement import estimate_part, measurement_part
+from eaglectl.reports.readiness import engine_gain, last_line
 from eaglectl.results import EngineReadiness, Readiness
 
 # of a published figure
@@ -57,8 +57,14 @@ def _engine(state: EngineReadiness) -> dict[str, Any]:
             "gap": state.converted_gap,
             "reading": None,
         },
+        "gain": _gain(state),
         "command": state.command if state.is_serving else None,
     }
+
+
+def _gain(state: EngineReadiness) -> dict[str, Any] | None:
+    gain = engine_gain(state)
+    return gain and {**estimate_part(gain.ratio), "prompts_needed": gain.prompts_needed}
 
 
 def _run(report: SmokeReport | None) -> dict[str, Any] | None:
