@@ -25,7 +25,11 @@ it.
   itself. For one that is not installed eaglectl's reference stands in: where that engine runs the files as
   trained, and where it differs by what it reads alone (the layers that it captures, a norm switch, the rope
   base), as it reads them, and the line says so. Where it differs in anything else, nothing stands in. The
-  URL of a running server measures what it serves, and adds no other engine.
+  URL of a running server measures what it serves, and adds no other engine. llama.cpp is never started: it
+  takes two GGUF files, of which its own converter makes the target's; the last line has the commands that
+  start `llama-server`, and the `ready` that measures it then ([llama.cpp](llama-cpp.md)).
+* Where prompts are too few to tell "as stored" from "converted", the last line says how many would; `gain` in
+  JSON is the ratio of the two, paired by prompt, with its interval.
 * Exit codes: 0 ready, 1 not ready (the last line says why, `diagnose` the cause of low acceptance), 2 a
   question, 3 could not look: a server that cannot be reached, prompts that cannot be read, a damaged target.
   That there is no torch, or that the target's weights are not here, is no failure: acceptance is then said

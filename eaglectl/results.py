@@ -105,8 +105,8 @@ class EngineReadiness(Result, frozen=True):
 
     `engine` is its name or a server's URL, `stored` and `converted` the runs where there are any, and the
     gaps why there are none. `stored_reading`: the reference ran the stored files as the engine reads them.
-    `converted_outcome` is None where nothing was converted for it. `command` starts
-    the engine with the files that it runs as trained.
+    `converted_outcome` is None where nothing was converted for it. `command` starts the engine with the files
+    that it runs as trained, and `measure_command` measures it then, where `ready` cannot run it itself.
     """
 
     engine: str
@@ -121,6 +121,7 @@ class EngineReadiness(Result, frozen=True):
     converted: "eaglectl.SmokeReport | None" = None
     converted_gap: str = ""
     command: str = ""
+    measure_command: str = ""
 
     @property
     def label(self) -> str:

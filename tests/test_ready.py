@@ -292,13 +292,25 @@ def test_the_command_writes_the_layout_of_the_engine_and_makes_its_gguf_file(
     automodel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = last(call("ready", automodel, *RUN, "--engine", "llama.cpp"))
+    line, _, how = last(call("ready", automodel, *RUN, "--engine", "llama.cpp", "-k", "2")).partition(
+        "; TARGET"
+    )
     convert, made, server = line.partition("start it with: ")[2].split(" && ")
     assert call(*shlex.split(convert)[1:]).code == 0
     place = tmp_path / "automodel-eagle3"
     assert json.loads((place / "eaglectl.json").read_text())["layout"] == "llama.cpp"
-    assert made.startswith(f"python convert_hf_to_gguf.py {place.name} ")
+    assert made.startswith(f"python convert_hf_to_gguf.py {place.name} --target-model-dir {TARGET} ")
     assert server.startswith("llama-server ") and f"{place.name}.gguf" in server
+    assert server.endswith(" --spec-draft-n-max 2 --metrics")
+    again = how.rpartition("is measured where it runs: ")[2]
+    wanted = ("--engine", "http://127.0.0.1:8080", "--prompts", PROMPTS, "--sample", 8, "--max-tokens", 16)
+    given = ("eaglectl", "ready", place.name, *wanted, "--target", TARGET)
+    assert shlex.split(again) == list(map(str, given))
+
+
+def test_the_command_drafts_as_many_tokens_as_were_measured() -> None:
+    line = last(call("ready", TINY / "eagle3", *RUN, "-k", "2"))
+    assert "(8 prompts, k=2)" in line and '"num_speculative_tokens": 2' in line
 
 
 def test_each_engine_that_was_asked_for_has_its_command() -> None:

@@ -35,9 +35,10 @@ from eaglectl.api.targets import choose_target, fitting_target, weights_folder
 from eaglectl.api.validating import validate
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.layout import RECORD
-from eaglectl.checkpoint.opening import on_disk, open_folder
+from eaglectl.checkpoint.opening import hub_name, on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.conversion.serving import output_verdicts
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.reading import NetworkReading
 from eaglectl.engines.registry import (
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     KeptAnswers = tuple[Answers, tuple[MeasuredAnswer, ...], str, Mapping[str, Any]]
 
 REFERENCE = "reference"
+# where llama-server listens by itself, and the options of the call that measure it alike
+SERVED_AT, GIVEN_AGAIN = "http://127.0.0.1:8080", ("prompts", "like", "sample", "max_tokens", "seed")
 # what the run of a server's own drafter says of it
 OUTCOMES = {
     CheckVerdict.PASS: ServedAs.AS_TRAINED,
@@ -252,8 +255,10 @@ class _Work(Struct, frozen=True):
             name, release, ServedAs.UNKNOWN, ("its installed release is not known to eaglectl",)
         )
         known = verdict or unknown
-        command = self._stored_command(inspection, name)
-        state = EngineReadiness(name, release, known.outcome, known.reasons, command=command)
+        place, revision = hub_name(self.source) or (self.source, None)
+        line = self._command(inspection.drafter, place, name, revision)
+        state = EngineReadiness(name, release, known.outcome, known.reasons, command=line)
+        state = replace(state, measure_command=self._measure_command(name, self.source))
         if self._engine(state) is None and known.outcome == ServedAs.DIFFERS:
             return self._as_read(state, known.reading)
         report, gap = self._measured(self.source, self._engine(state), state)
@@ -275,10 +280,25 @@ class _Work(Struct, frozen=True):
         reasons = tuple(report.failures or report.gaps)
         return EngineReadiness(url, "", OUTCOMES[report.verdict], reasons, stored=report)
 
-    def _stored_command(self, inspection: Inspection, engine: str) -> str:
-        """What starts an engine with the stored files; llama.cpp needs a GGUF file of them first."""
-        own = output_commands(inspection.drafter, self.source, self.target)[engine]
-        return own if engine == "llama.cpp" else inspection.commands.get(engine, own)
+    def _command(self, drafter: Drafter, place: str, engine: str, revision: str | None = None) -> str:
+        """What starts an engine with the files at `place`; llama.cpp needs a GGUF file of them first."""
+        lines = output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)
+        return lines[engine]
+
+    def _measure_command(self, engine: str, place: str) -> str:
+        """What measures an engine that is not run here, once it serves the files at `place`."""
+        if engine in INSTALLED:
+            return ""
+        words = [word for name in GIVEN_AGAIN for word in self._given(name)]
+        answers = self.options.answers if place == self.source else None
+        return command(
+            "ready", place, "--engine", SERVED_AT, *words, target=self.target or "TARGET", answers=answers
+        )
+
+    def _given(self, name: str) -> tuple[str, ...]:
+        """An option as it was given; nothing where it has its default."""
+        value, default = getattr(self.options, name), getattr(ReadyOptions(), name)
+        return () if value == default else (f"--{name.replace('_', '-')}", str(value))
 
     def converted(self, result: Readiness, questions: OpenQuestions, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
@@ -312,9 +332,12 @@ class _Work(Struct, frozen=True):
             return state
         inspected = inspect(str(place), target=self.target, engines=[state.label])
         (verdict,) = inspected.requested
-        line = output_commands(inspected.drafter, shown, self.target)[state.engine]
         state = replace(
-            state, converted_outcome=verdict.outcome, converted_reasons=verdict.reasons, command=line
+            state,
+            converted_outcome=verdict.outcome,
+            converted_reasons=verdict.reasons,
+            command=self._command(inspected.drafter, shown, state.engine),
+            measure_command=self._measure_command(state.engine, shown),
         )
         if verdict.outcome != ServedAs.AS_TRAINED:
             return state

@@ -320,29 +320,35 @@ def as_served(
 
 
 def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:
-    """The command that serves a drafter's GGUF file; `target` is the target's."""
+    """The command that serves a drafter's GGUF file, and counts its drafts; `target` is the target's."""
     return (
         f"llama-server --model {target} --model-draft {shlex.quote(drafter)}"
-        f" --spec-type draft-eagle3 --spec-draft-n-max {tokens}"
+        f" --spec-type draft-eagle3 --spec-draft-n-max {tokens} --metrics"
     )
 
 
 def output_commands(
-    drafter: Drafter, folder: str, target: str | None, gguf: str | None = None
+    drafter: Drafter,
+    folder: str,
+    target: str | None,
+    gguf: str | None = None,
+    tokens: int = 3,
+    revision: str | None = None,
 ) -> Mapping[str, str]:
-    """The command that serves a folder that was written, for each engine of ENGINES.
+    """The command that serves a folder or a Hub repository, for each engine of ENGINES.
 
     llama.cpp serves a GGUF file: `gguf` where it was written too, else its own converter makes it first.
     """
-    file = gguf or f"{folder}.gguf"
+    file, model = gguf or f"{folder}.gguf", _served_target(target or "")[0]
+    is_folder = model and not hub_name(target or "") and printable(model) == model
     convert = (
-        f"python convert_hf_to_gguf.py {shlex.quote(_positional(folder))} --target-model-dir TARGET"
-        f" {_option('--outfile', file)}"
+        f"python convert_hf_to_gguf.py {shlex.quote(_positional(folder))}"
+        f" {_option('--target-model-dir', model if is_folder else 'TARGET')} {_option('--outfile', file)}"
     )
     made = "" if gguf else f"{convert} && "
     commands = {
-        **launch_commands(drafter, folder, target_text=target),
-        "llama.cpp": f"{made}{llama_server(file)}",
+        **launch_commands(drafter, folder, tokens, revision, target),
+        "llama.cpp": f"{made}{llama_server(file, tokens)}",
     }
     return {engine: commands[engine] for engine in ENGINES}
 

@@ -1,13 +1,13 @@
 """What `ready` found, as sections."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from eaglectl.acceptance.report import Gain, SmokeReport, gain
 from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.figures import Bar, Bars, lengths
 from eaglectl.reports.inspection import OUTCOME_TONES, headline, layer_strip
 from eaglectl.reports.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words
-from eaglectl.reports.wording import trained_layers
+from eaglectl.reports.wording import placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
@@ -79,7 +79,8 @@ def _commands(result: Readiness) -> list[tuple[str, str]]:
     is_unwritten = result.best.converted_outcome is not None and result.out is None
     written = [("write it with", result.plan_command)] if is_unwritten else []
     serving = [state for state in result.engines if state.is_serving and state.command]
-    return [*written, *((f"start {name(state)}", state.command) for state in serving)]
+    measured = [(f"measure {name(one)}", one.measure_command) for one in serving if one.measure_command]
+    return [*written, *((f"start {name(state)}", state.command) for state in serving), *measured]
 
 
 def _engine_table(result: Readiness) -> Table:
@@ -212,7 +213,15 @@ def _start(result: Readiness, best: EngineReadiness) -> str:
         return f"it is served at {best.engine}"
     is_written = best.converted_outcome is None or result.out is not None
     first = lines[0] if is_written else f"{result.plan_command} && {lines[0]}"
-    return f"start it with: {'; or '.join([first, *lines[1:]])}"
+    return f"start it with: {'; or '.join([first, *lines[1:]])}{_measuring(serving)}"
+
+
+def _measuring(states: Sequence[EngineReadiness]) -> str:
+    """How engines that `ready` cannot run are measured once they are started, and what is started with."""
+    others = [state for state in states if state.measure_command]
+    parts = [f"{name(state)} is measured where it runs: {state.measure_command}" for state in others]
+    named = placeholders(state.command for state in others)
+    return "".join(f"; {part}" for part in (named, *parts) if part)
 
 
 def _published_lines(result: Readiness) -> list[str]:

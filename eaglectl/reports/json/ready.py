@@ -59,6 +59,7 @@ def _engine(state: EngineReadiness) -> dict[str, Any]:
         },
         "gain": _gain(state),
         "command": state.command if state.is_serving else None,
+        "measure": (state.is_serving and state.measure_command) or None,
     }
 
 

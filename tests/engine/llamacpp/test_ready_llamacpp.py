@@ -1,0 +1,92 @@
+"""`ready --engine llama.cpp`: the commands of its last line, run in a real llama-server, which counts."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import eaglectl
+from eaglectl.reports.readiness import last_line
+from eaglectl.results import Readiness
+from tests.builders import call
+from tests.engine import trained
+from tests.engine.llamacpp.engine import SERVER, load_converter, to_gguf
+from tests.engine.llamacpp.test_server_llamacpp import PATIENCE, SETTINGS
+from tests.engine.servers import running
+from tests.tiny import PROMPTS, TARGET, TINY
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("ready")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        yield root
+
+
+@pytest.fixture(scope="module")
+def stored(root: Path) -> Path:
+    """The trained drafter as TorchSpec writes it: llama.cpp reads nothing inside eagle_config."""
+    folder = root / "torchspec"
+    eaglectl.convert(TINY / "eagle3", folder, layout="torchspec", target=str(TARGET))
+    (folder / "eaglectl.json").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(root: Path, stored: Path) -> Readiness:
+    """What `ready` says before anything is started."""
+    prompts = root / "prompts.jsonl"
+    prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[: trained.COUNT]))
+    return eaglectl.ready(
+        stored,
+        TARGET,
+        root / "out",
+        engines=("llama.cpp",),
+        prompts=str(prompts),
+        max_tokens=trained.TOKENS,
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(root: Path, result: Readiness) -> dict[str, object]:
+    """The document of the call that the last line ends in, with a server that its command starts."""
+    (state,) = result.engines
+    _, server = state.command.split(" && ")
+    load_converter()
+    to_gguf(root / "out", root / "out.gguf", TARGET)
+    to_gguf(TARGET, root / "target.gguf")
+    words = [{"TARGET.gguf": str(root / "target.gguf")}.get(word, word) for word in shlex.split(server)]
+    assert words[0] == "llama-server"
+    with running([str(SERVER), *words[1:], *SETTINGS], root / "server.log", PATIENCE) as url:
+        again = [
+            {"http://127.0.0.1:8080": url}.get(word, word) for word in shlex.split(state.measure_command)
+        ]
+        done = call(*again[1:], "--json")
+    assert done.code == 0, done.err
+    return dict(done.document)
+
+
+def test_before_it_is_started_the_reference_stands_in_and_the_line_says_what_measures_it(
+    result: Readiness, root: Path
+) -> None:
+    line = last_line(result)
+    assert " in the reference (6 prompts, k=3); start it with: python convert_hf_to_gguf.py " in line
+    assert f"; llama.cpp 0.3.36 is measured where it runs: eaglectl ready {root}/out --engine http://" in line
+
+
+def test_the_server_counts_the_rounds_of_the_reference(
+    measured: dict[str, object], result: Readiness
+) -> None:
+    """But an answer's last round, of which it counts what the answer still takes, or nothing."""
+    (state,) = result.engines
+    (served,) = measured["engines"]  # type: ignore[misc]
+    own, reference = served["stored"]["acceptance"], state.converted
+    assert reference is not None
+    assert 0 <= reference.measured.drafts - own["drafts"] <= trained.COUNT
+    assert own["acceptance_length"] == pytest.approx(reference.measured.length.value, abs=0.15)
+    assert str(measured["line"]).startswith(
+        f"ready  right as stored, {own['acceptance_length']:.2f} in server"
+    )
