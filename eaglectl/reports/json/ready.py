@@ -64,8 +64,9 @@ def _engine(state: EngineReadiness) -> dict[str, Any]:
 
 
 def _gain(state: EngineReadiness) -> dict[str, Any] | None:
-    gain = engine_gain(state)
-    return gain and {**estimate_part(gain.ratio), "prompts_needed": gain.prompts_needed}
+    if (gain := engine_gain(state)) is None:
+        return None
+    return {**estimate_part(gain.ratio), "prompts_needed": gain.prompts_needed}
 
 
 def _run(report: SmokeReport | None) -> dict[str, Any] | None:
