@@ -533,7 +533,7 @@ def test_for_llamacpp_writes_ids_at_the_top_alone_and_prints_the_commands_that_f
     folder, file = shlex.quote(str(out)), shlex.quote(f"{out}.gguf")
     made = f"python convert_hf_to_gguf.py {folder} --target-model-dir {target} --outfile {file}"
     served = f"--model-draft {file} --spec-type draft-eagle3 --spec-draft-n-max 3 --metrics\n"
-    assert f"  llama.cpp     {made} && llama-server --model TARGET.gguf {served}" in done.out
+    assert f"  llama.cpp  {made} && llama-server --model TARGET.gguf {served}" in done.out
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
+from eaglectl.acceptance.gate import Gate, GateRow
 from eaglectl.acceptance.job import EngineRun
 from eaglectl.acceptance.measurement import PromptResult, measure, ratio
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice
 from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
-from eaglectl.api import DiffOptions
+from eaglectl.api import DiffOptions, UpgradeOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
@@ -244,6 +245,21 @@ def test_every_word_of_a_run_is_on_its_page() -> None:
 def test_every_word_of_a_full_report_is_on_its_page_and_of_several() -> None:
     several = [report("first"), report("second"), unopened_report("third", "no such file")]
     assert screen(terminal_output(*several)) <= read_page(eaglectl.render_page(*several)).words
+
+
+def test_every_word_of_a_conversion_its_gate_and_how_to_train_it_is_on_its_page(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    start = eaglectl.upgrade(str(FIXTURES / "tiny/eagle3"), out, UpgradeOptions(is_start=True))
+    shown = screen(terminal_output(start))
+    assert {"Train", "speculators", "control:"} <= shown
+    terminal_alone = {"aux", "layers:", "wrote", f"{out}:"}
+    assert shown - terminal_alone <= read_page(eaglectl.render_page(start)).words
+    results = [PromptResult("x", 10 + n, (8, 5 + n % 3, 2), (1,)) for n in range(6)]
+    row = GateRow(3, measure(results), measure(results), ratio(results, results), ratio(results, results))
+    measured = replace(start, gate=Gate((row,), 6, 0.97, "", "cpu", "float32"))
+    shown = screen(terminal_output(measured))
+    assert {"Gate", "kept:", "hundred"} <= shown and "Train" not in shown
+    assert shown - terminal_alone <= read_page(eaglectl.render_page(measured)).words
 
 
 def test_several_inspections_share_a_page_with_what_failed() -> None:

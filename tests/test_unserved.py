@@ -244,7 +244,7 @@ def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed
         "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}"
     )
     assert lines["atom"].strip() == "differs: captures boundaries [1, 3, 4]"
-    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm unknown: read, not judged: `eaglectl engines`"
+    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm  unknown: read, not judged: `eaglectl engines`"
     assert others in done.out
 
 

@@ -1,13 +1,12 @@
 """`eaglectl convert`."""
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
 
 from eaglectl.api.options import ConvertOptions, UpgradeOptions
-from eaglectl.cli.options import Json, Source, print_trust
+from eaglectl.cli.options import Json, Source, print_trust, show
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, emit
 from eaglectl.text import listed
@@ -53,7 +52,7 @@ def convert_command(
     if json_:
         emit(conversion.to_json())
     else:
-        _print(settings, conversion, source, has_plan=options.dry_run or settings.verbose)
+        _print(settings, conversion, has_plan=options.dry_run or settings.verbose)
         print_trust(upgrading.trust_remote_code)
     if conversion.gate is not None and not conversion.gate.is_passed:
         raise typer.Exit(1 if conversion.gate.ending == GateEnding.LOST else 3)
@@ -81,18 +80,12 @@ def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:
         )
 
 
-def _print(settings: OutputSettings, conversion: "Conversion", source: str, *, has_plan: bool) -> None:
-    """Print the conversion, the gate's result, and how to train a trainer's start; `has_plan`: every step."""
-    from eaglectl.reports.terminal.convert import print_conversion, print_gate, print_trainers
+def _print(settings: OutputSettings, conversion: "Conversion", *, has_plan: bool) -> None:
+    """Print the conversion; `has_plan`: every step."""
+    from eaglectl.reports.conversion import conversion_outline
 
     if conversion.pickles and not settings.quiet:
         settings.warn(
             f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
         )
-    settings.show(
-        partial(print_conversion, conversion=conversion, has_plan=has_plan, is_quiet=settings.quiet)
-    )
-    if conversion.gate is not None:
-        settings.show(partial(print_gate, gate=conversion.gate))
-    elif conversion.plan.record.get("upgrade", {}).get("needs_finetune"):
-        settings.show(partial(print_trainers, source=source, norms=conversion.plan.drafter.norms))
+    show(settings, conversion_outline(conversion, has_plan=has_plan, is_quiet=settings.quiet))

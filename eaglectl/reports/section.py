@@ -82,10 +82,14 @@ class Remarks(Struct, frozen=True):
 
 
 class Lines(Struct, frozen=True):
-    """Sentences, one a line; `is_list`: they are a list of equal members."""
+    """Sentences, one a line; `is_list`: they are a list of equal members.
+
+    `is_unbroken`: the terminal breaks none, as a path or a command in it may be copied.
+    """
 
     lines: Sequence[Line]
     is_list: bool = False
+    is_unbroken: bool = False
     only: Medium = ""
 
 

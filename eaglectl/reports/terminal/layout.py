@@ -1,12 +1,9 @@
-"""Blocks that the terminal output of several commands shares: headings, tables, labelled text, notes."""
+"""Blocks that the terminal output of several commands shares: headings, tables, labelled text."""
 
 from collections.abc import Iterable, Sequence
 
-from eaglectl.drafter.drafter import Note
-from eaglectl.reports.inspection import urgent_notes
 from eaglectl.reports.terminal.console import Console, Content, Table, Text, broken_lines, first_rows
 
-LEVEL_STYLES = {"problem": "red", "question": "yellow", "warning": "yellow", "note": "dim"}
 # columns whose cells are kept on one line
 UNWRAPPED = ("engine", "tensor", "ids it reads", "boundaries", "action")
 
@@ -19,15 +16,6 @@ def print_heading(console: Console, title: str, about: str = "") -> None:
         console.print(heading, Text(about, style="dim"), sep="  ")
     else:
         console.print(heading)
-
-
-def print_notes(console: Console, notes: Sequence[Note]) -> None:
-    """Print notes under a heading, the most urgent first."""
-    if not notes:
-        return
-    print_heading(console, "Notes")
-    for note in urgent_notes(notes):
-        print_sentence(console, note.text, 2, (f"{note.level:<8}  ", LEVEL_STYLES[note.level]))
 
 
 def print_rest(console: Console, count: int, noun: str = "") -> None:

@@ -104,7 +104,10 @@ def _print_pairs(console: Console, block: Pairs, columns: int) -> None:
 
 def _print_lines(console: Console, block: Lines, columns: int) -> None:
     for line in block.lines:
-        _print_wrapped(console, line, columns)
+        if block.is_unbroken:
+            console.print(Text.assemble(" " * columns, styled(line)), soft_wrap=True)
+        else:
+            _print_wrapped(console, line, columns)
 
 
 def _print_entries(console: Console, block: Entries, _: int) -> None:
