@@ -193,7 +193,7 @@ docs-site: $(SITE_VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(SITE_BIN)/mkdocs build --strict --quiet
 
 schemas: $(VENV)/.ready
-	$(BIN)/python schemas/make.py
+	$(BIN)/python -m schemas.make
 
 # for every platform, Python 3.11 and newer; keeps the pins that still fit: `make lock LOCK=--upgrade` takes new ones
 COMPILE_ONLY = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \

@@ -1,6 +1,7 @@
 """Write config-<name>.schema.json for every producer from its declaration in eaglectl/formats/producers/.
 
-And published.schema.json, of the figures of others, from their records in eaglectl/acceptance/published.py.
+And NAME.schema.json of every JSON document, from its type in eaglectl/reports/documents/, and
+published.schema.json, of the figures of others, from their records in eaglectl/acceptance/published.py.
 """
 
 import json
@@ -11,6 +12,7 @@ from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_schema import config_schema
 from eaglectl.formats.format import Format
 from eaglectl.validation.policy_keys import policy_schema, pyproject_schema
+from schemas.documents import DOCUMENTS, document_schema, schema_name
 
 HERE = Path(__file__).parent
 # of the files that users write
@@ -28,7 +30,8 @@ def path(format: Format) -> Path:
 def texts() -> dict[Path, str]:
     """Every schema file with its text; formats that share a schema share the first one's."""
     configs = {path(format): config_schema(format) for format in reversed(FORMATS)}
-    schemas = {**configs, **FILES, HERE / "published.schema.json": file_schema()}
+    documents = {HERE / f"{schema_name(kinds[0])}.schema.json": document_schema(kinds) for kinds in DOCUMENTS}
+    schemas = {**configs, **documents, **FILES, HERE / "published.schema.json": file_schema()}
     return {file: json.dumps(schema, indent=2) + "\n" for file, schema in schemas.items()}
 
 

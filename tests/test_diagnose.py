@@ -31,7 +31,8 @@ from eaglectl.acceptance.report import MAX_REGRESSION  # noqa: E402
 from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
 from eaglectl.api import diagnosing  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
-from eaglectl.reports.json.diagnose import diagnose_document  # noqa: E402
+from eaglectl.reports.documents.diagnose import DiagnoseDocument  # noqa: E402
+from eaglectl.reports.documents.document import as_dict  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.pages import pictures, read_page, terminal_output  # noqa: E402
@@ -615,7 +616,7 @@ def test_every_word_of_a_fault_is_on_its_page(layers: Diagnosis) -> None:
 
 
 def test_the_document_lists_readings_prompts_and_positions(healthy: Diagnosis) -> None:
-    document = diagnose_document(healthy)
+    document = as_dict(DiagnoseDocument.of(healthy))
     lengths = [row["acceptance_length"] for row in document["prompts"]]
     assert lengths == sorted(lengths) and len(lengths) == COUNT
     assert sum(row["drafts"] for row in document["prompts"]) == document["runs"]["reference"]["drafts"]

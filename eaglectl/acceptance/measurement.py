@@ -55,6 +55,11 @@ class Estimate(Struct, frozen=True):
     low: float
     high: float
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its ends."""
+        return self.low, self.high
+
 
 class Measurement(Struct, frozen=True):
     """Acceptance over a set of prompts."""

@@ -1,14 +1,15 @@
 """One answer of a run, token by token: which tokens the drafter gave, and at which place of its drafts."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.prompts import Prompt
 
+Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 UNFINISHED = "\ufffd"  # what a tokenizer makes of a part of a character
 
 
@@ -16,7 +17,10 @@ class AnswerToken(Struct, frozen=True):
     """A token's text, and its position in the draft that it was accepted from; None: the target's own."""
 
     text: str
-    position: int | None
+    position: Annotated[
+        Count | None,
+        Meta(description="In the draft that it was accepted from; null: the target's own token"),
+    ]
 
 
 class ShownAnswer(Struct, frozen=True):
@@ -24,7 +28,9 @@ class ShownAnswer(Struct, frozen=True):
 
     prompt: str
     tokens: tuple[AnswerToken, ...]
-    accepted: tuple[int, ...]
+    accepted: Annotated[
+        tuple[Count, ...], Meta(description="Tokens of the answer by their position in drafts")
+    ]
 
 
 def show_answer(job: EngineJob, results: Sequence[PromptResult]) -> ShownAnswer:

@@ -113,10 +113,10 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
     )
     if is_json:
         from eaglectl.cli.options import print_json
-        from eaglectl.reports.json.error import error_document
+        from eaglectl.reports.documents.error import ErrorDocument
 
         with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
-            print_json(error_document(error))
+            print_json(ErrorDocument.of(error))
 
 
 def _handle_other(error: Exception, arguments: list[str]) -> int:

@@ -23,9 +23,9 @@ def engines_command(
 
     chosen = chosen_engines(name)
     if json_:
-        from eaglectl.reports.json.engines import engines_document
+        from eaglectl.reports.documents.engines import EnginesDocument
 
-        print_json(engines_document(chosen))
+        print_json(EnginesDocument.of(chosen))
         return
     from eaglectl.reports.terminal.engines import print_engines
 

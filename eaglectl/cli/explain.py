@@ -28,9 +28,9 @@ def explain_command(
 
     explained = find_rule(rule)
     if json_:
-        from eaglectl.reports.json.rules import explain_document
+        from eaglectl.reports.documents.rules import ExplainDocument
 
-        print_json(explain_document(explained))
+        print_json(ExplainDocument.of(explained))
         return
     from eaglectl.reports.terminal.rules import print_rule
 

@@ -70,8 +70,8 @@ def fix_one(
     """
     from eaglectl.api.fixing import fix
     from eaglectl.reports.conversion import plan_outline
+    from eaglectl.reports.documents.render import render_json
     from eaglectl.reports.findings import fix_outline
-    from eaglectl.reports.json.render import render_json
 
     is_silent = json_version is not None or settings.quiet
 

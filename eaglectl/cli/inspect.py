@@ -51,7 +51,7 @@ def inspect_command(
         return
     inspection = inspect(named[0], options)
     if json_:
-        from eaglectl.reports.json.render import render_json
+        from eaglectl.reports.documents.render import render_json
 
         emit(render_json(inspection, names=named, version=listing.json_version))
     else:
@@ -87,9 +87,9 @@ def _inspect_several(
     from eaglectl.api.several import CRASH, inspect_all
     from eaglectl.api.validating import check_options
     from eaglectl.checkpoint.hub_sharing import shared_repositories
+    from eaglectl.reports.documents.render import render_json
     from eaglectl.reports.files import write_page
     from eaglectl.reports.inspection import inspections_outline
-    from eaglectl.reports.json.render import render_json
     from eaglectl.reports.pages.render import render_page
     from eaglectl.results import FailedSource
 

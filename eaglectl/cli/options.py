@@ -78,6 +78,6 @@ def show(settings: OutputSettings, outline: "Outline") -> None:
 
 def print_json(document: Any) -> None:
     """Print one JSON document to stdout."""
-    from eaglectl.reports.json.document import as_json
+    from eaglectl.reports.documents.document import as_json
 
     emit(as_json(document))

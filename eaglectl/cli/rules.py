@@ -10,9 +10,9 @@ def rules_command(context: typer.Context, json_: Json = False) -> None:
     from eaglectl.validation.catalogue import rules
 
     if json_:
-        from eaglectl.reports.json.rules import rules_document
+        from eaglectl.reports.documents.rules import RulesDocument
 
-        print_json(rules_document(rules()))
+        print_json(RulesDocument.of(rules()))
         return
     from eaglectl.reports.terminal.rules import print_rules
 

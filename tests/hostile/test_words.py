@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.progress import Progress
-from eaglectl.reports.json.document import as_json
+from eaglectl.reports.documents.document import as_json
 from eaglectl.terminal import OutputSettings, ProgressBar, say
 from eaglectl.text import INVISIBLE, LONGEST, as_markdown, inert, listed, printable
 from tests import test_upload

@@ -5,27 +5,34 @@ from importlib import import_module
 from typing import Any
 
 from eaglectl.base import Result
-from eaglectl.reports.json.document import as_json
+from eaglectl.reports.documents.document import Document, as_json
 
-# by the name of a result's class: the module here and its function, loaded where they are needed
+# by the name of a result's class: the module here and its type, loaded where they are needed
 DOCUMENTS = {
     "Comparison": "diff.diff_document",
     "Conversion": "convert.convert_document",
-    "Diagnosis": "diagnose.diagnose_document",
+    "Diagnosis": "diagnose.DiagnoseDocument",
     "FailedSource": "inspect.inspect_document",
     "FixResult": "validate.validate_document",
     "Inspection": "inspect.inspect_document",
-    "LoadResult": "load.load_document",
-    "Readiness": "ready.ready_document",
+    "LoadResult": "load.LoadDocument",
+    "Readiness": "ready.ReadyDocument",
     "Report": "validate.validate_document",
-    "SmokeReport": "smoke.smoke_document",
-    "Start": "init.init_document",
-    "Statistics": "calibrate.calibrate_document",
+    "SmokeReport": "smoke.SmokeDocument",
+    "Start": "init.InitDocument",
+    "Statistics": "calibrate.CalibrateDocument",
     "Upload": "upload.upload_document",
-    "Verification": "verify.verify_document",
+    "Verification": "verify.VerifyDocument",
 }
 # whose results can share a document
 SHARED = ("inspect.inspect_document", "validate.validate_document")
+
+
+def document_type(name: str) -> type[Document]:
+    """Return a type of `DOCUMENTS`."""
+    module, kind = name.split(".")
+    found: type[Document] = getattr(import_module(f"eaglectl.reports.documents.{module}"), kind)
+    return found
 
 
 def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -> str:
@@ -43,6 +50,8 @@ def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -
             "a JSON document is of what a function of eaglectl returned, or of several results of inspect, or"
             f" of validate; it was given {types}"
         )
+    if not name.endswith("_document"):
+        return as_json(document_type(name).of(*results))
     module, function = name.split(".")
     document: Any = getattr(import_module(f"eaglectl.reports.json.{module}"), function)
     if name not in SHARED:

@@ -1,0 +1,49 @@
+"""The JSON documents of `rules` and `explain`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import field
+
+from eaglectl.reports.documents.document import Document, Part, RuleId
+from eaglectl.reports.findings import rule_url
+from eaglectl.validation.rule import Severity
+
+
+class RulePart(Part, frozen=True):
+    """A rule."""
+
+    id: RuleId
+    name: str
+    severity: Severity
+    family: str
+    engines: tuple[str, ...]
+    doc: str
+    url: str
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {
+            "engines": [record.engines] if record.engines else [],
+            "doc": f"{record.summary}\n\n{record.why}\n\nFix: {record.fix}",
+            "url": rule_url(record),
+        }
+
+
+class RulesDocument(Document, frozen=True, tag="eaglectl/rules/1"):
+    """What eaglectl rules --json prints."""
+
+    rules: tuple[RulePart, ...]
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {"rules": [RulePart.of(rule) for rule in record]}
+
+
+class ExplainDocument(RulePart, frozen=True, tag_field="schema", tag="eaglectl/explain/1"):
+    """What eaglectl explain RULE --json prints."""
+
+    summary: str = field(name="sentence")
+    why: str
+    fix: str
+    evidence: str
