@@ -72,6 +72,33 @@ def test_the_sink_is_seen(statistics: tuple[Statistics, Statistics]) -> None:
     assert words in sink.massive.described(sink.boundaries)
 
 
+def test_inspect_tells_of_the_sink_what_the_conversion_recorded(
+    statistics: tuple[Statistics, Statistics], tmp_path: Path
+) -> None:
+    plain, sink = statistics
+    for name, found in (("plain", plain), ("sink", sink)):
+        out = tmp_path / name
+        shutil.copytree(TINY / "eagle3.1", out)
+        record = {"upgrade": {"calibration": found.described()}}
+        (out / "eaglectl.json").write_text(json.dumps({"previous": record}))
+    words = {
+        name: [note.text for note in api.inspect(str(tmp_path / name), target=str(TARGET)).drafter.notes]
+        for name in ("plain", "sink")
+    }
+    assert not any("massive" in text for text in words["plain"])
+    (text,) = (text for text in words["sink"] if "massive" in text)
+    assert sink.massive is not None
+    assert text == f"{sink.massive.described(sink.boundaries)} (as calibrate saw them)"
+
+
+@pytest.mark.parametrize("massive", [{"tokens": 3}, {"tokens": 3, "positions": "x", "channels": 4}, 5, {}])
+def test_a_record_that_states_no_massive_tokens_is_passed_over(massive: object, tmp_path: Path) -> None:
+    shutil.copytree(TINY / "eagle3", out := tmp_path / "drafter")
+    (out / "eaglectl.json").write_text(json.dumps({"upgrade": {"calibration": {"massive": massive}}}))
+    notes = api.inspect(str(out), target=str(TARGET)).drafter.notes
+    assert not any("massive" in note.text for note in notes)
+
+
 def test_a_sink_leaves_the_sizes_as_they_are(statistics: tuple[Statistics, Statistics]) -> None:
     """Root mean squares would be eighteen times as large: one token of 32 or so is 100 times the others."""
     plain, sink = statistics

@@ -1,17 +1,19 @@
 """What a checkpoint is."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import InspectOptions
 from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.layout import CONFIG, INDEX
+from eaglectl.checkpoint.layout import CONFIG, INDEX, RECORD
 from eaglectl.checkpoint.opening import hub_name, open_source
+from eaglectl.checkpoint.record import history
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
@@ -53,7 +55,8 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
     explained = (_explained(note, choice) for note in drafter.notes)
-    drafter = replace(drafter, notes=(*explained, *_serving_notes(drafter))).completed(complete)
+    notes = (*explained, *_serving_notes(drafter), *_massive_notes(checkpoint, drafter))
+    drafter = replace(drafter, notes=notes).completed(complete)
     names, config = tuple(checkpoint.tensors), checkpoint.config
     if by_name(drafter.producer).gguf_names:
         return _of_gguf(checkpoint, drafter, options)
@@ -105,6 +108,31 @@ def _serving_notes(drafter: Drafter) -> Iterator[Note]:
     for name, engine in ENGINES.items():
         for known in notes_on_pair(name, engine.releases[-1], drafter):
             yield Note("note", engine.title, f"{engine.title}, {known.text} ({known.source})")
+
+
+def _massive_notes(checkpoint: Checkpoint, drafter: Drafter) -> Iterator[Note]:
+    """The target's massive tokens and channels, where the drafter was converted with statistics of a run.
+
+    No file of a target states them, and nothing is run here.
+    """
+    for entry in history(checkpoint.sidecars.get(RECORD, {})):
+        match entry:
+            case {"upgrade": {"calibration": {"massive": {"tokens": int(count)} as stated}}} if count:
+                text = _massive_words(stated, drafter.aux.boundaries or ())
+                if text:
+                    yield Note("note", "target", f"{text} (as calibrate saw them)")
+                return
+
+
+def _massive_words(stated: Mapping[str, Any], boundaries: tuple[int, ...]) -> str:
+    """What a record states of massive tokens; empty where it states no such thing of these boundaries."""
+    from eaglectl.conversion.calibration import MassiveTokens
+
+    try:
+        massive = msgspec.convert(stated, MassiveTokens)
+    except msgspec.ValidationError:
+        return ""
+    return massive.described(boundaries) if len(massive.channels) == len(boundaries) else ""
 
 
 def _shown_releases() -> Iterator[EngineRequest]:

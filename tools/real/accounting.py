@@ -164,23 +164,38 @@ class Answer:
     states: tuple[Tensor, ...]
 
 
-@torch.inference_mode()
-def answer(target: Any, text: list[int], new: int, temperature: float = 0.0) -> Answer:
-    """The target's answer of exactly `new` tokens.
+def answer(target: Any, text: list[int], new: int) -> Answer:
+    """The target's greedy answer of exactly `new` tokens.
 
-    It goes on past an end of sequence, for the rounds that reach over it. A greedy draft token is accepted
-    where the target samples it, so that sampled answers do not depend on the drafter either.
+    It goes on past an end of sequence, for the rounds that reach over it.
     """
+    return answer_together(target, [text], new)[0]
+
+
+@torch.inference_mode()
+def answer_together(
+    target: Any, texts: Sequence[list[int]], new: int, temperature: float = 0.0
+) -> list[Answer]:
+    """`answer` to several texts at once, which may round otherwise.
+
+    A greedy draft token is accepted where the target samples it, so that sampled answers do not depend on the
+    drafter either.
+    """
+    longest = max(map(len, texts))
     sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     made = target.generate(
-        torch.tensor([text]),
-        attention_mask=torch.ones(1, len(text)),
+        torch.tensor([[0] * (longest - len(text)) + text for text in texts]),
+        attention_mask=torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in texts]),
         max_new_tokens=new,
         eos_token_id=None,
         **(sampled if temperature else {"do_sample": False}),
     )
-    states = target.model(made, output_hidden_states=True).hidden_states
-    return Answer(made[0].tolist(), len(text), tuple(state[0] for state in states))
+    found = []
+    for text, row in zip(texts, made, strict=True):
+        tokens = row[longest - len(text) :]
+        states = target.model(tokens[None], output_hidden_states=True).hidden_states
+        found.append(Answer(tokens.tolist(), len(text), tuple(state[0] for state in states)))
+    return found
 
 
 @torch.inference_mode()

@@ -137,7 +137,7 @@ CASES = (
         option="2,0,1",
     ),
     Case("embedding and state exchanged", "other-reading", INPUT, option="input=exchanged"),
-    Case("d2t as ids, no t2d", "other-reading", Misread("", "", target_ids), option="d2t=absolute"),
+    Case("d2t as ids, no t2d", "file-rule", Misread("", "", target_ids), option="--fix"),
     Case("d2t one row late", "tables", Misread("", "", one_row_late), option="d2t=t2d"),
     Case("d2t left out", "file-rule", Misread("", "", without("d2t"))),
     Case("gate and up exchanged", "other-reading", GATE_UP, option="gate-up=exchanged"),

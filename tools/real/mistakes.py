@@ -28,7 +28,7 @@ from accounting import (
     Answer,
     Drafter,
     Network,
-    answer,
+    answer_together,
     count,
     encode,
     read_chats,
@@ -39,6 +39,7 @@ from target import cache_folder, make_target
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "fixtures/real"
 K, NEW = 3, 64
+BATCH = 10  # texts that the target answers at once
 LONGEST = 160  # characters of a prompt of the toy pair
 NONE = "none"
 Weights = dict[str, torch.Tensor]
@@ -183,7 +184,8 @@ class Pair:
         model = self.load()
         change(model)
         torch.manual_seed(27)
-        return [answer(model, text, NEW + K, temperature) for text in texts]
+        batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
+        return [made for batch in batches for made in answer_together(model, batch, NEW + K, temperature)]
 
     def others(self) -> Iterator[tuple[str, Callable[[], list[Answer]]]]:
         """Mistakes that are not the drafter's: what, and the answers."""
@@ -200,18 +202,16 @@ class Pair:
                     [self.tokenizer(in_llama_2s(chat["messages"])).input_ids for chat in self.chats]
                 ),
             )
-        for temperature in (0.7, 1.0):
-            yield f"temperature {temperature}", lambda heat=temperature: self.answers(temperature=heat)
+        yield "temperature 0.7", lambda: self.answers(temperature=0.7)
         yield "target rounded to int8 by row", lambda: self.answers(lambda model: rounded(model, 8, None))
         yield (
             "target rounded to int4 in groups of 32",
             lambda: self.answers(lambda model: rounded(model, 4, 32)),
         )
-        for steps in (20, 60):
-            yield (
-                f"target trained on for {steps} steps",
-                lambda count=steps: self.answers(lambda model: tune(model, self.tuning(count))),
-            )
+        yield (
+            "target trained on for 20 steps",
+            lambda: self.answers(lambda model: tune(model, self.tuning(20))),
+        )
 
     def tuning(self, steps: int, time: int = 256) -> torch.Tensor:
         """Rows of the language reference, spread over it, [steps, time]."""

@@ -1,0 +1,30 @@
+"""`smoke --probe drift` on the real pair: chats as messages, and a template that the target does not have."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from eaglectl import api
+from eaglectl.acceptance.probe import TEMPLATES, _foreign_template
+from tests.real.conftest import REAL
+
+CHATS = 2
+
+
+@pytest.mark.slow
+def test_the_drift_probe_takes_messages_and_a_template_that_is_not_the_targets(
+    real_target: Path, tmp_path: Path
+) -> None:
+    own = (real_target / "chat_template.jinja").read_text()
+    assert "<|im_start|>" in own and _foreign_template(own) == TEMPLATES[1]
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join((REAL / "test.jsonl").read_text().splitlines(keepends=True)[:CHATS]))
+    options = api.SmokeOptions(engine="reference", device="cpu", prompts=path, max_tokens=16, probe="drift")
+    report = api.smoke(str(REAL / "specforge"), str(real_target), options)
+    lengths = {condition.name: condition.measured.length.value for condition in report.drift_conditions}
+    assert set(lengths) == {"as given", "another template", "foreign system prompt", "long context"}
+    assert all(1 <= length <= 8 for length in lengths.values())
+    assert {condition.measured.prompts for condition in report.drift_conditions} == {CHATS}
