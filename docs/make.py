@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from eaglectl.cli import run
-from eaglectl.reports.terminal.rules import suppression
+from eaglectl.reports.rules import suppression
 from eaglectl.validation.catalogue import rules
 from eaglectl.validation.rule import Rule
 

@@ -10,10 +10,10 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.api import DiffOptions
-from eaglectl.reports.engines import chosen_engines
+from eaglectl.reports.engines import chosen_engines, engines_outline
 from eaglectl.reports.terminal.console import LONGEST_UNBROKEN, Console
-from eaglectl.reports.terminal.engines import print_engines
 from eaglectl.reports.terminal.layout import filled_table
+from eaglectl.reports.terminal.report import print_outline
 from tests.conftest import FIXTURES
 from tests.pages import terminal_output
 from tests.test_page import smoke_report
@@ -47,7 +47,7 @@ def smoked() -> Paint:
 
 
 def followed() -> Paint:
-    return lambda console: print_engines(console, chosen_engines(None))
+    return lambda console: print_outline(console, engines_outline(chosen_engines(None)))
 
 
 @pytest.mark.parametrize("make", [inspected, compared, smoked, followed])

@@ -21,7 +21,7 @@ from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.prompts import PromptChoice
 from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
-from eaglectl.api import DiffOptions, UpgradeOptions
+from eaglectl.api import ConvertOptions, DiffOptions, UpgradeOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
@@ -260,6 +260,15 @@ def test_every_word_of_a_conversion_its_gate_and_how_to_train_it_is_on_its_page(
     shown = screen(terminal_output(measured))
     assert {"Gate", "kept:", "hundred"} <= shown and "Train" not in shown
     assert shown - terminal_alone <= read_page(eaglectl.render_page(measured)).words
+
+
+def test_every_word_of_a_verification_is_on_its_page(tmp_path: Path) -> None:
+    eaglectl.convert(NATIVE, tmp_path / "out", ConvertOptions(target=TARGET))
+    (tmp_path / "out/LICENSE").write_text("")
+    verification = eaglectl.verify(str(tmp_path / "out"))
+    shown = screen(terminal_output(verification))
+    assert {"differs", "unlisted", "LICENSE", "SHA-256:"} <= shown
+    assert shown - {f"{tmp_path}/out:"} <= read_page(eaglectl.render_page(verification)).words
 
 
 def test_several_inspections_share_a_page_with_what_failed() -> None:

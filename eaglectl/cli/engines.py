@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.cli.completion import every_engine
-from eaglectl.cli.options import Json, print_json
+from eaglectl.cli.options import Json, print_json, show
 
 
 def engines_command(
@@ -19,7 +19,7 @@ def engines_command(
     json_: Json = False,
 ) -> None:
     """Which engine release serves which kind of drafter from which layout."""
-    from eaglectl.reports.engines import chosen_engines
+    from eaglectl.reports.engines import chosen_engines, engines_outline
 
     chosen = chosen_engines(name)
     if json_:
@@ -27,6 +27,4 @@ def engines_command(
 
         print_json(EnginesDocument.of(chosen))
         return
-    from eaglectl.reports.terminal.engines import print_engines
-
-    context.obj.show(lambda console: print_engines(console, chosen))
+    show(context.obj, engines_outline(chosen))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from eaglectl.cli.options import Json, print_json
+from eaglectl.cli.options import Json, print_json, show
 
 
 def _offered(incomplete: str) -> list[str]:
@@ -32,6 +32,6 @@ def explain_command(
 
         print_json(ExplainDocument.of(explained))
         return
-    from eaglectl.reports.terminal.rules import print_rule
+    from eaglectl.reports.rules import rule_outline
 
-    context.obj.show(lambda console: print_rule(console, explained))
+    show(context.obj, rule_outline(explained))

@@ -2,7 +2,7 @@
 
 import typer
 
-from eaglectl.cli.options import Json, print_json
+from eaglectl.cli.options import Json, print_json, show
 
 
 def rules_command(context: typer.Context, json_: Json = False) -> None:
@@ -14,6 +14,6 @@ def rules_command(context: typer.Context, json_: Json = False) -> None:
 
         print_json(RulesDocument.of(rules()))
         return
-    from eaglectl.reports.terminal.rules import print_rules
+    from eaglectl.reports.rules import rules_outline
 
-    context.obj.show(lambda console: print_rules(console, rules()))
+    show(context.obj, rules_outline(rules()))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.options import Json, offered
+from eaglectl.cli.options import Json, offered, show
 from eaglectl.publishing.request import VerifyOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit
 from eaglectl.verdicts import VerifyVerdict
@@ -30,7 +30,7 @@ def verify_command(
     What `convert` wrote is compared tensor by tensor.
     """
     from eaglectl.api.publishing import verify
-    from eaglectl.reports.terminal.verify import print_verification
+    from eaglectl.reports.verification import verification_outline
     from eaglectl.validation.policy_file import read_policy
 
     path = options.policy if isinstance(options.policy, str) else None
@@ -41,6 +41,6 @@ def verify_command(
     if json_:
         emit(verification.to_json())
     else:
-        settings.show(lambda console: print_verification(console, verification))
+        show(settings, verification_outline(verification))
     if code := CODES.get(verification.verdict, 3):
         raise typer.Exit(code)

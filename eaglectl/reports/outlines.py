@@ -52,12 +52,16 @@ def _single(kind: str, result: Any) -> Outline:
             from eaglectl.reports.readiness import readiness_outline
 
             return readiness_outline(result)
+        case "Verification":
+            from eaglectl.reports.verification import verification_outline
+
+            return verification_outline(result)
     raise _not_shown([kind])
 
 
 def _not_shown(kinds: Sequence[str]) -> TypeError:
     types = ", ".join(kinds) or "nothing"
     return TypeError(
-        "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff or"
-        f" ready; it was given {types}"
+        "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff,"
+        f" ready or verify; it was given {types}"
     )

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from eaglectl.reports.figures import Figure
-from eaglectl.verdicts import CheckVerdict
+from eaglectl.verdicts import CheckVerdict, FileState, SignatureState, VerifyVerdict
 
 # "plain" is a verdict that is neither good nor bad; "quiet" and "strong" are of text beside others
 Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
@@ -25,6 +25,13 @@ TONES: Mapping[str, Tone] = {
     CheckVerdict.FAIL: "bad",
     CheckVerdict.COULD_NOT_LOOK: "doubt",
     CheckVerdict.SKIPPED: "plain",
+    VerifyVerdict.EQUAL: "good",
+    VerifyVerdict.DIFFERS: "bad",
+    FileState.MISSING: "bad",
+    FileState.UNLISTED: "bad",
+    FileState.NOT_LOOKED: "doubt",
+    SignatureState.VERIFIED: "good",
+    SignatureState.FAILED: "bad",
     "error": "bad",
     "problem": "bad",
     "warning": "doubt",

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from eaglectl.reports.findings import rule_url
-from eaglectl.reports.terminal.rules import suppression
+from eaglectl.reports.rules import suppression
 from eaglectl.validation.catalogue import rules
 from eaglectl.validation.policy_file import parse_policy
 from tests.conftest import FIXTURES

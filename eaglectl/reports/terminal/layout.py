@@ -8,9 +8,10 @@ from eaglectl.reports.terminal.console import Console, Content, Table, Text, bro
 UNWRAPPED = ("engine", "tensor", "ids it reads", "boundaries", "action")
 
 
-def print_heading(console: Console, title: str, about: str = "") -> None:
-    """Print the title of a block after an empty line, and what the block is about in grey."""
-    console.print()
+def print_heading(console: Console, title: str, about: str = "", *, is_first: bool = False) -> None:
+    """Print the title of a block after an empty line (but `is_first`), and what it is about in grey."""
+    if not is_first:
+        console.print()
     heading = Text(title, style="bold")
     if about:
         console.print(heading, Text(about, style="dim"), sep="  ")

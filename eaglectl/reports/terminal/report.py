@@ -56,14 +56,11 @@ def print_outline(console: Console, outline: Outline) -> None:
         print_outline(console, part)
         if not outline.is_dense:
             console.print()
-    for section in outline.sections:
-        if section.only in ("", "terminal"):
-            print_section(console, section)
-    if (
-        outline.last
-        and not outline.is_dense
-        and any(part.only in ("", "terminal") for part in outline.sections)
-    ):
+    shown = [section for section in outline.sections if section.only in ("", "terminal")]
+    is_first = not outline.head and not outline.parts
+    for section in shown:
+        print_section(console, section, is_first=is_first and section is shown[0])
+    if outline.last and shown and not outline.is_dense:
         console.print()
     for line in outline.last:
         _print_line(console, line)
@@ -74,8 +71,8 @@ def as_text(outline: Outline) -> str:
     return as_plain_text(lambda console: print_outline(console, outline))
 
 
-def print_section(console: Console, section: Section) -> None:
-    """Print the blocks of a section that a terminal shows, under its title."""
+def print_section(console: Console, section: Section, *, is_first: bool = False) -> None:
+    """Print the blocks of a section that a terminal shows, under its title; nothing `is_first` above it."""
     blocks = [block for block in section.blocks if not _is_elsewhere(block)]
     if not blocks and not section.about:
         return
@@ -84,7 +81,7 @@ def print_section(console: Console, section: Section) -> None:
         console.print(Text(f"  {section.title}", style="bold"))
         columns = 4
     elif section.has_heading:
-        print_heading(console, section.title, section.about)
+        print_heading(console, section.title, section.about, is_first=is_first)
     for block in blocks:
         PRINTERS[type(block)](console, block, columns)
 
