@@ -68,3 +68,16 @@ def test_a_drafter_read_otherwise_is_the_same_but_for_that() -> None:
     read = NetworkReading("vLLM", (1, 2, 3), {"fc_norm": False}, 10000.0).of(drafter)
     assert (read.norms.fc_norm, read.rope.theta) == (False, 10000.0)
     assert (read.dims, read.norms.norm_output, read.aux) == (drafter.dims, True, drafter.aux)
+
+
+def test_layers_that_are_captured_in_another_order_are_a_reading_of_the_blocks_as_converted(
+    tmp_path: Path,
+) -> None:
+    """The blocks of fc are for 5, 2, 4 and get 2, 4, 5: sorted, those for 2, 4, 5 get 4, 5, 2."""
+    folder = tmp_path / "drafter"
+    shutil.copytree(FIXTURES / "tiny/eagle3", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4, 1, 3], "use_aux_hidden_state": True}}
+    config.pop("eagle_aux_hidden_state_layer_ids", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert reading(folder, "sglang==0.5.23") == NetworkReading("SGLang 0.5.23", (4, 5, 2))

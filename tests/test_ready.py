@@ -484,3 +484,22 @@ def test_the_result_is_markdown_that_keeps_its_command_whole(tmp_path: Path) -> 
     assert lines[0].startswith("## eaglectl ready: ready: ")
     assert any(line.startswith("    vllm serve ") and "--speculative-config" in line for line in lines)
     assert "is there already" in refusal(2, *asked, "--markdown", file)
+
+
+def test_layers_that_an_engine_sorts_are_measured_in_its_order(tmp_path: Path) -> None:
+    """fc's blocks are for boundaries 5, 2, 4, and get 2, 4, 5."""
+    from safetensors.torch import load_file, save_file
+
+    places = [shutil.copytree(TINY / "eagle3", tmp_path / name) for name in ("stored", "sorted")]
+    config = json.loads((places[0] / "config.json").read_text())
+    tensors = load_file(places[0] / "model.safetensors")
+    first, second, third = tensors["fc.weight"].chunk(3, 1)
+    tensors["fc.weight"] = torch.cat([third, first, second], 1)
+    for place, ids in zip(places, ([4, 1, 3], [1, 3, 4]), strict=True):
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
+        (place / "config.json").write_text(json.dumps(config))
+        save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    done = call("ready", places[0], *RUN, "--engine", "sglang==0.5.23", "--json").document
+    smoked = call("smoke", places[1], *RUN, "--engine", "reference", "--json").document
+    stored, converted = (done["engines"][0][side]["acceptance"] for side in ("stored", "converted"))
+    assert stored["acceptance_length"] == smoked["acceptance_length"] < converted["acceptance_length"] - 0.5

@@ -70,9 +70,21 @@ def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any
     if kind == "aux layers":
         (boundaries, *others) = {layers.boundaries for layers in captured}
         is_known = not others and boundaries is not None and len(boundaries) == view.drafter.dims.aux
-        return boundaries if is_known else None
+        return _ascending(boundaries, view.drafter.aux.listed) if is_known else None
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None
     trained = getattr(view.drafter.norms, kind)
     return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
+
+
+def _ascending(captured: Sequence[int], trained: Sequence[int] | None) -> tuple[int, ...] | None:
+    """What fc's blocks get, in the order of a conversion, which sorts them by the boundaries trained on.
+
+    `captured` is in the order of the stored blocks; None where two of these are of one boundary.
+    """
+    if trained is None:
+        return tuple(captured)
+    if len(set(trained)) < len(trained):
+        return None
+    return tuple(layer for _, layer in sorted(zip(trained, captured, strict=True)))
