@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
 from eaglectl.acceptance.measurement import PromptResult, measure  # noqa: E402
+from eaglectl.api import readying  # noqa: E402
 from eaglectl.api.steps import steps_text  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.reports.readiness import last_line  # noqa: E402
@@ -503,3 +504,14 @@ def test_layers_that_an_engine_sorts_are_measured_in_its_order(tmp_path: Path) -
     smoked = call("smoke", places[1], *RUN, "--engine", "reference", "--json").document
     stored, converted = (done["engines"][0][side]["acceptance"] for side in ("stored", "converted"))
     assert stored["acceptance_length"] == smoked["acceptance_length"] < converted["acceptance_length"] - 0.5
+
+
+@pytest.mark.parametrize(
+    ("installed", "release"), [("0.32.0", "0.32.0"), ("99.0", "0.33.0"), (None, "0.33.0")]
+)
+def test_an_engine_without_a_release_is_the_installed_one_which_can_be_measured(
+    monkeypatch: pytest.MonkeyPatch, installed: str | None, release: str
+) -> None:
+    monkeypatch.setattr(readying, "installed_release", lambda engine: installed)
+    done = eaglectl.ready(FIXTURES / "producers/vllm/bias", engines=("vllm",))
+    assert [(state.engine, state.release) for state in done.engines] == [("vllm", release)]

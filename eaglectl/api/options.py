@@ -535,8 +535,9 @@ class ReadyOptions(Options, frozen=True):
     engines: Annotated[
         tuple[str, ...],
         Option(
-            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp, or the URL of a running server."
-            " Left out: those installed here, and the newest vLLM and SGLang. May be given several times.",
+            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp, or the URL of a running server;"
+            " without a release the one installed here, else the newest. Left out: those installed here, and"
+            " the newest vLLM and SGLang. May be given several times.",
             "--engine",
             value="ENGINE",
             complete="engines",

@@ -159,7 +159,7 @@ def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str
     Raises UsageError for one of which nothing is known but the layers that it captures.
     """
     servers = tuple(name for name in names if name.startswith(SERVERS))
-    requests = tuple(parse_engine(name) for name in names if name not in servers)
+    requests = tuple(_request(name) for name in names if name not in servers)
     for request in requests:
         if request.engine not in ENGINES:
             raise UsageError(
@@ -167,6 +167,14 @@ def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str
                 f" engines are {', '.join(ENGINES)}"
             )
     return requests if names else default_requests(), servers
+
+
+def _request(name: str) -> EngineRequest:
+    """The engine that a name asks for; without a release the installed one, as that can be measured."""
+    release = installed_release(ENGINES[name]) if name in INSTALLED else None
+    if release is not None and release in ENGINES[name].releases:
+        return EngineRequest(name, (release,))
+    return parse_engine(name)
 
 
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
