@@ -27,9 +27,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def stored(root: Path) -> Path:
-    """The trained drafter as TorchSpec writes it: llama.cpp reads nothing inside eagle_config."""
-    folder = root / "torchspec"
-    eaglectl.convert(TINY / "eagle3", folder, layout="torchspec", target=str(TARGET))
+    """The trained drafter as NeMo Automodel writes it, which no engine reads."""
+    folder = root / "automodel"
+    eaglectl.convert(TINY / "eagle3", folder, layout="automodel", target=str(TARGET))
     (folder / "eaglectl.json").unlink()
     return folder
 
