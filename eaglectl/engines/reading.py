@@ -69,8 +69,9 @@ def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any
     """What the engine reads; None where that is not known, or nothing that the tensors fit."""
     if kind == "aux layers":
         (boundaries, *others) = {layers.boundaries for layers in captured}
-        is_known = not others and boundaries is not None and len(boundaries) == view.drafter.dims.aux
-        return _ascending(boundaries, view.drafter.aux.listed) if is_known else None
+        if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
+            return None
+        return _ascending(boundaries, view.drafter.aux.listed)
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None

@@ -140,8 +140,9 @@ def ran(report: SmokeReport) -> str:
     """What ran the drafter, in words."""
     if report.run.engine == "reference":
         return "in the reference"
-    title = ENGINES[report.run.engine].title if report.run.engine in ENGINES else report.run.engine
-    return f"in {title} {report.run.version}".strip()
+    if report.run.engine not in ENGINES:
+        return f"in {report.run.version}, by its own counters"
+    return f"in {ENGINES[report.run.engine].title} {report.run.version}".strip()
 
 
 def engine_gain(state: EngineReadiness) -> Gain | None:
@@ -187,7 +188,8 @@ def _figures(best: EngineReadiness) -> str:
         return f"{what}; acceptance not measured ({best.final_gap})"
     measured = f"{final.measured.length.value:.2f} {ran(final)}"
     if best.converted_outcome is None:
-        figures = f"right as stored, {measured}"
+        # a server does not say which files it has loaded
+        figures = f"right as stored, {measured}" if best.engine in ENGINES else f"served, {measured}"
     elif best.stored is not None:
         how = f" ({ran(best.stored)}, {best.stored_reading.words})" if best.stored_reading else ""
         figures = f"as stored {best.stored.measured.length.value:.2f}{how}, converted {measured}"

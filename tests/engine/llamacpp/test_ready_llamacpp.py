@@ -87,6 +87,4 @@ def test_the_server_counts_the_rounds_of_the_reference(
     assert reference is not None
     assert 0 <= reference.measured.drafts - own["drafts"] <= trained.COUNT
     assert own["acceptance_length"] == pytest.approx(reference.measured.length.value, abs=0.15)
-    assert str(measured["line"]).startswith(
-        f"ready  right as stored, {own['acceptance_length']:.2f} in server"
-    )
+    assert str(measured["line"]).startswith(f"ready  served, {own['acceptance_length']:.2f} in llama.cpp b")
