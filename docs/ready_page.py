@@ -22,24 +22,21 @@ it.
 
 * `--engine vllm --engine sglang==0.5.23`: each that is named has to serve it. Left out: those installed
   here, else the newest vLLM and SGLang, of which one is enough. An installed vLLM or SGLang runs the files
-  itself. For one that is not installed eaglectl's reference stands in: where that engine runs the files as
-  trained, and where it differs by what it reads alone (the layers that it captures, a norm switch, the rope
-  base), as it reads them, and the line says so. Where it differs in anything else, nothing stands in. The
-  URL of a running server measures what it serves, and adds no other engine. llama.cpp is never started: it
-  takes two GGUF files, of which its own converter makes the target's; the last line has the commands that
-  start `llama-server`, and the `ready` that measures it then ([llama.cpp](llama-cpp.md)).
-* Where prompts are too few to tell "as stored" from "converted", the last line says how many would; `gain` in
-  JSON is the ratio of the two, paired by prompt, with its interval.
+  itself. For one that is not, eaglectl's reference stands in where that engine runs the files as trained, or
+  differs by what it reads alone (layers, their order, a norm switch, the rope base): then as it reads them.
+  The URL of a running server measures what it serves, and adds no other engine. llama.cpp is not run: the
+  last line has the commands that start `llama-server`, and the one that [measures it there](llama-cpp.md).
+* Where prompts do not tell "as stored" from "converted", the last line says how many would; `gain` in JSON is
+  their ratio, paired by prompt.
 * Exit codes: 0 ready, 1 not ready (the last line says why, `diagnose` the cause of low acceptance), 2 a
   question, 3 could not look: a server that cannot be reached, prompts that cannot be read, a damaged target.
-  That there is no torch, or that the target's weights are not here, is no failure: acceptance is then said
-  not to be measured.
+  Without torch or the target's weights, acceptance is said not to be measured.
 * `--like vllm-mt-bench` sets prompts, tokens and temperature as a published figure has them, and shows
   [what others reach](acceptance.md); `--prompts` takes your own traffic or [a named set](smoke.md).
 * The steps and what they take are said before they begin. What was measured is kept in `eaglectl/runs` below
   `XDG_CACHE_HOME` (or `~/.cache`), the last 100 runs: a call that is repeated with the same files, options
-  and releases takes it from there and says so; `--no-reuse` measures again. Without `-o` the conversion
-  itself is made again.
+  and releases takes it from there and says so; `--no-reuse` measures again. Without `-o` the conversion is
+  made again, as its digest shows that its run may be reused: 2.6 s for 1.9 GB.
 * `--page FILE.html`, `--markdown FILE.md` and `--svg FILE.svg` write the result for a browser, for a card or
   a pull request, and as one image.
 * `--json` is [the document](../schemas/ready.schema.json); in Python `eaglectl.ready(source, target, out,
@@ -47,16 +44,16 @@ it.
 
 ## In the engines themselves
 
-The trained pair of `fixtures/tiny` as another trainer writes it, 24 built-in prompts of 64 tokens, k=3, on
-one core with others at work: acceptance lengths, and draft tokens that the engine counted. vLLM's V1 runner,
-which it takes on CPUs, captures TorchSpec's ids one layer early; eaglectl asks the engine, and converts.
-`tests/engine/test_ready_engine.py` runs it again, and compares the figures with those of `smoke`; SGLang
-takes nested ids for outputs of layers (`tests/engine/sglang/test_ready_sglang.py`).
+The trained pair of `fixtures/tiny` as other trainers write it, 24 built-in prompts of 64 tokens (llama.cpp: 6
+of 32), k=3, with the engine's own counts (`tests/engine`). vLLM's V1 runner,
+which it takes on CPUs, captures TorchSpec's ids one layer early, and SGLang takes nested ids for outputs.
+[The real pair](real-pair.md) too.
 
-| engine | stored as | as stored | its counts | converted | its counts | seconds of drafting |
-|---|---|---|---|---|---|---|
-| vLLM 0.32.0, CPU | TorchSpec | 2.38 | 895 accepted in 647 drafts | 2.72 | 979 in 569 | 15.5, 13.0 |
-| SGLang 0.5.23, CPU | nested boundaries | 2.12 | 815 in 729 | 2.72 | 979 in 569 | 19.0, 16.5 |
+| engine | stored as | as stored | its counts | converted | its counts |
+|---|---|---|---|---|---|
+| vLLM 0.32.0, CPU | TorchSpec | 2.38 | 895 accepted in 647 drafts | 2.72 | 979 in 569 |
+| SGLang 0.5.23, CPU | nested boundaries | 2.12 | 815 in 729 | 2.72 | 979 in 569 |
+| llama.cpp 0.3.36, `llama-server` | Automodel | not read | | 2.49 (reference: 2.58) | 110 in 74 (120 in 76) |
 
 ## Each producer
 

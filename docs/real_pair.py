@@ -39,6 +39,19 @@ DIAGNOSES = """## What diagnose says
 One fault at a time, 32 new tokens, `diagnose --prompts` of the test chats or every second of them, one
 thread: `python tools/real/diagnoses.py`. [What each mistake costs](mistakes.md) is measured apart.
 """
+READY = """## From stored to served
+
+`eaglectl ready` on 12 of the chats, 48 new tokens, k=3, one thread, others at work:
+`python tools/real/ready.py`. The counts are the engine's own. SpecForge's drafter is taken as it was written;
+with its layers as TorchSpec nests them, which vLLM's V1 runner (on CPUs) captures one lower; and trained on
+the same states in another order, which engines sort.
+"""
+STORED = {
+    "default": "SpecForge, no ids",
+    "nested": "SpecForge's, ids as TorchSpec's: 1, 14, 26",
+    "order": "SpecForge's, nested ids 26, 1, 14",
+    "speculators": "speculators",
+}
 
 
 def read(name: str) -> list[dict[str, Any]]:
@@ -56,7 +69,36 @@ def page() -> str:
         parts += [UPGRADE, _upgrade(rows)]
     if rows := read("diagnoses.json"):
         parts += [DIAGNOSES, _diagnoses(rows)]
+    if rows := read("ready.json"):
+        parts += [READY, _ready(rows)]
     return "\n".join(parts)
+
+
+def _ready(rows: list[dict[str, Any]]) -> str:
+    head = ["stored", "engine", "as stored", "converted", "gain", "clock, CPU, s", "peak, MB"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        ran = "the reference" if row["engine"] == "reference" else f"{row['engine']} {row['release']}"
+        change = row["gain"]
+        gain = (
+            f"{change['value']:.2f} [{change['interval'][0]:.2f}, {change['interval'][1]:.2f}]"
+            if change
+            else ""
+        )
+        sides = (_side(row[name]) for name in ("stored", "converted"))
+        cells = [STORED[row["case"]], ran, *sides, gain, f"{row['wall']}, {row['cpu']}"]
+        lines.append(f"| {' | '.join([*cells, str(row['peak'])])} |")
+    return "\n".join([*lines, ""])
+
+
+def _side(side: dict[str, Any] | None) -> str:
+    """The outcome, with the length and the counts of the run."""
+    if side is None:
+        return "not needed"
+    if "drafts" not in side:
+        return f"{side['outcome']}, not measured"
+    counts = f"{sum(side['accepted'])} in {side['drafts']}"
+    return f"{side['outcome']}: {side['acceptance_length']:.3f}, {counts}"
 
 
 def _diagnoses(rows: list[dict[str, Any]]) -> str:
