@@ -1,7 +1,7 @@
 """The real pair by eaglectl, and by the accounting of tools/real, which shares no code with it."""
 
-import json
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,10 @@ from typing import Any
 from tests.real.conftest import REAL, ROOT
 
 NEW = 64
-EVERY = 5  # of the 40 chats
+SHORT = 32  # new tokens where an engine is slow
+# of the 40 test chats: every fifth, and four with what those have
+EIGHT = tuple(range(0, 40, 5))
+FOUR = (0, 10, 25, 35)
 
 
 @cache
@@ -20,35 +23,36 @@ def accounting() -> Any:
     return accounting
 
 
-def few_prompts(folder: Path) -> Path:
-    """Every fifth chat of the test set, so that each kind is there."""
+def few_prompts(folder: Path, chats: Sequence[int] = EIGHT) -> Path:
+    """These chats of the test set."""
     path = folder / "few.jsonl"
     lines = (REAL / "test.jsonl").read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[::EVERY]))
+    path.write_text("".join(lines[chat] for chat in chats))
     return path
 
 
+def texts(target: Path, chats: Sequence[int]) -> list[list[int]]:
+    """Their tokens, in the target's template."""
+    from transformers import AutoTokenizer
+
+    encoded = accounting().encode(AutoTokenizer.from_pretrained(target), REAL / "test.jsonl")
+    return [encoded[chat] for chat in chats]
+
+
 @cache
-def target_answers(target: Path, k: int) -> tuple[Any, Any]:
+def target_answers(target: Path, k: int, chats: Sequence[int], new: int) -> tuple[Any, Any]:
     """The target's answers to those chats, and its embedding."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    texts = accounting().encode(AutoTokenizer.from_pretrained(target), REAL / "test.jsonl", EVERY)
-    answers = [accounting().answer(model, text, NEW + k) for text in texts]
+    answers = [accounting().answer(model, text, new + k) for text in texts(target, chats)]
     return answers, model.model.embed_tokens.weight.detach()
 
 
-def accounted(name: str, target: Path, k: int) -> Any:
+def accounted(name: str, target: Path, k: int, chats: Sequence[int] = EIGHT, new: int = NEW) -> Any:
     """Rounds, accepted tokens by position and answers of a drafter of fixtures/real."""
-    answers, embedding = target_answers(target, k)
+    answers, embedding = target_answers(target, k, chats, new)
     networks = {"specforge": accounting().SPECFORGE, "speculators": accounting().SPECULATORS}
     weights = accounting().read_weights(REAL / name)
-    return accounting().count(accounting().Drafter(weights, networks[name], embedding), answers, k, NEW)
-
-
-def recorded() -> dict[str, Any]:
-    """Acceptance of each drafter as it was recorded when it was trained."""
-    value: dict[str, Any] = json.loads((REAL / "acceptance.json").read_text())
-    return value
+    return accounting().count(accounting().Drafter(weights, networks[name], embedding), answers, k, new)

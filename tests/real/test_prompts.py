@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from eaglectl.acceptance.prompts import read_prompts
 from tests.real.conftest import REAL, ROOT
+from tests.real.counting import EIGHT, FOUR, SHORT, accounted, accounting, texts
 
 SIZES = {"calibration": 100, "gate": 60, "test": 40}
 KINDS = {"code", "maths", "chat", "writing"}
@@ -61,6 +63,34 @@ def test_no_topic_is_in_two_sets(prompts: ModuleType) -> None:
         for topic in prompts.topics(kind):
             owners = [name for name, text in texts.items() if f" {topic}" in f" {text}"]
             assert len(owners) <= 1 or len(topic) < 12, (topic, owners)
+
+
+@pytest.mark.parametrize("chats", [EIGHT, FOUR])
+def test_the_chats_that_engines_run_are_of_every_kind(chats: tuple[int, ...]) -> None:
+    found = [lines("test")[chat] for chat in chats]
+    assert {line["set"] for line in found} == KINDS
+    roles = [[message["role"] for message in line["messages"]] for line in found]
+    assert ["system", "user"] in roles and ["user", "assistant", "user"] in roles
+
+
+@pytest.mark.slow
+def test_their_tokens_are_the_templates_with_its_special_ones(real_target: Path) -> None:
+    begin, end = 1, 2  # <|im_start|>, <|im_end|>
+    for chat, tokens in zip(FOUR, texts(real_target, FOUR), strict=True):
+        roles = [message["role"] for message in lines("test")[chat]["messages"]]
+        # the template writes a system prompt of its own where there is none
+        turns = len(roles) + ("system" not in roles)
+        assert (tokens.count(begin), tokens.count(end)) == (turns + 1, turns)
+
+
+@pytest.mark.slow
+def test_an_answer_of_theirs_ends_by_the_end_of_sequence_and_others_by_the_limit(real_target: Path) -> None:
+    counts = accounted("specforge", real_target, 3, FOUR, SHORT)
+    answers = counts.tokens
+    recorded = json.loads((REAL / "engines.json").read_text())[0]
+    assert recorded["counts"] == [counts.drafts, *counts.accepted]
+    assert {tokens[-1] == accounting().END for tokens in answers} == {True, False}
+    assert max(map(len, answers)) == SHORT
 
 
 @pytest.mark.parametrize("drafter", ["specforge", "speculators"])

@@ -77,7 +77,14 @@ class Drafted:
     captured: list[int]
 
 
-def draft(target: Path, drafter: Path, prompts: Sequence[Sequence[int]], steps: int, tokens: int) -> Drafted:
+def draft(
+    target: Path,
+    drafter: Path,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    tokens: int,
+    patience: float = SECONDS,
+) -> Drafted:
     """What these two GGUF files draft, greedy and in float32. Raises EndedError."""
     process = subprocess.run(
         [str(DRAFTS), str(target), str(drafter), str(steps), str(tokens)],
@@ -85,7 +92,7 @@ def draft(target: Path, drafter: Path, prompts: Sequence[Sequence[int]], steps: 
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        timeout=SECONDS,
+        timeout=patience,
         check=False,
     )
     lines = process.stdout.splitlines()

@@ -1,0 +1,99 @@
+"""The real pair in llama.cpp: the drafter by `convert --gguf`, the target by llama.cpp's own converter and as
+the wheel has it.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from eaglectl import api
+from eaglectl.api.converting import ConvertOptions
+from tests.engine.llamacpp.engine import PACKAGES, SERVER, SOURCE, Drafted, draft
+from tests.engine.llamacpp.test_server_llamacpp import SETTINGS
+from tests.engine.servers import running
+from tests.real.conftest import REAL, real_target
+from tests.real.counting import FOUR, SHORT, accounted, accounting, few_prompts, texts
+
+__all__ = ["real_target"]
+
+K, PATIENCE = 3, 600.0
+# of the acceptance length: Q4_1 weights are the target's own, and llama.cpp rounds states to 8 bits there
+OTHER_ARITHMETIC = 0.15
+
+
+@pytest.fixture(scope="module")
+def pair(real_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The drafter's folder and GGUF file by eaglectl, the target's by llama.cpp's converter, unchanged."""
+    root = tmp_path_factory.mktemp("real")
+    options = ConvertOptions("llama.cpp", target=str(real_target), gguf=root / "drafter.gguf", dtype="F32")
+    api.convert(str(REAL / "specforge"), root / "drafter", options)
+    script = [sys.executable, SOURCE / "convert_hf_to_gguf.py", real_target, "--outtype", "f32"]
+    paths = os.pathsep.join(map(str, (SOURCE / "gguf-py", SOURCE, PACKAGES)))
+    environment = os.environ | {"PYTHONPATH": paths}
+    subprocess.run(
+        [*map(str, script), "--outfile", str(root / "target.gguf")],
+        check=True,
+        capture_output=True,
+        env=environment,
+    )
+    return root
+
+
+def counted(found: Drafted) -> tuple[list[int], list[list[int]]]:
+    """The rounds of all prompts and how many had each position accepted; the answers to their end."""
+    counts, answers = [0] * (K + 1), []
+    for drafts, tokens in zip(found.drafts, found.tokens, strict=True):
+        place = 1
+        for drafted in drafts:
+            if place >= SHORT or accounting().END in tokens[:place]:
+                break
+            right = accepted(drafted, tokens[place : place + K])
+            counts = [count + (right >= position) for position, count in enumerate(counts)]
+            place += right + 1
+        answers.append(accounting().until(tokens[: min(place, SHORT)], accounting().END))
+    return counts, answers
+
+
+def accepted(drafted: Sequence[int], said: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(drafted, said, strict=False)))
+
+
+def test_it_drafts_and_answers_as_the_accounting_does(pair: Path, real_target: Path) -> None:
+    given = texts(real_target, FOUR)
+    found = draft(pair / "target.gguf", pair / "drafter.gguf", given, K, SHORT, PATIENCE)
+    expected = accounted("specforge", real_target, K, FOUR, SHORT)
+    assert counted(found) == ([expected.drafts, *expected.accepted], expected.tokens)
+    assert found.captured == [2, 15, 27]
+
+
+def test_the_wheels_own_target_accepts_as_much_within_bounds(pair: Path, real_target: Path) -> None:
+    given, wheels = texts(real_target, FOUR), next(real_target.parent.glob("*.Q4_1.gguf"))
+    found = draft(wheels, pair / "drafter.gguf", given, K, SHORT, PATIENCE)
+    (rounds, *taken), answers = counted(found)
+    expected = accounted("specforge", real_target, K, FOUR, SHORT)
+    assert 1 + sum(taken) / rounds == pytest.approx(expected.length, rel=OTHER_ARITHMETIC)
+    # other arithmetic: some answers go another way, and none from its first token on
+    assert answers != expected.tokens
+    assert all(ours[0] == theirs[0] for ours, theirs in zip(answers, expected.tokens, strict=True))
+
+
+def test_a_server_counts_the_rounds_of_the_accounting_but_an_answers_last(
+    pair: Path, real_target: Path, tmp_path: Path
+) -> None:
+    command = [str(SERVER), "--model", str(pair / "target.gguf"), *SETTINGS, "--metrics"]
+    command += ["--model-draft", str(pair / "drafter.gguf"), "--spec-type", "draft-eagle3"]
+    command += ["--spec-draft-n-max", str(K)]
+    with running(command, pair / "server.log", PATIENCE) as url:
+        options = api.SmokeOptions(
+            engine=url, prompts=few_prompts(tmp_path, FOUR), max_tokens=SHORT, timeout=PATIENCE
+        )
+        found = api.smoke(str(pair / "drafter"), str(real_target), options).measured
+    expected = accounted("specforge", real_target, K, FOUR, SHORT)
+    taken = [round(share.value * found.drafts) for share in found.per_position]
+    assert 0 <= expected.drafts - found.drafts <= len(FOUR)
+    assert all(0 <= theirs - ours <= len(FOUR) for ours, theirs in zip(taken, expected.accepted, strict=True))

@@ -1,0 +1,45 @@
+"""Run by test_vllm: the real pair in vLLM's runner of ENGINE_RUNNER, as smoke asks for it.
+
+Arguments: a request of eaglectl.acceptance.vllm.child in a file, and the answer's path. Drafts are greedy at
+any temperature, as the reference drafts, and the temperature that CPU builds lose is kept.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.engine import parity_child  # isort: skip
+
+import torch
+from vllm.v1.sample import rejection_sampler
+
+from eaglectl.acceptance.vllm import child
+
+
+def expand(
+    values: torch.Tensor, ends: torch.Tensor, count: int, replaced: int = 0, by: int = 0
+) -> torch.Tensor:
+    """What vLLM's expand_batch_to_tokens says that it returns, without its kernel."""
+    counts = ends.diff(prepend=ends.new_zeros(1)).long()
+    given = torch.where(values == replaced, torch.full_like(values, by), values) if replaced != by else values
+    return given.repeat_interleave(counts, output_size=count)
+
+
+def runner_of(worker: Any) -> dict[str, Any]:
+    """The module of the runner that started, which tells V2's from V1's."""
+    return {"runner": type(worker.model_runner).__module__}
+
+
+def main() -> None:
+    """Answer the request."""
+    rejection_sampler.expand_batch_to_tokens = expand
+    child.sampled_drafting = lambda: None  # type: ignore[assignment]
+    child.resolved_in_worker = runner_of
+    parity_child.torch.set_num_threads(1)
+    request = json.loads(Path(sys.argv[1]).read_text())
+    Path(sys.argv[2]).write_text(json.dumps(child.generate(request)))
+
+
+if __name__ == "__main__":
+    main()
