@@ -369,9 +369,9 @@ def test_fault_1_a_prefix_that_reading_does_not_know(
 def test_fault_2_an_ids_key_that_is_not_read(
     synthetic: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stated = aux_ids._stated
-    monkeypatch.setattr(aux_ids, "_stated", lambda keys, format: stated(keys, replace(format, ids=())))
-    monkeypatch.setattr(aux_ids, "unread_ids", lambda keys, format: {})
+    stated = aux_ids._read_ids
+    monkeypatch.setattr(aux_ids, "_read_ids", lambda keys, format: stated(keys, replace(format, ids=())))
+    monkeypatch.setattr(aux_ids, "unread_ids", lambda keys, taken, format: {})
     fails(check_ids_are_read, synthetic, tmp_path)
 
 

@@ -16,7 +16,7 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS
 from eaglectl.formats.format import Answers
 from eaglectl.formats.producers.native import UNSIGNED
-from eaglectl.formats.unread import HARMLESS, ask_about_unread, unread_ids
+from eaglectl.formats.unread import HARMLESS, read_others, unread_ids
 from eaglectl.results import Inspection
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES
@@ -172,8 +172,7 @@ def test_a_copied_targets_own_keys_are_no_question() -> None:
     source = FIXTURES / "producers/automodel/gqa"
     config = json.loads((source / "config.json").read_text())
     keys = Keys({**config, "partial_rotary_factor": 0.5, "post_norm": True})
-    ask_about_unread(keys, by_name("automodel"), Answers())
-    assert keys.notes == []
+    assert read_others(keys, (), by_name("automodel"), Answers()).notes == ()
 
 
 WORDS = ("my", "draft", "eagle3", "target", "hidden", "state", "states", "selected", "input", "extra")
@@ -209,9 +208,9 @@ def test_any_name_made_of_such_words_is_asked_about(data: st.DataObject) -> None
     for part in reversed(place.split(".")):
         config = {part: config}
     keys = Keys(config)
-    ask_about_unread(keys, UNSIGNED, Answers())
-    asked = [note for note in keys.notes if note.level == "question" and place in note.text]
-    assert asked or place in unread_ids(keys, UNSIGNED)
+    notes = read_others(keys, (), UNSIGNED, Answers()).notes
+    asked = [note for note in notes if note.level == "question" and place in note.text]
+    assert asked or place in unread_ids(keys, (), UNSIGNED)
 
 
 @settings(max_examples=200, deadline=None)
@@ -231,8 +230,7 @@ def test_any_name_made_of_such_words_is_asked_about(data: st.DataObject) -> None
 )
 def test_other_names_are_carried_without_a_question(config: dict[str, Any]) -> None:
     keys = Keys(config)
-    ask_about_unread(keys, UNSIGNED, Answers())
-    assert keys.notes == [] and unread_ids(keys, UNSIGNED) == {}
+    assert read_others(keys, (), UNSIGNED, Answers()).notes == () and unread_ids(keys, (), UNSIGNED) == {}
 
 
 def angelslim(parent: Path, **changes: Any) -> Path:

@@ -103,7 +103,7 @@ def _norm_output(a: Side, b: Side) -> Fact:
     value_a, value_b = a.drafter.norms.norm_output, b.drafter.norms.norm_output
     if value_a is not None and value_b is not None:
         return stated_fact("norm_output", value_a, value_b)
-    stated = [Keys(side.flat).take("norm_output") for side in (a, b)]
+    stated = [Keys(side.flat).value("norm_output") for side in (a, b)]
     is_alike = stated[0] == stated[1] and a.drafter.producer == b.drafter.producer
     if value_a is value_b and is_alike:
         why = "neither file says what was trained, and both are written alike"

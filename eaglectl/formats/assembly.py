@@ -2,16 +2,32 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import LAYER, NORM, Absorbed, Dimensions, Segment, Tensor, expected_shape
 from eaglectl.errors import RefusedError
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import Keys, Reading
+from eaglectl.formats.format import Format
+from eaglectl.formats.gguf import with_rows_by_halves
 from eaglectl.formats.names import Names, split_fused
 from eaglectl.text import listed
 
 
-def assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
+def read_tensors(
+    names: Names, dims: Dimensions, format: Format, *, is_quantised: bool
+) -> Reading[Mapping[str, Tensor]]:
+    """Canonical tensors with their bytes' places. Raises RefusedError where one cannot be of this drafter."""
+    tensors = _assemble(names, dims)
+    _check_layers(names)
+    problems = tuple(_shape_problems(tensors, dims, is_quantised=is_quantised))
+    if format.gguf_names:
+        tensors = with_rows_by_halves(tensors, dims.head_dim)
+    return Reading(tensors, (), problems)
+
+
+def _assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
     """Canonical tensors with their bytes' places; fused ones split by rows, absorbed halves paired."""
     found = {
         name: Tensor(name, t.dtype, t.shape, (Segment(t.name, 0, t.nbytes),))
@@ -89,7 +105,7 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
         )
 
 
-def check_layers(names: Names) -> None:
+def _check_layers(names: Names) -> None:
     """Raise RefusedError unless layers and fc_norm count from 0 without gaps."""
     indices = sorted(
         {int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))}
@@ -105,10 +121,10 @@ def check_layers(names: Names) -> None:
         )
 
 
-def check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
-    """Raise RefusedError where a tensor is not the product of dimensions that it should be.
+def _shape_problems(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> Iterator[Note]:
+    """The problem of a d2t beside t2d that is not the product of dimensions that it should be.
 
-    A d2t beside t2d is a problem that is noted.
+    Raises RefusedError for every other tensor that is not.
     """
     for name, tensor in tensors.items():
         shape = expected_shape(name, dims)
@@ -119,36 +135,27 @@ def check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *,
             f"{tensor.stored[0]} is {list(tensor.shape)}; this drafter's other shapes and config.json need"
             f" {list(shape)}; one of them is wrong"
         )
-        if name == "d2t" and "t2d" in tensors:  # which may give it
-            keys.add_note(
-                "problem",
-                "d2t",
-                f"{text}; or pass --fix-reading d2t=from-t2d",
-                "tensor-shape",
-                names_option=True,
-            )
-            continue
-        raise RefusedError(text, "tensor-shape", f"tensor:{tensor.stored[0]}")
+        if name != "d2t" or "t2d" not in tensors:  # t2d may give d2t
+            raise RefusedError(text, "tensor-shape", f"tensor:{tensor.stored[0]}")
+        text = f"{text}; or pass --fix-reading d2t=from-t2d"
+        yield Note("problem", "d2t", text, "tensor-shape", names_option=True)
 
 
-def complete_head(
-    keys: Keys, tensors: dict[str, Tensor], dims: Dimensions, unknown: Sequence[str]
-) -> dict[str, Tensor]:
+def read_head(
+    keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, unknown: Sequence[str]
+) -> Reading[Mapping[str, Tensor]]:
     """The tensors with a head, which is the embedding where the drafter ties them.
 
     Raises RefusedError where a reduced vocabulary has no head.
     """
-    is_tied = keys.take_bool("tie_word_embeddings")
+    key = "tie_word_embeddings"
+    is_tied = keys.flag(key)
     if "lm_head.weight" in tensors:
-        if is_tied:
-            keys.add_note(
-                "warning",
-                "tie_word_embeddings",
-                "config says true and the file has its own lm_head; SGLang would use the embedding instead;"
-                " convert writes false",
-                "tied-head",
-            )
-        return tensors
+        text = (
+            "config says true and the file has its own lm_head; SGLang would use the embedding instead;"
+            " convert writes false"
+        )
+        return Reading(tensors, (key,), (Note("warning", key, text, "tied-head"),) if is_tied else ())
     if dims.draft_vocab != dims.vocab:
         found = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
         raise RefusedError(
@@ -158,40 +165,33 @@ def complete_head(
             "tensor:lm_head.weight",
         )
     embedding = tensors.get("embed_tokens.weight")
-    if is_tied and embedding:
-        keys.add_note(
-            "note",
-            "tie_word_embeddings",
-            "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a"
-            " copy of it",
-        )
-        return {
-            **tensors,
-            "lm_head.weight": Tensor("lm_head.weight", embedding.dtype, embedding.shape, embedding.origin),
-        }
-    keys.add_note("note", "lm_head", "no lm_head: engines use the target's")
-    return tensors
+    if not is_tied or not embedding:
+        return Reading(tensors, (key,), (Note("note", "lm_head", "no lm_head: engines use the target's"),))
+    text = (
+        "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a copy"
+        " of it"
+    )
+    head = replace(embedding, name="lm_head.weight")
+    return Reading({**tensors, head.name: head}, (key,), (Note("note", key, text),))
 
 
-def note_names(
-    keys: Keys, names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
-) -> None:
-    """Note what is missing and what has no place."""
+def name_notes(
+    names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
+) -> Iterator[Note]:
+    """What is missing and what has no place."""
     needed = _required(dims, tensors)
     for name in sorted(needed - set(tensors)):
         packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
         if not packed & set(tensors):
-            keys.notes.append(
-                Note(
-                    "problem",
-                    name,
-                    f"{name} is missing; engines fill it with ones or uninitialised memory in silence:"
-                    " restore it from the trainer",
-                    "missing-tensor",
-                )
+            yield Note(
+                "problem",
+                name,
+                f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it"
+                " from the trainer",
+                "missing-tensor",
             )
     if dims.hidden != dims.target_hidden and "embed_tokens.weight" not in tensors:
-        keys.add_note(
+        yield Note(
             "problem",
             "embed_tokens.weight",
             f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
@@ -199,7 +199,7 @@ def note_names(
             "missing-tensor",
         )
     if dims.draft_vocab != dims.vocab and not {"d2t", "t2d"} & set(tensors) and not has_token_list:
-        keys.add_note(
+        yield Note(
             "problem",
             "d2t",
             f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
@@ -207,7 +207,7 @@ def note_names(
             "d2t-missing",
         )
     for name in names.unknown:
-        keys.add_note(
+        yield Note(
             "problem",
             name,
             f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",

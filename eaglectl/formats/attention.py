@@ -1,18 +1,19 @@
 """The heads of an attention layer, read off the shapes of its weights: GQA, MHA and MQA, or MLA's ranks."""
 
+from eaglectl.drafter.drafter import Note
 from eaglectl.errors import RefusedError
-from eaglectl.formats.config_keys import Keys
-from eaglectl.formats.measured import Shapes, agree, whole
+from eaglectl.formats.config_keys import Keys, Reading
+from eaglectl.formats.measured import Shapes, agreed, whole
+
+HEAD_KEYS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 
 
-def read_heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
+def read_heads(keys: Keys, shapes: Shapes, hidden: int) -> Reading[dict[str, int]]:
     """The heads of GQA, MHA or MQA.
 
     Shapes: q_proj [heads*head_dim, input], k_proj [kv_heads*head_dim, input], q_norm [head_dim].
     """
-    heads, kv_stated, dim_stated = (
-        keys.take_int(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")
-    )
+    heads, kv_stated, dim_stated = map(keys.count, HEAD_KEYS)
     if heads is None:
         raise RefusedError(
             "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to"
@@ -21,19 +22,22 @@ def read_heads(shapes: Shapes, keys: Keys, hidden: int) -> dict[str, int]:
             "config.json",
         )
     head_dim = _head_dim(shapes, heads, kv_stated or heads, dim_stated)
+    notes = []
     if (dim_stated or hidden / heads) != head_dim:
         assumed = (
             f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
         )
         stated = f"config says head_dim: {dim_stated}" if dim_stated else assumed
-        keys.add_note(
-            "warning",
-            "head_dim",
-            f"{stated}, and the tensors say {head_dim}; the tensors are believed",
-            "head-dim",
+        text = f"{stated}, and the tensors say {head_dim}; the tensors are believed"
+        notes.append(Note("warning", "head_dim", text, "head-dim"))
+    kv_heads = _kv_heads(shapes, heads, kv_stated, head_dim)
+    if (kv_stated or heads) != kv_heads:
+        text = (
+            f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors"
+            " are believed"
         )
-    kv_heads = _kv_heads(shapes, keys, heads, kv_stated, head_dim)
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        notes.append(Note("warning", "num_key_value_heads", text, "config-dimensions"))
+    return Reading({"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}, HEAD_KEYS, tuple(notes))
 
 
 def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> int:
@@ -80,17 +84,9 @@ def _fitting(shapes: Shapes, query: int, heads: int, stated: int) -> str:
     return f", as of {' or '.join(fitting)}" if fitting else ""
 
 
-def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_dim: int) -> int:
+def _kv_heads(shapes: Shapes, heads: int, stated: int | None, head_dim: int) -> int:
     key = shapes.first(("layers.0.self_attn.k_proj.weight", 0), ("layers.0.self_attn.v_proj.weight", 0))
     kv_heads = whole("k_proj", key, head_dim, "head_dim") if key else stated or heads
-    if (stated or heads) != kv_heads:
-        keys.add_note(
-            "warning",
-            "num_key_value_heads",
-            f"config says num_key_value_heads: {stated}, and k_proj has rows for {kv_heads}; the tensors are"
-            " believed",
-            "config-dimensions",
-        )
     if kv_heads > heads or heads % kv_heads:
         raise RefusedError(
             f"{heads} query heads cannot share {kv_heads} key heads evenly; correct num_attention_heads",
@@ -100,61 +96,60 @@ def _kv_heads(shapes: Shapes, keys: Keys, heads: int, stated: int | None, head_d
     return kv_heads
 
 
-def read_mla(shapes: Shapes, keys: Keys) -> dict[str, int]:
+def read_mla(keys: Keys, shapes: Shapes) -> Reading[dict[str, int]]:
     """MLA ranks and head sizes, each from the tensor that fixes it."""
     layer = "layers.0.self_attn."
-
-    def size(key: str, measured: int | None) -> int:
-        return agree(keys, key, measured)
 
     def minus(total: int | None, part: int) -> int | None:
         return None if total is None else total - part
 
-    absorbed_heads = shapes.axis(layer + "w_kc", 0)
-    heads = size("num_attention_heads", absorbed_heads)
-    keys.taken.update(("num_key_value_heads", "head_dim", "qk_head_dim"))
-    kv_rank = size(
-        "kv_lora_rank", shapes.first((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1))
-    )
-    ranked = (
+    heads = agreed(keys, "num_attention_heads", shapes.axis(layer + "w_kc", 0))
+    latent_places = ((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1))
+    kv_rank = agreed(keys, "kv_lora_rank", shapes.first(*latent_places))
+    measured = shapes.first(
         (layer + "q_a_layernorm.weight", 0),
         (layer + "q_a_proj.weight", 0),
         (layer + "q_b_proj.weight", 1),
     )
-    if shapes.first(*ranked) is None and shapes.axis(layer + "q_proj.weight", 0):
+    if measured is None and shapes.axis(layer + "q_proj.weight", 0):
         q_rank = _without_query_lora(keys)
     else:
-        q_rank = size("q_lora_rank", shapes.first(*ranked))
+        q_rank = agreed(keys, "q_lora_rank", measured)
     fused = shapes.first(
         (layer + "fused_qkv_a_proj.weight", 0), (layer + "fused_qkv_a_proj_with_mqa.weight", 0)
     )
-    latent = shapes.axis(layer + "kv_a_proj_with_mqa.weight", 0) or minus(fused, q_rank)
-    rope = size("qk_rope_head_dim", minus(latent, kv_rank))
-    nope = size(
+    latent = shapes.axis(layer + "kv_a_proj_with_mqa.weight", 0) or minus(fused, q_rank.value)
+    rope = agreed(keys, "qk_rope_head_dim", minus(latent, kv_rank.value))
+    query = layer + ("q_b_proj.weight" if q_rank.value else "q_proj.weight")
+    nope = agreed(
+        keys,
         "qk_nope_head_dim",
-        shapes.axis(layer + "w_kc", 1)
-        or _per_head(shapes, layer + ("q_b_proj.weight" if q_rank else "q_proj.weight"), heads, rope),
+        shapes.axis(layer + "w_kc", 1) or _per_head(shapes, query, heads.value, rope.value),
     )
-    value = size(
+    value = agreed(
+        keys,
         "v_head_dim",
-        shapes.axis(layer + "w_vc", 2) or _per_head(shapes, layer + "kv_b_proj.weight", heads, nope),
+        shapes.axis(layer + "w_vc", 2)
+        or _per_head(shapes, layer + "kv_b_proj.weight", heads.value, nope.value),
     )
-    return {
-        "heads": heads,
-        "kv_heads": heads,
-        "q_lora_rank": q_rank,
-        "kv_lora_rank": kv_rank,
-        "qk_nope_head_dim": nope,
-        "qk_rope_head_dim": rope,
-        "v_head_dim": value,
+    sizes = {
+        "heads": heads.value,
+        "kv_heads": heads.value,
+        "q_lora_rank": q_rank.value,
+        "kv_lora_rank": kv_rank.value,
+        "qk_nope_head_dim": nope.value,
+        "qk_rope_head_dim": rope.value,
+        "v_head_dim": value.value,
     }
+    unused = Reading(None, ("num_key_value_heads", "head_dim", "qk_head_dim"))
+    return Reading.of(sizes, heads, unused, kv_rank, q_rank, rope, nope, value)
 
 
-def _without_query_lora(keys: Keys) -> int:
+def _without_query_lora(keys: Keys) -> Reading[int]:
     """The rank 0, with the problem that vLLM's and SGLang's classes always merge q_a_proj."""
-    stated = keys.take_int("q_lora_rank")
+    stated = keys.count("q_lora_rank")
     said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
-    keys.add_note(
+    problem = Note(
         "problem",
         "layers.0.self_attn.q_a_proj.weight",
         f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
@@ -162,7 +157,7 @@ def _without_query_lora(keys: Keys) -> int:
         "missing-tensor",
         names_option=True,
     )
-    return 0
+    return Reading(0, ("q_lora_rank",), (problem,))
 
 
 def _per_head(shapes: Shapes, name: str, heads: int, less: int) -> int | None:

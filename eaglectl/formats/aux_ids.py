@@ -1,9 +1,10 @@
 """Layer ids as boundaries: by the user's answer, the numbers themselves or the producer; else a question."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import get_args
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import (
@@ -13,23 +14,22 @@ from eaglectl.drafter.boundaries import (
     sorted_order,
     to_boundaries,
 )
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
-from eaglectl.drafter.drafter import Choice, Target
+from eaglectl.drafter.default_layers import TRAINING_DEFAULT
+from eaglectl.drafter.drafter import Choice, Note, Target, question
 from eaglectl.errors import UsageError
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Answers, Format
-from eaglectl.formats.unread import LAYERS, ask_about_ids, unread_ids
+from eaglectl.formats.unread import LAYERS, ids_question, unread_ids
 from eaglectl.text import listed
 
 Ids = tuple[int, ...]
-# an ids list, its convention (None: it must be asked), and in words why it is read so
-Reading = tuple[Ids, Convention | None, str]
 
 CONVENTIONS = (
     Choice("--aux-convention", "boundary", "the states that enter those layers"),
     Choice("--aux-convention", "output", "the states that leave them"),
 )
 TARGET = Choice("--target", is_free=True)
+UNKNOWN_CONVENTION = "aux-convention"  # the topic of the question which it is
 LARGE_DEPTH = 64  # any depth at which a default is ascending
 VLLM_IDS = "eagle_config.layer_ids"
 # places that many files have, the most trusted first, and how messages name them
@@ -40,85 +40,93 @@ COMMON_PLACES: Mapping[str, str] = {
 }
 
 
-def read_aux_layers(keys: Keys, format: Format, count: int, target: Target, answers: Answers) -> AuxLayers:
-    """The aux layers of a drafter whose fc takes `count` states.
+class Meaning(Struct, frozen=True):
+    """An ids list, its convention (None: it must be asked), in words why it is read so, and notes."""
+
+    ids: Ids
+    convention: Convention | None
+    how: str
+    notes: tuple[Note, ...] = ()
+
+
+def read_aux_layers(
+    keys: Keys, taken: Iterable[str], format: Format, count: int, target: Target, answers: Answers
+) -> Reading[AuxLayers]:
+    """The aux layers of a drafter whose fc takes `count` states; ids may be under keys that are not taken.
 
     Raises UsageError where --aux-layers does not fit.
     """
-    stated = _stated(keys, format)
-    unknown = unread_ids(keys, format)
+    stated = _read_ids(keys, format)
+    unknown = unread_ids(keys, (*taken, *stated.taken), format)
     if answers.aux_layers is not None:
-        keys.taken.update(unknown)  # they are not carried: the answer stands in their place
-        return _from_user(answers, count, target)
-    allowed = {ids for listed in stated.values() for ids in (listed, *_neighbours(listed))}
+        # they are not carried: the answer stands in their place
+        return Reading(_from_user(answers, count, target), (*stated.taken, *unknown))
+    lists = stated.value
+    allowed = {ids for listed in lists.values() for ids in (listed, *_neighbours(listed))}
     unknown = {key: value for key, value in unknown.items() if _as_ids(value) not in allowed}
-    for key, value in unknown.items():
-        ask_about_ids(keys, key, value)
-    if stated:
-        return _boundaries(keys, format, count, target, _read(keys, format, stated, target, answers))
-    if unknown:
-        return AuxLayers(count, None, False, f"ids under a key that is not read ({listed(unknown)})")
-    return _default(keys, format, count, target)
+    asked = Reading.noting(ids_question(key, value) for key, value in unknown.items())
+    if lists:
+        aux = _boundaries(format, count, target, _meaning(keys, format, lists, target, answers))
+    elif unknown:
+        how = f"ids under a key that is not read ({listed(unknown)})"
+        aux = Reading(AuxLayers(count, None, False, how))
+    else:
+        aux = _default(format, count, target)
+    return Reading.of(aux.value, stated, asked, aux)
 
 
-def by_record(keys: Keys, aux: AuxLayers, recorded: object, target: Target) -> AuxLayers:
+def aux_layers_by_record(aux: Reading[AuxLayers], recorded: object, target: Target) -> Reading[AuxLayers]:
     """The aux layers in the convention in which their ids mean the boundaries of eaglectl.json."""
-    if aux.boundaries is not None or aux.ids is None or len(aux.ids) != aux.count:
+    layers = aux.value
+    if layers.boundaries is not None or layers.ids is None or len(layers.ids) != layers.count:
         return aux
     for convention in get_args(Convention):
-        boundaries = to_boundaries(aux.ids, convention)
+        boundaries = to_boundaries(layers.ids, convention)
         is_within = target.depth is None or max(boundaries) <= target.depth
         if list(boundaries) == recorded and is_within:
-            keys.notes[:] = [note for note in keys.notes if note.topic != "aux-convention"]
-            return replace(
-                aux,
-                boundaries=boundaries,
-                is_default=_is_default(boundaries, target),
-                how=f"{_words(convention)}, as eaglectl.json records",
-                convention=convention,
-            )
+            how = f"{_words(convention)}, as eaglectl.json records"
+            is_default = _is_default(boundaries, target)
+            layers = AuxLayers(layers.count, boundaries, is_default, how, layers.ids, convention)
+            notes = tuple(note for note in aux.notes if note.topic != UNKNOWN_CONVENTION)
+            return Reading(layers, aux.taken, notes)
     return aux
 
 
-def _stated(keys: Keys, format: Format) -> dict[str, Ids]:
+def _read_ids(keys: Keys, format: Format) -> Reading[dict[str, Ids]]:
     """The ids lists of the config by place: the producer's own places first."""
-    places = dict.fromkeys(
-        (*(place.key for place in format.ids if place.key not in COMMON_PLACES), *COMMON_PLACES)
-    )
-    lists = {key: keys.take_ids(key) for key in places}
-    return {key: ids for key, ids in lists.items() if ids is not None}
+    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
+    places = tuple(dict.fromkeys((*own, *COMMON_PLACES)))
+    return Reading({key: ids for key in places if (ids := keys.ids(key)) is not None}, places)
 
 
-def _boundaries(keys: Keys, format: Format, count: int, target: Target, reading: Reading) -> AuxLayers:
-    ids, convention, how = reading
+def _boundaries(format: Format, count: int, target: Target, meaning: Meaning) -> Reading[AuxLayers]:
+    ids, convention, how = meaning.ids, meaning.convention, meaning.how
     if convention is None:
-        return AuxLayers(count, None, False, how, ids)
+        return Reading(AuxLayers(count, None, False, how, ids), (), meaning.notes)
     if len(ids) != count:
         why = f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states"
-        keys.ask("aux layers", why, "aux-count", LAYERS)
-        return AuxLayers(count, None, False, how, ids, convention)
+        asked = question("aux layers", why, "aux-count", [LAYERS])
+        aux = AuxLayers(count, None, False, how, ids, convention)
+        return Reading(aux, (), (*meaning.notes, asked))
     boundaries, order = sorted_order(to_boundaries(ids, convention))
     if format.orders_ids:
         order = None
+    notes = list(meaning.notes)
     if target.depth is not None and max(boundaries) > target.depth:
-        keys.add_note(
-            "problem",
-            "aux layers",
+        text = (
             f"boundary {max(boundaries)} is past the target's {target.depth} layers (ids {list(ids)} read as"
-            f" {convention}); pass --aux-convention or --aux-layers",
-            "aux-range",
-            names_option=True,
+            f" {convention}); pass --aux-convention or --aux-layers"
         )
+        notes.append(Note("problem", "aux layers", text, "aux-range", names_option=True))
     if order:
-        topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"
-        keys.add_note(
-            "warning",
-            "aux layers",
+        text = (
             f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
-            " silence, convert reorders fc to match",
-            topic,
+            " silence, convert reorders fc to match"
         )
-    return AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
+        topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"
+        notes.append(Note("warning", "aux layers", text, topic))
+    aux = AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
+    return Reading(aux, (), tuple(notes))
 
 
 def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
@@ -138,7 +146,9 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
     return AuxLayers(count, boundaries, is_default, "given by --aux-layers", given, convention)
 
 
-def _read(keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target, answers: Answers) -> Reading:
+def _meaning(
+    keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target, answers: Answers
+) -> Meaning:
     """The list that is believed, its convention, and why."""
     key, ids = next(iter(stated.items()))
     pairs = combinations(stated, 2)
@@ -149,12 +159,14 @@ def _read(keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target,
             " agree in no convention"
         )
         if format.is_layout or not _is_certain(keys, format, key):
-            choices = dict.fromkeys(_meanings(format, stated, place) for place in stated)
-            keys.ask("aux layers", text, "aux-lists", *choices, LAYERS)
-            return ids, None, "lists that disagree"
-        keys.add_note("warning", "aux layers", f"{text}; {format.title}'s trainer reads {key}", "aux-lists")
-    elif key in COMMON_PLACES and (reading := _two_lists(format, stated, answers)):
-        return reading
+            choices = dict.fromkeys(_layers_at(format, stated, place) for place in stated)
+            asked = question("aux layers", text, "aux-lists", [*choices, LAYERS])
+            return Meaning(ids, None, "lists that disagree", (asked,))
+        warning = Note("warning", "aux layers", f"{text}; {format.title}'s trainer reads {key}", "aux-lists")
+        meaning = _convention(keys, format, key, ids, target, answers)
+        return replace(meaning, notes=(warning, *meaning.notes))
+    if key in COMMON_PLACES and (both := _two_lists(format, stated, answers)):
+        return both
     return _convention(keys, format, key, ids, target, answers)
 
 
@@ -179,13 +191,13 @@ def _conventions(keys: Keys, format: Format, place: str) -> tuple[Convention, ..
     return (declared,) if declared and _is_certain(keys, format, place) else ("boundary", "output")
 
 
-def _meanings(format: Format, stated: Mapping[str, Ids], place: str) -> Choice:
+def _layers_at(format: Format, stated: Mapping[str, Ids], place: str) -> Choice:
     """The layers of one list, in the convention that is usual at its place."""
     ids = to_boundaries(stated[place], _declared(format, place) or "boundary")
     return Choice("--aux-layers", ",".join(map(str, ids)), place)
 
 
-def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> Reading | None:
+def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> Meaning | None:
     """What lists at the top and in eagle_config mean together; None where one alone decides."""
     top, nested = stated.get(TOP_IDS), stated.get(NESTED_IDS)
     if not top or not nested:
@@ -193,34 +205,34 @@ def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> R
     if top == nested:  # one list, which can only have one convention
         is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
         how = f"ids at both levels; {format.title} writes boundaries"
-        return (top, "boundary", how) if is_boundary else None
+        return Meaning(top, "boundary", how) if is_boundary else None
     if nested == tuple(j - 1 for j in top):
-        return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+        how = "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+        return Meaning(top, "boundary", how)
     return None
 
 
-def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Reading:
+def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Meaning:
     """The convention of one list, or the question which it is."""
     where = COMMON_PLACES.get(key, f"ids in {key}")
-    if answers.aux_convention:
-        return ids, answers.aux_convention, f"{where}, read as --aux-convention {answers.aux_convention}"
+    if answer := answers.aux_convention:
+        return Meaning(ids, answer, f"{where}, read as --aux-convention {answer}")
     declared = _declared(format, key)
     is_certain = _is_certain(keys, format, key)
     if not is_certain and _is_copy(key, ids, declared, target):
-        _ask_of_copy(keys, ids)
-        return ids, None, f"{where}, in an unknown convention"
-    if reading := _by_numbers(key, ids, declared, target):
-        return reading
+        return Meaning(ids, None, f"{where}, in an unknown convention", (_copy_question(ids),))
+    if meaning := _by_numbers(key, ids, declared, target):
+        return meaning
     if key == VLLM_IDS:
-        return ids, "boundary", f"{where}, vLLM's own key"
+        return Meaning(ids, "boundary", f"{where}, vLLM's own key")
     is_known = format.is_signed or target.depth is not None or key not in COMMON_PLACES
     is_plausible = (
         is_known and convention_by_pattern(ids, target.depth) is None and not _is_copied(ids, declared)
     )
     if declared and (is_plausible or is_certain):
-        return ids, declared, f"{where}; {format.title} writes {_words(declared)}"
-    _ask_convention(keys, where, ids, target, declared)
-    return ids, None, f"{where}, in an unknown convention"
+        return Meaning(ids, declared, f"{where}; {format.title} writes {_words(declared)}")
+    asked = _convention_question(where, ids, target, declared)
+    return Meaning(ids, None, f"{where}, in an unknown convention", (asked,))
 
 
 def _is_copy(key: str, ids: Ids, declared: Convention | None, target: Target) -> bool:
@@ -228,15 +240,16 @@ def _is_copy(key: str, ids: Ids, declared: Convention | None, target: Target) ->
     return key == TOP_IDS and declared != "output" and convention_by_pattern(ids, target.depth) == "output"
 
 
-def _by_numbers(key: str, ids: Ids, declared: Convention | None, target: Target) -> Reading | None:
+def _by_numbers(key: str, ids: Ids, declared: Convention | None, target: Target) -> Meaning | None:
     """The reading that the target's depth leaves, unless the producer declares the other."""
     where = COMMON_PLACES.get(key, f"ids in {key}")
     pattern = convention_by_pattern(ids, target.depth)
     if pattern and declared in (None, pattern):
         how = f"{where}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
-        return ids, pattern, how
+        return Meaning(ids, pattern, how)
     if max(ids) == target.depth:
-        return ids, "boundary", f"{where}; {max(ids)} is the target's depth, which no output id can be"
+        how = f"{where}; {max(ids)} is the target's depth, which no output id can be"
+        return Meaning(ids, "boundary", how)
     return None
 
 
@@ -258,15 +271,16 @@ def _is_certain(keys: Keys, format: Format, key: str) -> bool:
     return place is not None and (place.is_certain or first in place.certain_in)
 
 
-def _ask_of_copy(keys: Keys, ids: Ids) -> None:
-    keys.ask(
-        "aux layers",
+def _copy_question(ids: Ids) -> Note:
+    why = (
         f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of layers"
-        f" (boundaries {[j + 1 for j in ids]}), and vLLM reads boundaries {list(ids)} there: a copied list",
-        "aux-copied",
+        f" (boundaries {[j + 1 for j in ids]}), and vLLM reads boundaries {list(ids)} there: a copied list"
+    )
+    choices = (
         Choice("--aux-convention", "output", "as trainers count them", is_usual=True),
         Choice("--aux-convention", "boundary", "as vLLM reads them"),
     )
+    return question("aux layers", why, "aux-copied", choices)
 
 
 def _is_copied(ids: Ids, declared: Convention | None) -> bool:
@@ -274,58 +288,46 @@ def _is_copied(ids: Ids, declared: Convention | None) -> bool:
     return declared == "boundary" and ids[0] == 1 and len(ids) == 3
 
 
-def _ask_convention(keys: Keys, where: str, ids: Ids, target: Target, declared: Convention | None) -> None:
+def _convention_question(where: str, ids: Ids, target: Target, declared: Convention | None) -> Note:
     raised = [j + 1 for j in ids]
     why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
     choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
     if not target.depth:
         why += ", and the target's depth, which may settle it, is not known"
         choices.append(TARGET)
-    keys.ask("aux layers", why, "aux-convention", *choices)
+    return question("aux layers", why, UNKNOWN_CONVENTION, choices)
 
 
-def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
+def _default(format: Format, count: int, target: Target) -> Reading[AuxLayers]:
     """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
-    default = format.training_default
-    if default is None:
-        keys.ask(
-            "aux layers",
-            f"config names no layers, and which {count} {format.title} trained on without saying so is not"
-            " known",
-            "aux-ids-doubted",
-            LAYERS,
-        )
-        return AuxLayers(count, None, False, "not stated")
+    default, asked = format.training_default, tuple(_default_questions(format, count, target))
+    if default is None or asked:
+        return Reading(AuxLayers(count, None, False, "not stated"), (), asked)
     boundaries = default.at(target.depth) if target.depth else None
-    if unsettled := _unsettled(default, boundaries, count, target):
-        why, topic, choices = unsettled
-        keys.ask("aux layers", f"config names no layers, and {why}", topic, *choices)
-        return AuxLayers(count, None, False, "not stated")
-    if not format.states_layers:
-        usual = ",".join(map(str, boundaries or ()))
-        keys.ask(
-            "aux layers",
-            f"{format.title} may train on other layers than the default and this config names none",
-            "aux-ids-doubted",
-            *([Choice("--aux-layers", usual, default.words, is_usual=True)] if usual else [TARGET]),
-            LAYERS,
-        )
-        return AuxLayers(count, None, False, "not stated")
     is_default = default == TRAINING_DEFAULT or (boundaries is not None and _is_default(boundaries, target))
-    return AuxLayers(count, boundaries, is_default, f"no ids: {default.words}")
+    return Reading(AuxLayers(count, boundaries, is_default, f"no ids: {default.words}"))
 
 
-def _unsettled(
-    default: DefaultLayers, boundaries: Ids | None, count: int, target: Target
-) -> tuple[str, str, tuple[Choice, ...]] | None:
-    """Why the default is not what was trained on, the topic, and the options that answer it."""
-    if count != len(default.at(LARGE_DEPTH)):
-        return f"fc takes {count} aux states", "aux-count", (LAYERS,)
-    if boundaries is None and default != TRAINING_DEFAULT:
-        return f"{default.words} depends on the target's depth", "aux-count", (TARGET, LAYERS)
-    if boundaries is not None and list(boundaries) != sorted(set(boundaries)):
-        return f"the default of a target of {target.depth} layers is no {count}", "aux-range", (LAYERS,)
-    return None
+def _default_questions(format: Format, count: int, target: Target) -> Iterator[Note]:
+    """Why the default may not be what was trained on, with the options that answer it."""
+    default, unnamed = format.training_default, "config names no layers, and"
+    boundaries = default.at(target.depth) if default and target.depth else None
+    if default is None:
+        why = f"{unnamed} which {count} {format.title} trained on without saying so is not known"
+        yield question("aux layers", why, "aux-ids-doubted", [LAYERS])
+    elif count != len(default.at(LARGE_DEPTH)):
+        yield question("aux layers", f"{unnamed} fc takes {count} aux states", "aux-count", [LAYERS])
+    elif boundaries is None and default != TRAINING_DEFAULT:
+        why = f"{unnamed} {default.words} depends on the target's depth"
+        yield question("aux layers", why, "aux-count", [TARGET, LAYERS])
+    elif boundaries is not None and list(boundaries) != sorted(set(boundaries)):
+        why = f"{unnamed} the default of a target of {target.depth} layers is no {count}"
+        yield question("aux layers", why, "aux-range", [LAYERS])
+    elif not format.states_layers:
+        layers = ",".join(map(str, boundaries or ()))
+        usual = Choice("--aux-layers", layers, default.words, is_usual=True) if layers else TARGET
+        why = f"{format.title} may train on other layers than the default and this config names none"
+        yield question("aux layers", why, "aux-ids-doubted", [usual, LAYERS])
 
 
 def _is_default(boundaries: Ids, target: Target) -> bool:

@@ -1,12 +1,14 @@
-"""Reading a config key by key: every spelling of a value, which of them was used, and what was not read."""
+"""A config by canonical keys: every spelling of a value, which states it, and what nobody has read."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from eaglectl.drafter.drafter import Choice, Level, Note, question
+from eaglectl.drafter.drafter import Note
 from eaglectl.errors import RefusedError
+
+T = TypeVar("T")
 
 MISSING = object()
 # the objects in which trainers and engines repeat keys of the top level
@@ -61,8 +63,8 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _is_id(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 31
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 31 for item in value)
 
 
 def _contrary(values: Mapping[str, Any]) -> str:
@@ -79,8 +81,27 @@ def _contradiction(values: Mapping[str, Any]) -> str:
     return f"config.json says {first}: {values[first]!r} and {other}: {values[other]!r}"
 
 
-class Keys(Struct):
-    """A config being read; `take` records what was read so that the rest can be carried over.
+class Reading(Struct, Generic[T], frozen=True):
+    """What a reader makes of a config: a value, the keys that are read by it, and notes for the user."""
+
+    value: T
+    taken: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @staticmethod
+    def of(value: T, *parts: "Reading[Any]") -> "Reading[T]":
+        """A value that is made of others, with all their keys and notes, in this order."""
+        taken = (key for part in parts for key in part.taken)
+        return Reading(value, tuple(taken), tuple(note for part in parts for note in part.notes))
+
+    @staticmethod
+    def noting(notes: Iterable[Note]) -> "Reading[None]":
+        """Notes without a value."""
+        return Reading(None, (), tuple(notes))
+
+
+class Keys(Struct, frozen=True):
+    """The keys of a config.
 
     `own` is the producer's own place of a canonical key; at those of `inverted` the opposite is stated.
     `stored` is the config before its producer's nesting was undone.
@@ -90,8 +111,6 @@ class Keys(Struct):
     own: Mapping[str, str] = field(default_factory=dict)
     inverted: frozenset[str] = frozenset()
     stored: Mapping[str, Any] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
 
     def at(self, place: str) -> Any:
         """The value at "key" or "object.key", or MISSING; a null counts as missing."""
@@ -106,13 +125,12 @@ class Keys(Struct):
         """The rule's name that a key without a value is a case of: a null is not the same as no key."""
         return "null-fields" if key in self.config else "config-dimensions"
 
-    def take(self, key: str) -> Any:
+    def value(self, key: str) -> Any:
         """The value of a canonical key under any of its spellings, or MISSING.
 
         Raises RefusedError where two places state other values.
         """
         values = self.statements(key)
-        self.taken.update(self.places(key), values)
         if contradiction := _contradiction(values):
             place = f"config.json:{_contrary(values)}"
             raise RefusedError(f"{contradiction}; make them agree", "spellings-agree", place)
@@ -137,23 +155,20 @@ class Keys(Struct):
         """The first two places that state other values of a canonical key; "" where all agree."""
         return _contradiction(self.statements(key))
 
-    def believe(self, key: str, measured: Any, evidence: str) -> Any:
-        """`measured` (on tensors, the target) with a warning where two places state other values; else None.
-
-        `measured` None: nothing shows it.
-        """
+    def disbelieved(self, key: str, evidence: str) -> tuple[Note, ...]:
+        """The warning that two places state other values and `evidence` is believed; none where all agree."""
         contradiction = self.contradiction(key)
-        if measured is None or not contradiction:
-            return None
-        self.taken.update(self.places(key), self.statements(key))
         text = f"{contradiction}; {evidence}, which is believed"
-        self.add_note("warning", key, text, "spellings-agree")
-        return measured
+        return (Note("warning", key, text, "spellings-agree"),) if contradiction else ()
 
     def places(self, key: str) -> tuple[str, ...]:
         """The places of a canonical key, the producer's own first."""
         own = self.own.get(key)
         return (*((own,) if own else ()), *SPELLINGS.get(key, (key,)))
+
+    def all_places(self, keys: Iterable[str]) -> set[str]:
+        """The places of these keys, and those of contrary statements of them."""
+        return {place for key in keys for place in (*self.places(key), *self.statements(key))}
 
     def spelling(self, key: str) -> str:
         """A canonical key as this config has it, or as its producer writes it."""
@@ -165,37 +180,29 @@ class Keys(Struct):
         """Whether any spelling of a canonical key has a value."""
         return any(self.at(place) is not MISSING for place in self.places(key))
 
-    def take_bool(self, key: str) -> bool | None:
+    def flag(self, key: str) -> bool | None:
         """A boolean, None when absent; anything else is refused."""
         value: bool | None = self._checked(key, lambda value: isinstance(value, bool), "true or false")
         return value
 
-    def take_int(self, key: str) -> int | None:
+    def count(self, key: str) -> int | None:
         """A positive integer, None when absent; anything else is refused."""
         value: int | None = self._checked(
             key, lambda value: type(value) is int and value > 0, "a positive whole number"
         )
         return value
 
-    def take_float(self, key: str) -> float | None:
+    def number(self, key: str) -> float | None:
         """A number, None when absent; anything else is refused."""
         value: float | None = self._checked(key, lambda value: type(value) in (int, float), "a number")
         return value
 
-    def take_ids(self, key: str) -> tuple[int, ...] | None:
+    def ids(self, key: str) -> tuple[int, ...] | None:
         """A list of layer ids, None when absent or empty (engines read an empty list as absent)."""
-        value = self.take(key)
-        if value is MISSING or value == []:
-            return None
-        if not isinstance(value, list) or not all(map(_is_id, value)):
-            raise RefusedError(
-                f"config.json: {key} is {value!r}; a list of layer numbers from 0 was expected",
-                "value-types",
-                f"config.json:{key}",
-            )
-        return tuple(value)
+        value = self._checked(key, _are_ids, "a list of layer numbers from 0")
+        return tuple(value) if value else None
 
-    def take_mapping(self, key: str) -> Mapping[str, Any] | None:
+    def table(self, key: str) -> Mapping[str, Any] | None:
         """An object, None when absent."""
         value: Mapping[str, Any] | None = self._checked(
             key, lambda value: isinstance(value, Mapping), "an object"
@@ -203,7 +210,7 @@ class Keys(Struct):
         return value
 
     def _checked(self, key: str, is_right: Callable[[Any], bool], what: str) -> Any:
-        value = self.take(key)
+        value = self.value(key)
         if value is MISSING:
             return None
         if not is_right(value):
@@ -212,25 +219,16 @@ class Keys(Struct):
             )
         return value
 
-    def rest(self) -> dict[str, Any]:
-        """All keys that were not taken, and the parts of objects that were not; nulls are left out."""
+    def rest(self, taken: Iterable[str]) -> dict[str, Any]:
+        """All keys that are not at a place of the taken ones, and such parts of objects; no nulls."""
+        places = self.all_places(taken)
         left: dict[str, Any] = {}
         for key, value in self.config.items():
-            if key in self.taken or value is None:
+            if key in places or value is None:
                 continue
-            if isinstance(value, Mapping) and any(place.startswith(f"{key}.") for place in self.taken):
-                value = {name: inner for name, inner in value.items() if f"{key}.{name}" not in self.taken}
+            if isinstance(value, Mapping) and any(place.startswith(f"{key}.") for place in places):
+                value = {name: inner for name, inner in value.items() if f"{key}.{name}" not in places}
                 if not value:
                     continue
             left[key] = value
         return left
-
-    def ask(self, about: str, why: str, topic: str, *choices: Choice) -> None:
-        """Add a question with the options that answer it."""
-        self.notes.append(question(about, why, topic, choices))
-
-    def add_note(
-        self, level: Level, about: str, text: str, topic: str = "", *, names_option: bool = False
-    ) -> None:
-        """Add a note; `names_option` where the text names the option that takes a problem out."""
-        self.notes.append(Note(level, about, text, topic, names_option=names_option))

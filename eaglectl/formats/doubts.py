@@ -11,7 +11,27 @@ from eaglectl.formats.catalogue import by_name, known_formats
 from eaglectl.formats.format import Answers, CheckpointSummary, Format
 
 
-def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
+def all_doubts(
+    format: Format,
+    summary: CheckpointSummary,
+    config: Mapping[str, Any],
+    answers: Answers,
+    record: Mapping[str, Any],
+    settled: Mapping[str, Iterable[Note]],
+) -> Iterator[Note]:
+    """The producer's doubts and those of eaglectl.json, but for the topics that are settled, and their notes.
+
+    `config` is that of the summary with the producer's nesting undone, in which other producers' doubts show.
+    """
+    recorded = _recorded_doubts(record, replace(summary, config=config), answers)
+    for note in (*_producer_doubts(format, summary, answers), *recorded):
+        if note.topic not in settled:
+            yield note
+    for notes in settled.values():
+        yield from notes
+
+
+def _producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
     """The producer's doubts; a warning that no answer has settled names the producer."""
     unanswered = set(format.doubts(summary, Answers()))
     for note in format.doubts(summary, answers):
@@ -19,7 +39,7 @@ def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers
         yield replace(note, producer=format.name) if stays else note
 
 
-def recorded_doubts(
+def _recorded_doubts(
     record: Mapping[str, Any], summary: CheckpointSummary, answers: Answers
 ) -> Iterator[Note]:
     """The doubts that eaglectl.json names, of the producers whose files the drafter was converted from.
@@ -50,5 +70,5 @@ def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[di
 
 def _shown(name: str, topic: str, summary: CheckpointSummary, answers: Answers) -> list[Note]:
     """The doubts of a producer on a topic that these files show."""
-    notes = producer_doubts(by_name(name), summary, answers)
+    notes = _producer_doubts(by_name(name), summary, answers)
     return [note for note in notes if note.topic == topic and note.level in ("warning", "question")]

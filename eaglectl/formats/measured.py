@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.errors import RefusedError
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.names import Names
 
 
@@ -53,30 +54,27 @@ def plain_shapes(names: Names) -> Shapes:
     return Shapes(kept)
 
 
-def agree(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
+def agreed(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> Reading[int]:
     """A dimension: `measured` on the tensors, or else as the config states it.
 
     Raises RefusedError where neither gives it.
     """
-    stated = keys.take_int(key)
-    if measured is None:
-        if stated is None:
-            raise RefusedError(
-                f"config.json has no {key}, and no tensor gives it; add it to config.json",
-                keys.absence(key),
-                "config.json",
-            )
-        return stated
-    if stated is not None and stated != measured:
-        keys.add_note(
-            "warning",
-            key,
-            f"config says {key}: {stated}, and the tensors say {measured}; the tensors are believed",
-            _topic(key),
+    stated = keys.count(key)
+    value = stated if measured is None else measured
+    if value is None:
+        raise RefusedError(
+            f"config.json has no {key}, and no tensor gives it; add it to config.json",
+            keys.absence(key),
+            "config.json",
         )
+    notes: tuple[Note, ...] = ()
+    if stated is not None and stated != value:
+        text = f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed"
+        topic = "layer-count" if key == "num_hidden_layers" else "config-dimensions"
+        notes = (Note("warning", key, text, topic),)
     elif stated is None and always:
-        keys.add_note("note", key, f"config has no {key}; the tensors say {measured}")
-    return measured
+        notes = (Note("note", key, f"config has no {key}; the tensors say {value}"),)
+    return Reading(value, (key,), notes)
 
 
 def whole(name: str, rows: int, by: int, what: str) -> int:
@@ -88,7 +86,3 @@ def whole(name: str, rows: int, by: int, what: str) -> int:
             "config.json",
         )
     return rows // by
-
-
-def _topic(key: str) -> str:
-    return "layer-count" if key == "num_hidden_layers" else "config-dimensions"

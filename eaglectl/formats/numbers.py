@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
+from eaglectl.drafter.drafter import Note
 from eaglectl.errors import RefusedError
-from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS, PART, ROPE
 from eaglectl.formats.unread import PARTIAL
 
@@ -27,11 +27,11 @@ def is_within(kind: Mapping[str, Any], value: float) -> bool:
     )
 
 
-def note_numbers(keys: Keys) -> None:
-    """Note each number of a config that cannot be what its key means as a problem."""
-    for place, text in _unfit(keys.config):
+def number_notes(config: Mapping[str, Any]) -> Iterator[Note]:
+    """A problem for each number of a config that cannot be what its key means."""
+    for place, text in _unfit(config):
         is_rope = place.startswith(ROPES) or place in ("rope_theta", *PARTIAL)
-        keys.add_note("problem", place.partition(".")[0], text, "rope-values" if is_rope else "value-types")
+        yield Note("problem", place.partition(".")[0], text, "rope-values" if is_rope else "value-types")
 
 
 def check_numbers(config: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -8,24 +8,17 @@ from msgspec.structs import replace
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.checkpoint.target_files import text_part
-from eaglectl.drafter.drafter import Choice, Drafter, Target
+from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.assembly import (
-    assemble,
-    check_layers,
-    check_shapes,
-    complete_head,
-    note_names,
-)
-from eaglectl.formats.aux_ids import by_record, read_aux_layers
+from eaglectl.formats.assembly import name_notes, read_head, read_tensors
+from eaglectl.formats.aux_ids import aux_layers_by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
-from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys
-from eaglectl.formats.doubts import producer_doubts, recorded_doubts
+from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys, Reading
+from eaglectl.formats.doubts import all_doubts
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
-from eaglectl.formats.gguf import with_rows_by_halves
-from eaglectl.formats.names import read_names
-from eaglectl.formats.numbers import note_numbers
+from eaglectl.formats.names import Names, read_names
+from eaglectl.formats.numbers import number_notes
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.quantised_targets import quantised_changes
 from eaglectl.formats.rope import read_rope, target_rope
@@ -38,7 +31,7 @@ from eaglectl.formats.switches import (
     read_quantisation,
     read_settings,
 )
-from eaglectl.formats.unread import ask_about_unread
+from eaglectl.formats.unread import read_others
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
 # (Format.answers)
@@ -84,11 +77,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 
 
 def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
-    """The drafter as the files and these answers state it."""
-    refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
-    if (count := len(checkpoint.tensors)) > MAX_TENSORS:
-        text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
-        raise RefusedError(text, "not-a-drafter")
+    """The drafter as the files and these answers state it: what each reader makes of the config, together."""
+    _check_family(checkpoint)
     summary = CheckpointSummary(
         checkpoint.config,
         tuple(checkpoint.tensors),
@@ -97,72 +87,83 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     )
     format, evidence = detect(summary)
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
+    record = checkpoint.sidecars.get(RECORD, {})
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted, checkpoint.config)
     _check_objects(keys.config)
+    names = _read_names(checkpoint, format)
+
+    sizes = read_dimensions(keys, names, target)
+    dims = sizes.value
+    known = _read_target(keys, format, target, dims.aux)
+    target = known.value
+    quantisation = read_quantisation(keys, checkpoint)
+    stored = read_tensors(names, dims, format, is_quantised=quantisation.value is not None)
+    tensors = stored.value
+    norms = read_norms(keys, format, summary, answers, tensors, dims)
+    norms, settled = norms_by_record(norms, format, record)
+    aux = read_aux_layers(keys, (*sizes.taken, *norms.taken), format, dims.aux, target, answers)
+    aux = aux_layers_by_record(aux, record.get("boundaries"), target)
+    is_mla = dims.attention == "MLA"
+    rope = read_rope(keys, answers, target, is_mla=is_mla, has_mla_factors=format.has_mla_factors)
+    settings = read_settings(keys, tensors, model_class_of(tensors, dims))
+    doubts = all_doubts(format, summary, keys.config, answers, record, settled)
+    head = read_head(keys, tensors, dims, names.unknown)
+    tensors = head.value
+    has_token_list = any(name in VOCABULARY_PICKLES for name in checkpoint.source.names())
+    mask = _read_mask_token(keys, tensors, answers)
+    together = Reading.of(
+        None,
+        *(sizes, known, quantisation, stored, norms, aux, rope, settings),
+        Reading.noting(number_notes(keys.config)),
+        Reading.noting(doubts),
+        Reading.noting(_target_notes(dims, target)),
+        head,
+        Reading.noting(name_notes(names, tensors, dims, has_token_list=has_token_list)),
+        mask,
+        Reading(None, (*HOUSEKEEPING, *format.retires)),
+    )
+    others = read_others(keys, together.taken, format, answers)
+    return Drafter(
+        producer=format.name,
+        evidence=evidence,
+        kind="peagle" if format.is_parallel or "mask_hidden" in tensors else "eagle3",
+        dims=dims,
+        norms=norms.value,
+        aux=aux.value,
+        rope=rope.value,
+        target=target,
+        tensors=tensors,
+        settings=settings.value,
+        carried={**others.value, **mask.value},
+        strays=names.strays,
+        unknown=names.unknown,
+        quantisation=quantisation.value,
+        notes=tuple(dict.fromkeys((*together.notes, *others.notes))),
+        dtypes=tuple(
+            sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})
+        ),
+        rotation=_recorded_rotation(record),
+    )
+
+
+def _check_family(checkpoint: Checkpoint) -> None:
+    """Raise RefusedError for another kind of model, and for more tensors than any drafter has."""
+    refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
+    if (count := len(checkpoint.tensors)) > MAX_TENSORS:
+        text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
+        raise RefusedError(text, "not-a-drafter")
+
+
+def _read_names(checkpoint: Checkpoint, format: Format) -> Names:
+    """The tensors by canonical name. Raises RefusedError where two are the same."""
     aliases = {**tensor_names(), **format.gguf_names}
     names = read_names(checkpoint.tensors, aliases, format.layout.prefix if format.layout else "")
     for canonical, first, second in names.clashes:
         raise RefusedError(
             f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"
         )
-    dims = read_dimensions(names, keys, target)
-    target = _known_target(keys, format, target, dims.aux)
-    tensors = assemble(names, dims)
-    check_layers(names)
-    quantisation = read_quantisation(checkpoint, keys)
-    check_shapes(keys, tensors, dims, is_quantised=quantisation is not None)
-    if format.gguf_names:
-        tensors = with_rows_by_halves(tensors, dims.head_dim)
-    norms = read_norms(keys, format, summary, answers, tensors, dims)
-    aux = read_aux_layers(keys, format, dims.aux, target, answers)
-    record = checkpoint.sidecars.get(RECORD, {})
-    aux = by_record(keys, aux, record.get("boundaries"), target)
-    rope = read_rope(
-        keys, answers, target, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors
-    )
-    settings = read_settings(keys, tensors, model_class_of(tensors, dims))
-    note_numbers(keys)
-    keys.notes.extend(producer_doubts(format, summary, answers))
-    keys.notes.extend(recorded_doubts(record, replace(summary, config=keys.config), answers))
-    norms = norms_by_record(keys, norms, format, record)
-    if target.origin:
-        keys.add_note("note", "target", target.origin)
-    for change in target.changes:
-        keys.add_note("note", "target", change, "changed-target")
-    _compare_target(keys, dims, target)
-    tensors = complete_head(keys, tensors, dims, names.unknown)
-    note_names(
-        keys,
-        names,
-        tensors,
-        dims,
-        has_token_list=any(name in VOCABULARY_PICKLES for name in checkpoint.source.names()),
-    )
-    carried = _mask_token(keys, tensors, answers)
-    keys.taken.update((*HOUSEKEEPING, *format.retires, "num_hidden_layers"))
-    ask_about_unread(keys, format, answers)
-    return Drafter(
-        producer=format.name,
-        evidence=evidence,
-        kind="peagle" if format.is_parallel or "mask_hidden" in tensors else "eagle3",
-        dims=dims,
-        norms=norms,
-        aux=aux,
-        rope=rope,
-        target=target,
-        tensors=tensors,
-        settings=settings,
-        carried={**keys.rest(), **carried},
-        strays=names.strays,
-        unknown=names.unknown,
-        quantisation=quantisation,
-        notes=tuple(dict.fromkeys(keys.notes)),
-        dtypes=tuple(
-            sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})
-        ),
-        rotation=_recorded_rotation(record),
-    )
+    return names
 
 
 def _recorded_rotation(record: object) -> Mapping[str, Any] | None:
@@ -247,9 +248,14 @@ def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
     return (key == "mask_token_id" and is_number) or (key == "harmless" and bool(value))
 
 
-def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
+def _target_notes(dims: Dimensions, target: Target) -> Iterator[Note]:
+    """How the target was found, what was done to it, and where the drafter does not fit it."""
+    if target.origin:
+        yield Note("note", "target", target.origin)
+    for change in target.changes:
+        yield Note("note", "target", change, "changed-target")
     if target.hidden is not None and target.hidden != dims.target_hidden:
-        keys.add_note(
+        yield Note(
             "problem",
             "target",
             f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it"
@@ -258,7 +264,7 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
         )
     if target.vocab is not None and target.vocab != dims.vocab:
         is_problem = target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab
-        keys.add_note(
+        yield Note(
             "problem" if is_problem else "warning",
             "target",
             f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it"
@@ -270,73 +276,59 @@ def _compare_target(keys: Keys, dims: Dimensions, target: Target) -> None:
 MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
 
 
-def _mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
+def _read_mask_token(
+    keys: Keys, tensors: Mapping[str, Tensor], answers: Answers
+) -> Reading[Mapping[str, int]]:
     """The mask token of a parallel drafter, which vLLM will not start without; asked where no key says it."""
     if "mask_hidden" not in tensors or any(keys.at(key) is not MISSING for key in MASK_KEYS):
-        return {}
+        return Reading({})
     if answer := answers.semantics.get("mask_token_id"):
-        return {"mask_token_id": int(answer)}
-    keys.ask(
-        "mask_token_id",
-        "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not"
-        " start",
-        "mask-token",
-        Choice("--source-semantics", "mask_token_id=N", "as it was trained", is_free=True),
+        return Reading({"mask_token_id": int(answer)})
+    why = (
+        "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not start"
     )
-    return {}
+    choice = Choice("--source-semantics", "mask_token_id=N", "as it was trained", is_free=True)
+    return Reading({}, (), (question("mask_token_id", why, "mask-token", [choice]),))
 
 
-def _stated_depth(keys: Keys, aux: int) -> int | None:
+def _read_depth(keys: Keys, aux: int, given: int | None) -> Reading[int | None]:
     """The target's depth as the drafter's config states it; None where keys differ, or none states it."""
     places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
     # a key of that name may count the layers that are captured instead
     stated = {
         place: value for place in places if type(value := keys.at(place)) is int and value > max(aux, 4)
     }
+    place, depth = next(iter(stated.items()), ("", None))
+    about = place.rpartition(".")[2]
     if len(set(stated.values())) > 1:
         listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
-        keys.add_note(
-            "warning",
-            next(iter(stated)).rpartition(".")[2],
-            f"config states the target's depth as {listed}; none is believed, pass --target",
-            "target-depth",
-        )
-        return None
-    return next(iter(stated.values()), None)
-
-
-def _compare_depth(keys: Keys, stated: int | None, given: int | None) -> None:
-    if stated is not None and given is not None and stated != given:
-        place = next(key for key in TARGET_DEPTH if stated in (keys.at(key), keys.at(f"eagle_config.{key}")))
-        keys.add_note(
-            "warning",
-            place,
-            f"config says that the target has {stated} layers ({place}), and the target has {given}; check"
-            " that the drafter belongs to this target",
-            "target-depth",
-        )
+        text = f"config states the target's depth as {listed}; none is believed, pass --target"
+        return Reading(None, (), (Note("warning", about, text, "target-depth"),))
+    if depth is None or given is None or depth == given:
+        return Reading(depth)
+    text = (
+        f"config says that the target has {depth} layers ({about}), and the target has {given}; check that"
+        " the drafter belongs to this target"
+    )
+    return Reading(depth, (), (Note("warning", about, text, "target-depth"),))
 
 
 def _copied_depth(keys: Keys) -> int | None:
     """The target's number of layers in a config that is the target's; a drafter has no more than four."""
-    keys.taken.add("num_hidden_layers")
     copied = keys.at("num_hidden_layers")
     return copied if type(copied) is int and copied > 4 else None
 
 
-def _known_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
+def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Reading[Target]:
     """The target as given, completed by what the drafter's own config says of it."""
     verifier = keys.at(format.target_key) if format.target_key else MISSING
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))
     name = target.name or (target.repo or named if is_path else named or target.repo)
-    stated = keys.take("target_model_type")
+    stated = keys.at("target_model_type")
     model_type = target.model_type or (stated if isinstance(stated, str) else None)
-    stated_depth = _stated_depth(keys, aux)
-    _compare_depth(keys, stated_depth, target.depth)
-    depth = target.depth or stated_depth
-    if format.copies_target and depth is None:
-        depth = _copied_depth(keys)
-    if stated is not MISSING:
-        keys.taken.discard("target_model_type")
-    return replace(target, name=name, model_type=model_type, depth=depth)
+    depth = _read_depth(keys, aux, target.depth)
+    known = target.depth or depth.value
+    if format.copies_target and known is None:
+        known = _copied_depth(keys)
+    return Reading(replace(target, name=name, model_type=model_type, depth=known), (), depth.notes)

@@ -1,13 +1,13 @@
 """Rotary settings: rope_theta and rope_scaling (transformers 4), rope_parameters (transformers 5)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Rope, Target
+from eaglectl.drafter.drafter import Note, Rope, Target
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.config_keys import MISSING, Keys, Reading
 from eaglectl.formats.format import Answers, RopeAnswer, rope_question
 
 
@@ -18,7 +18,7 @@ def read_rope(
     *,
     is_mla: bool,
     has_mla_factors: bool = True,
-) -> Rope:
+) -> Reading[Rope]:
     """The rope of a config, as the answers say it; an absent base is 10000 in every loader, not the target's.
 
     Raises RefusedError for values that are none, and UsageError where the target's rope is asked for and not
@@ -26,29 +26,23 @@ def read_rope(
     """
     answers = answers or Answers()
     answer = RopeAnswer.of(answers)
-    theta = keys.take_float("rope_theta")
-    tables = {name: keys.take_mapping(name) or {} for name in ("rope_scaling", "rope_parameters")}
+    theta = keys.number("rope_theta")
+    tables = {name: keys.table(name) or {} for name in ("rope_scaling", "rope_parameters")}
     _check_layer_types(tables["rope_parameters"])
     bases = ({} if theta is None else {"rope_theta": theta}) | _inner_bases(tables)
     scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
-    if answer.base in (None, "stored") and len(set(bases.values())) > 1:
-        _ask_base(keys, answers, bases)
-    is_contradiction = len(scalings) == 2 and scalings["rope_scaling"] != scalings["rope_parameters"]
-    if answer.scaling in (None, "stored") and is_contradiction:
-        _ask_scaling(keys, answers, scalings)
+    notes = list(_questions(answers, bases, scalings))
     if not bases:
-        keys.add_note(
-            "note",
-            "rope_theta",
-            "config has no rope_theta; every loader then uses 10000, and it is written so",
-        )
-    rope = Rope(
-        next(iter(bases.values()), 10000.0),
-        next(iter(scalings.values()), None),
-        is_mla and _is_interleaved(keys, answers.semantics.get("rope_interleave")),
-        has_mla_factors,
-    )
-    return _answered(rope, answer, scalings, target or Target())
+        text = "config has no rope_theta; every loader then uses 10000, and it is written so"
+        notes.append(Note("note", "rope_theta", text))
+    pairing = answers.semantics.get("rope_interleave")
+    is_interleaved = is_mla and _is_interleaved(keys, pairing)
+    if is_mla and not is_interleaved:
+        notes.append(_pairing_problem(pairing))
+    base, scaling = next(iter(bases.values()), 10000.0), next(iter(scalings.values()), None)
+    stored = Rope(base, scaling, is_interleaved, has_mla_factors)
+    rope = _answered(stored, answer, scalings, target or Target())
+    return Reading(rope, ("rope_theta", *tables), tuple(notes))
 
 
 def _check_layer_types(parameters: Mapping[str, Any]) -> None:
@@ -81,18 +75,21 @@ def _answered(
     return replace(rope, scaling=scalings.get(answer.scaling or "", rope.scaling))
 
 
-def _ask_base(keys: Keys, answers: Answers, bases: Mapping[str, float]) -> None:
-    listed = " and ".join(f"{place}: {base:g}" for place, base in bases.items())
-    values = {f"{int(base)}": place for place, base in bases.items() if base == int(base)}
-    why = f"config.json says {listed}"
-    keys.notes.append(rope_question(answers, "rope_theta", why, "rope-spellings", values))
-
-
-def _ask_scaling(keys: Keys, answers: Answers, scalings: Mapping[str, Mapping[str, Any]]) -> None:
-    listed = " and ".join(f"{name}: {dict(scaling)}" for name, scaling in scalings.items())
-    values = {**dict.fromkeys(scalings, "as it stands there"), "plain": "none was trained"}
-    why = f"config.json describes two scalings, {listed}"
-    keys.notes.append(rope_question(answers, "rope_scaling", why, "rope-spellings", values))
+def _questions(
+    answers: Answers, bases: Mapping[str, float], scalings: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Note]:
+    """What the answers leave open where places state other bases, or other scalings."""
+    answer = RopeAnswer.of(answers)
+    if answer.base in (None, "stored") and len(set(bases.values())) > 1:
+        listed = " and ".join(f"{place}: {base:g}" for place, base in bases.items())
+        values = {f"{int(base)}": place for place, base in bases.items() if base == int(base)}
+        yield rope_question(answers, "rope_theta", f"config.json says {listed}", "rope-spellings", values)
+    is_contradiction = len(scalings) == 2 and scalings["rope_scaling"] != scalings["rope_parameters"]
+    if answer.scaling in (None, "stored") and is_contradiction:
+        listed = " and ".join(f"{name}: {dict(scaling)}" for name, scaling in scalings.items())
+        values = {**dict.fromkeys(scalings, "as it stands there"), "plain": "none was trained"}
+        why = f"config.json describes two scalings, {listed}"
+        yield rope_question(answers, "rope_scaling", why, "rope-spellings", values)
 
 
 def target_rope(config: Mapping[str, Any]) -> Rope | None:
@@ -104,7 +101,7 @@ def target_rope(config: Mapping[str, Any]) -> Rope | None:
         rope = read_rope(keys, is_mla=False)
     except RefusedError:  # several bases, by layer type
         return None
-    return None if any(note.level == "question" for note in keys.notes) else rope
+    return None if any(note.level == "question" for note in rope.notes) else rope.value
 
 
 def _inner_bases(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -131,27 +128,20 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
             "value-types",
             "config.json:rope_interleave",
         )
-    if (stated is not False) if answer is None else answer == "true":
-        return True
-    who = (
-        "config says rope_interleave: false"
-        if answer is None
-        else "the rotary dimensions are paired by halves, as said"
-    )
-    keys.add_note(
-        "problem",
-        "rope_interleave",
+    return (stated is not False) if answer is None else answer == "true"
+
+
+def _pairing_problem(answer: str | None) -> Note:
+    """The problem of dimensions that are paired by halves, as the config says, or an answer."""
+    who, others = "the rotary dimensions are paired by halves, as said", ""
+    if answer is None:
+        who = "config says rope_interleave: false"
+        others = ", or --source-semantics rope_interleave=true if they are interleaved already"
+    text = (
         f"{who}, and engines rotate MLA drafters interleaved; pass --rope-style interleaved to reorder the"
-        " rows"
-        + (
-            ", or --source-semantics rope_interleave=true if they are interleaved already"
-            if answer is None
-            else ""
-        ),
-        "rope-pairing",
-        names_option=True,
+        f" rows{others}"
     )
-    return False
+    return Note("problem", "rope_interleave", text, "rope-pairing", names_option=True)
 
 
 def _scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:

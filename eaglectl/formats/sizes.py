@@ -2,34 +2,36 @@
 
 from collections import Counter
 
-from eaglectl.drafter.drafter import Choice, Target
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import Choice, Note, Target, question
 from eaglectl.drafter.tensors import LAYER, NORM, Dimensions
 from eaglectl.errors import OptionNeededError, RefusedError
 from eaglectl.formats.attention import read_heads, read_mla
-from eaglectl.formats.config_keys import MISSING, Keys
-from eaglectl.formats.measured import Shapes, agree, plain_shapes
+from eaglectl.formats.config_keys import MISSING, Keys, Reading
+from eaglectl.formats.measured import Shapes, agreed, plain_shapes
 from eaglectl.formats.names import Names
 
 LARGEST_VOCABULARY = 10_000_000
 
 
-def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
+def read_dimensions(keys: Keys, names: Names, target: Target) -> Reading[Dimensions]:
     """All dimensions of a drafter.
 
     Raises RefusedError where neither shapes nor config give one, or where they contradict each other.
     """
     shapes = plain_shapes(names)
     _refuse_empty(shapes)
-    hidden = agree(keys, "hidden_size", _hidden(shapes))
-    layers = len(
-        {int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))}
-    )
-    agree(keys, "num_hidden_layers", layers, always=True)
-    aux, target_hidden = _aux(shapes, keys, hidden, target)
-    vocab = agree(keys, "vocab_size", shapes.first(("t2d", 0), ("embed_tokens.weight", 0)))
-    if vocab > LARGEST_VOCABULARY:
+    hidden = agreed(keys, "hidden_size", _hidden(shapes))
+    indices = {
+        int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))
+    }
+    layers = agreed(keys, "num_hidden_layers", len(indices), always=True)
+    aux = _read_aux(keys, shapes, hidden.value, target)
+    vocab = agreed(keys, "vocab_size", shapes.first(("t2d", 0), ("embed_tokens.weight", 0)))
+    if vocab.value > LARGEST_VOCABULARY:
         raise RefusedError(
-            f"config.json: vocab_size is {vocab}; no vocabulary is that large",
+            f"config.json: vocab_size is {vocab.value}; no vocabulary is that large",
             "config-dimensions",
             "config.json:vocab_size",
         )
@@ -37,37 +39,37 @@ def read_dimensions(names: Names, keys: Keys, target: Target) -> Dimensions:
         any("kv_a_" in name or "w_kc" in name or "fused_qkv_a" in name for name in shapes.of)
         or keys.config.get("kv_lora_rank") is not None
     )
-    attention = read_mla(shapes, keys) if is_mla else read_heads(shapes, keys, hidden)
-    return Dimensions(
-        hidden=hidden,
-        target_hidden=target_hidden,
-        aux=aux,
-        vocab=vocab,
-        draft_vocab=_draft_vocab(shapes, keys, vocab),
-        intermediate=_intermediate(shapes, keys),
-        layers=layers,
-        **attention,
+    attention = read_mla(keys, shapes) if is_mla else read_heads(keys, shapes, hidden.value)
+    draft_vocab = _read_draft_vocab(keys, shapes, vocab.value)
+    intermediate = _read_intermediate(keys, shapes)
+    number, width = aux.value
+    dims = Dimensions(
+        hidden=hidden.value,
+        target_hidden=width,
+        aux=number,
+        vocab=vocab.value,
+        draft_vocab=draft_vocab.value,
+        intermediate=intermediate.value,
+        layers=layers.value,
+        **attention.value,
     )
+    return Reading.of(dims, hidden, layers, aux, vocab, attention, draft_vocab, intermediate)
 
 
-def _draft_vocab(shapes: Shapes, keys: Keys, vocab: int) -> int:
+def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> Reading[int]:
+    key = "draft_vocab_size"
     rows = shapes.first(("lm_head.weight", 0), ("d2t", 0))
-    believed = keys.believe("draft_vocab_size", rows, f"lm_head and d2t have {rows} rows")
-    stated = believed or keys.take_int("draft_vocab_size")
+    notes = () if rows is None else keys.disbelieved(key, f"lm_head and d2t have {rows} rows")
+    stated = None if notes else keys.count(key)
     if rows is None:
-        return stated or vocab
+        return Reading(stated or vocab, (key,))
     if stated is not None and stated != rows:
-        keys.add_note(
-            "warning",
-            "draft_vocab_size",
-            f"config says draft_vocab_size: {stated}, and lm_head and d2t have {rows} rows; the tensors are"
-            " believed",
-            "config-dimensions",
-        )
-    return rows
+        text = f"config says {key}: {stated}, and lm_head and d2t have {rows} rows; the tensors are believed"
+        notes = (Note("warning", key, text, "config-dimensions"),)
+    return Reading(rows, (key,), notes)
 
 
-def _intermediate(shapes: Shapes, keys: Keys) -> int:
+def _read_intermediate(keys: Keys, shapes: Shapes) -> Reading[int]:
     """The width of the MLP; Llama 4's text model states that of its dense layers under a key of its own."""
     mlp = shapes.first(
         ("layers.0.mlp.gate_proj.weight", 0),
@@ -78,9 +80,8 @@ def _intermediate(shapes: Shapes, keys: Keys) -> int:
     has_own_key = keys.at("intermediate_size_mlp") is not MISSING
     is_llama4 = has_own_key and keys.config.get("model_type") == "llama4_text"
     key = "intermediate_size_mlp" if is_llama4 else "intermediate_size"
-    width = agree(keys, key, mlp or (fused // 2 if fused else None))
-    keys.taken.update(("intermediate_size", "intermediate_size_mlp"))
-    return width
+    width = agreed(keys, key, mlp or (fused // 2 if fused else None))
+    return replace(width, taken=("intermediate_size", "intermediate_size_mlp"))
 
 
 def _refuse_empty(shapes: Shapes) -> None:
@@ -119,81 +120,77 @@ def _check_width(hidden: int, total: int, width: int, norms: int) -> None:
     )
 
 
-def _stated_width(keys: Keys, own: int | None, target: Target) -> int | None:
+def _read_width(keys: Keys, own: int | None, target: Target) -> Reading[int | None]:
     """The target's width as the config states it; where two places state others, that of fc_norm or --target.
 
-    Raises RefusedError where there is neither.
+    `own` is that of fc_norm. Raises RefusedError where there is neither.
     """
     key = "target_hidden_size"
-    evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {target.hidden} wide"
-    if believed := keys.believe(key, own or target.hidden, evidence):
-        return int(believed)
     if contradiction := keys.contradiction(key):
-        text = f"{contradiction}; pass --target, whose width is believed"
-        raise OptionNeededError(text, "spellings-agree", f"config.json:{key}")
-    return keys.take_int(key)
+        if not (width := own or target.hidden):
+            text = f"{contradiction}; pass --target, whose width is believed"
+            raise OptionNeededError(text, "spellings-agree", f"config.json:{key}")
+        evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {target.hidden} wide"
+        return Reading(width, (key,), keys.disbelieved(key, evidence))
+    stated = keys.count(key)
+    notes: tuple[Note, ...] = ()
+    if stated is not None and own and stated != own:
+        text = f"config says {key}: {stated}, and fc_norm.0 is {own} wide; the tensor is believed"
+        notes = (Note("warning", key, text, "config-dimensions"),)
+    return Reading(stated, (key,), notes)
 
 
-def _aux(shapes: Shapes, keys: Keys, hidden: int, target: Target) -> tuple[int, int]:
+def _read_aux_switch(keys: Keys, *, has_fc: bool) -> Reading[None]:
+    """Nothing but the notes on the switch of the aux states, which fc takes."""
+    key = "use_aux_hidden_state"
+    notes = keys.disbelieved(key, "the file has fc.weight") if has_fc else ()
+    if not notes and keys.flag(key) is False:
+        text = (
+            f"config says eagle_config.{key}: false, and the file has fc.weight; engines would skip it:"
+            " remove one of them"
+        )
+        notes = (Note("problem", key, text, "use-aux-hidden-state"),)
+    return Reading(None, (key,), notes)
+
+
+def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> Reading[tuple[int, int]]:
     """The number of aux layers and their width.
 
     Shapes: fc [hidden, aux*width], fc_norm.i [width], input_norm [aux*width].
     """
     own = shapes.axis("fc_norm.0.weight", 0)
-    stated = _stated_width(keys, own, target)
-    has_fc = True if "fc.weight" in shapes.of else None
-    uses = keys.believe("use_aux_hidden_state", has_fc, "the file has fc.weight") or keys.take_bool(
-        "use_aux_hidden_state"
-    )
-    count = sum(1 for name in shapes.of if NORM.fullmatch(name))
-    width = own or stated or target.hidden or hidden
+    stated = _read_width(keys, own, target)
+    switch = _read_aux_switch(keys, has_fc="fc.weight" in shapes.of)
+    norms = sum(1 for name in shapes.of if NORM.fullmatch(name))
+    width = own or stated.value or target.hidden or hidden
     total = shapes.first(("fc.weight", 1), ("input_norm.weight", 0))
-    if stated is not None and count and stated != width:
-        keys.add_note(
-            "warning",
-            "target_hidden_size",
-            f"config says target_hidden_size: {stated}, and fc_norm.0 is {width} wide; the tensor is"
-            " believed",
-            "config-dimensions",
-        )
     if total is None:
         raise RefusedError(
             "fc.weight is missing; an EAGLE-3 drafter mixes its aux states with it",
             "missing-tensor",
             "tensor:fc.weight",
         )
-    if uses is False:
-        keys.add_note(
-            "problem",
-            "use_aux_hidden_state",
-            "config says eagle_config.use_aux_hidden_state: false, and the file has fc.weight; engines would"
-            " skip it: remove one of them",
-            "use-aux-hidden-state",
-        )
-    _check_width(hidden, total, width, count)
+    _check_width(hidden, total, width, norms)
+    is_width_known = bool(norms or stated.value or target.hidden)
+    count = _read_count(keys, (hidden, total), width, is_width_known=is_width_known)
+    return Reading.of((count.value, width), stated, switch, count)
+
+
+def _read_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_known: bool) -> Reading[int]:
+    """The number of states that fc takes; a note or a question where num_aux_hidden_states is another."""
+    key = "num_aux_hidden_states"
+    hidden, total = fc
     number = total // width
-    _compare_count(
-        keys, (hidden, total), (number, width), is_width_known=bool(count or stated or target.hidden)
-    )
-    return number, width
-
-
-def _compare_count(keys: Keys, fc: tuple[int, int], read: tuple[int, int], *, is_width_known: bool) -> None:
-    """Note or ask where num_aux_hidden_states is not the number of states that fc takes.
-
-    `fc` is its shape, `read` the number and the width that it was read with.
-    """
-    (hidden, total), (number, width) = fc, read
     evidence = f"fc.weight [{hidden}, {total}] takes {number} of width {width}"
-    measured = number if is_width_known else None
-    named = keys.believe("num_aux_hidden_states", measured, evidence) or keys.take_int(
-        "num_aux_hidden_states"
-    )
+    if is_width_known and (notes := keys.disbelieved(key, evidence)):
+        return Reading(number, (key,), notes)
+    named = keys.count(key)
     if named is None or named == number:
-        return
-    text = f"config says num_aux_hidden_states: {named}, and {evidence}"
+        return Reading(number, (key,))
+    text = f"config says {key}: {named}, and {evidence}"
     if is_width_known or total % named:
-        keys.add_note("warning", "num_aux_hidden_states", f"{text}; the tensor is believed", "aux-count")
-        return
-    why = f"{text}, or {named} of {total // named}, as the target's width is not stated"
-    keys.ask("num_aux_hidden_states", why, "aux-count", Choice("--target", is_free=True))
+        note = Note("warning", key, f"{text}; the tensor is believed", "aux-count")
+    else:
+        why = f"{text}, or {named} of {total // named}, as the target's width is not stated"
+        note = question(key, why, "aux-count", [Choice("--target", is_free=True)])
+    return Reading(number, (key,), (note,))

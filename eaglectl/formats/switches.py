@@ -1,20 +1,21 @@
 """Switches and settings: what the config says, what the tensors say, and what a missing key means."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import QUANTISATION
-from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Norms, Note
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Norms, Note, question
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys
+from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys, Reading
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
 
 # switches whose norms have tensors; an answer can only be that none was trained
 TENSOR_FLAGS = ("fc_norm", "norm_before_fc")
+UNKNOWN_OUTPUT = "norm-output-unknown"  # the topic of questions on norm_output
 
 
 def read_norms(
@@ -24,106 +25,100 @@ def read_norms(
     answers: Answers,
     tensors: Mapping[str, Tensor],
     dims: Dimensions,
-) -> Norms:
+) -> Reading[Norms]:
     """The four switches; norm_output is None where it must be asked."""
-    fc_norm = _flag_and_tensor(
-        keys,
-        answers,
-        "fc_norm",
-        f"{dims.aux} fc_norm.N.weight",
-        (sum(1 for n in tensors if NORM.fullmatch(n)), dims.aux),
+    count = sum(1 for name in tensors if NORM.fullmatch(name))
+    fc_norm = _read_tensor_flag(
+        keys, answers, "fc_norm", f"{dims.aux} fc_norm.N.weight", found=count, needed=dims.aux
     )
-    before_fc = _flag_and_tensor(
-        keys, answers, "norm_before_fc", "input_norm.weight", (int("input_norm.weight" in tensors), 1)
-    )
-    if fc_norm and before_fc:
-        keys.add_note(
-            "warning",
-            "norms",
-            "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm",
-            "both-norms",
-        )
-    stated, is_asked = _flag(keys, "norm_output", answers)
-    answer = answers.semantics.get("norm_output")
-    norm_output: bool | None
-    if answer is not None:
-        norm_output = answer == "true"
-    elif is_asked:
-        norm_output = None
-    elif format.norm_output:
-        norm_output = format.norm_output(summary, stated, answers)
-    elif stated is None and fc_norm:
-        norm_output = None
-        keys.ask(
-            "norm_output",
-            "fc_norm is trained in and config has no norm_output",
-            "norm-output-unknown",
-            Choice("--source-semantics", "norm_output=true", "EAGLE-3.1"),
-            Choice("--source-semantics", "norm_output=false", "EAGLE-3 with fc_norm"),
-        )
-    else:
-        norm_output = bool(stated)
+    count = int("input_norm.weight" in tensors)
+    before_fc = _read_tensor_flag(keys, answers, "norm_before_fc", "input_norm.weight", found=count, needed=1)
+    text = "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm"
+    has_both = fc_norm.value and before_fc.value
+    both = Reading.noting([Note("warning", "norms", text, "both-norms")] if has_both else ())
+    output = _read_norm_output(keys, format, summary, answers, has_fc_norm=fc_norm.value)
+    residual = _read_residual(keys, format, answers)
     hidden = answers.semantics.get("hidden_norm")
     twice = format.hidden_twice(summary, answers) if hidden is None else hidden == "twice"
-    return Norms(fc_norm, before_fc, norm_output, _residual(keys, format, answers), twice)
+    norms = Norms(fc_norm.value, before_fc.value, output.value, residual.value, twice)
+    return Reading.of(norms, fc_norm, before_fc, both, output, residual)
 
 
-def norms_by_record(keys: Keys, norms: Norms, format: Format, record: Mapping[str, Any]) -> Norms:
+def norms_by_record(
+    norms: Reading[Norms], format: Format, record: Mapping[str, Any]
+) -> tuple[Reading[Norms], Mapping[str, Sequence[Note]]]:
     """The switches with those of eaglectl.json: hidden_twice, and the norm_output of its EAGLE version.
 
-    Only where the files leave it open; the version only where the record is of this layout.
+    Only where the files leave it open; the version only where the record is of this layout. Beside them the
+    topics of doubts that it settles, with the notes that take their place.
     """
-    twice = record.get("hidden_twice")
-    if norms.hidden_twice is None and isinstance(twice, bool):
-        norms = replace(norms, hidden_twice=twice)
-        keys.notes[:] = [note for note in keys.notes if note.topic != DOUBLE_NORM]
-        if twice:
-            keys.notes.append(Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, format.name, is_open=True))
-    if norms.norm_output is not None or record.get("layout") != format.name:
-        return norms
-    choices = [replace(norms, norm_output=value) for value in (False, True)]
-    fitting = [choice for choice in choices if choice.version == record.get("eagle")]
-    if len(fitting) != 1:
-        return norms
-    keys.notes[:] = [note for note in keys.notes if note.topic != "norm-output-unknown"]
-    return fitting[0]
+    settled: dict[str, Sequence[Note]] = {}
+    value, twice = norms.value, record.get("hidden_twice")
+    if value.hidden_twice is None and isinstance(twice, bool):
+        value = replace(value, hidden_twice=twice)
+        warning = Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, format.name, is_open=True)
+        settled[DOUBLE_NORM] = [warning] if twice else []
+    if value.norm_output is None and record.get("layout") == format.name:
+        choices = [replace(value, norm_output=choice) for choice in (False, True)]
+        fitting = [choice for choice in choices if choice.version == record.get("eagle")]
+        if len(fitting) == 1:
+            value = fitting[0]
+            settled[UNKNOWN_OUTPUT] = []
+    notes = tuple(note for note in norms.notes if note.topic not in settled)
+    return Reading(value, norms.taken, notes), settled
 
 
-def _residual(keys: Keys, format: Format, answers: Answers) -> bool:
-    residual, _ = _flag(keys, "norm_before_residual", answers, format.residual_default)
-    if answer := answers.semantics.get("norm_before_residual"):
-        return answer == "true"
-    if residual is None and format.residual_default:
-        keys.add_note(
-            "note",
-            "norm_before_residual",
-            f"config has no norm_before_residual; in {format.title}'s files that means true",
-        )
-    return format.residual_default if residual is None else residual
+def _read_norm_output(
+    keys: Keys, format: Format, summary: CheckpointSummary, answers: Answers, *, has_fc_norm: bool
+) -> Reading[bool | None]:
+    key = "norm_output"
+    flag = _read_flag(keys, key, answers)
+    if (answer := answers.semantics.get(key)) is not None:
+        return Reading(answer == "true", flag.taken)
+    if flag.notes:  # it is asked
+        return flag
+    if format.norm_output:
+        return Reading(format.norm_output(summary, flag.value, answers), flag.taken)
+    if flag.value is not None or not has_fc_norm:
+        return Reading(bool(flag.value), flag.taken)
+    choices = (
+        Choice("--source-semantics", "norm_output=true", "EAGLE-3.1"),
+        Choice("--source-semantics", "norm_output=false", "EAGLE-3 with fc_norm"),
+    )
+    why = "fc_norm is trained in and config has no norm_output"
+    return replace(flag, notes=(question(key, why, UNKNOWN_OUTPUT, choices),))
 
 
-def _flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> tuple[bool | None, bool]:
-    """A switch that no tensor decides, and whether it is asked, as two places state it otherwise.
+def _read_residual(keys: Keys, format: Format, answers: Answers) -> Reading[bool]:
+    key, usual = "norm_before_residual", format.residual_default
+    flag = _read_flag(keys, key, answers, usual)
+    if answer := answers.semantics.get(key):
+        return Reading(answer == "true", flag.taken, flag.notes)
+    if flag.value is not None or not usual:
+        return Reading(bool(flag.value), flag.taken, flag.notes)
+    note = Note("note", key, f"config has no {key}; in {format.title}'s files that means true")
+    return Reading(usual, flag.taken, (*flag.notes, note))
+
+
+def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> Reading[bool | None]:
+    """A switch that no tensor decides; None and a question where two places state it otherwise.
 
     `usual` is the producer's value where nothing is set; None: it has none.
     """
-    contradiction = keys.contradiction(key)
-    if not contradiction:
-        return keys.take_bool(key), False
-    keys.taken.update(keys.statements(key))
-    if key in answers.semantics:
-        return None, False
-    choices = (
+    if not (contradiction := keys.contradiction(key)):
+        return Reading(keys.flag(key), (key,))
+    choices = [
         Choice("--source-semantics", f"{key}={str(value).lower()}", is_usual=value is usual)
         for value in (True, False)
-    )
-    keys.ask(key, contradiction, "spellings-agree", *choices)
-    return None, True
+    ]
+    asked = (question(key, contradiction, "spellings-agree", choices),)
+    return Reading(None, (key,), () if key in answers.semantics else asked)
 
 
-def _flag_and_tensor(keys: Keys, answers: Answers, flag: str, tensor: str, count: tuple[int, int]) -> bool:
-    """A switch that has tensors; `count`: how many of them the file has, and how many it needs."""
-    found, needed = count
+def _read_tensor_flag(
+    keys: Keys, answers: Answers, flag: str, tensor: str, *, found: int, needed: int
+) -> Reading[bool]:
+    """A switch that has tensors, of which the file has `found`."""
     name = keys.spelling(flag)
     if found and found != needed:
         raise RefusedError(
@@ -132,8 +127,8 @@ def _flag_and_tensor(keys: Keys, answers: Answers, flag: str, tensor: str, count
             f"config.json:{name}",
         )
     if keys.contradiction(flag) or flag in answers.semantics:
-        return _contrary_flag(keys, answers, flag, tensor, has_tensor=bool(found))
-    stated = keys.take_bool(flag)
+        return _read_contrary_flag(keys, answers, flag, tensor, has_tensor=bool(found))
+    stated = keys.flag(flag)
     on, off = ("false", "true") if name == keys.own.get(flag) and flag in keys.inverted else ("true", "false")
     if stated and not found:
         raise RefusedError(
@@ -142,99 +137,85 @@ def _flag_and_tensor(keys: Keys, answers: Answers, flag: str, tensor: str, count
             "norm-tensor-missing",
             f"config.json:{name}",
         )
+    notes: tuple[Note, ...] = ()
     if found and stated is False:
-        keys.add_note(
-            "problem",
-            flag,
-            f"config says {name}: {off} and the file has {tensor}; one of them is wrong",
-            "norm-flag-missing",
-        )
+        text = f"config says {name}: {off} and the file has {tensor}; one of them is wrong"
+        notes = (Note("problem", flag, text, "norm-flag-missing"),)
     elif found and stated is None:
-        keys.add_note("note", flag, f"config has no {name}; the file's tensors say true")
-    return bool(found)
+        notes = (Note("note", flag, f"config has no {name}; the file's tensors say true"),)
+    return Reading(bool(found), (flag,), notes)
 
 
-def _contrary_flag(keys: Keys, answers: Answers, flag: str, tensor: str, *, has_tensor: bool) -> bool:
+def _read_contrary_flag(
+    keys: Keys, answers: Answers, flag: str, tensor: str, *, has_tensor: bool
+) -> Reading[bool]:
     """A switch that two places, or the user, state otherwise: its tensors show it; else it is asked."""
-    contradiction, answer = keys.contradiction(flag), answers.semantics.get(flag)
+    answer = answers.semantics.get(flag)
     if answer and has_tensor:
         raise UsageError(f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained")
-    keys.believe(flag, True if has_tensor else None, f"the file has {tensor}")
-    keys.taken.update(keys.places(flag), keys.statements(flag))
-    if not has_tensor and not answer:
-        meaning = "if none was trained; else restore the tensor from the trainer"
-        choice = Choice("--source-semantics", f"{flag}=false", meaning)
-        keys.ask(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", choice)
-    return has_tensor
+    if has_tensor:
+        return Reading(True, (flag,), keys.disbelieved(flag, f"the file has {tensor}"))
+    meaning = "if none was trained; else restore the tensor from the trainer"
+    choice = Choice("--source-semantics", f"{flag}=false", meaning)
+    why = f"{keys.contradiction(flag)}, and the file has no {tensor}"
+    asked = (question(flag, why, "spellings-agree", [choice]),)
+    return Reading(False, (flag,), () if answer else asked)
 
 
-def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass) -> dict[str, Any]:
+def read_settings(
+    keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass
+) -> Reading[Mapping[str, Any]]:
     """The values that every layout states, absent ones as the config class defines them."""
-    defaults = CLASS_DEFAULTS[family]
-    eps = keys.take_float("rms_norm_eps")
-    positions = keys.take_int("max_position_embeddings")
-    act = keys.take("hidden_act")
+    defaults, notes = CLASS_DEFAULTS[family], []
+    act = keys.value("hidden_act")
     given: Mapping[str, Any] = {
-        "rms_norm_eps": eps,
-        "max_position_embeddings": positions,
+        "rms_norm_eps": keys.number("rms_norm_eps"),
+        "max_position_embeddings": keys.count("max_position_embeddings"),
         "hidden_act": None if act is MISSING else act,
     }
-    settings = {}
     for key, value in given.items():
-        settings[key] = defaults[key] if value is None else value
         if value is None and key != "hidden_act":
-            keys.add_note(
-                "note",
-                key,
-                f"config has no {key}; its class then means {defaults[key]}, and it is written so",
-            )
-    for key, part in (("attention_bias", ".self_attn."), ("mlp_bias", ".mlp.")):
-        stated, has = keys.take_bool(key), any(part in name and name.endswith(".bias") for name in tensors)
+            text = f"config has no {key}; its class then means {defaults[key]}, and it is written so"
+            notes.append(Note("note", key, text))
+    biases = {"attention_bias": ".self_attn.", "mlp_bias": ".mlp."}
+    for key, part in biases.items():
+        stated, has = keys.flag(key), any(part in name and name.endswith(".bias") for name in tensors)
         if stated and not has:
-            keys.add_note(
-                "warning",
-                key,
-                f"config says {key}: true and the file has no such bias; vLLM would add uninitialised"
-                " memory; convert writes false",
-                "bias-flag",
+            text = (
+                f"config says {key}: true and the file has no such bias; vLLM would add uninitialised memory;"
+                " convert writes false"
             )
+            notes.append(Note("warning", key, text, "bias-flag"))
         elif has and not stated:
-            keys.add_note(
-                "warning",
-                key,
+            text = (
                 f"the file has biases and config does not say {key}: true; vLLM drops them in silence;"
-                " convert writes true",
-                "bias-flag",
+                " convert writes true"
             )
-    return settings
+            notes.append(Note("warning", key, text, "bias-flag"))
+    settings = {key: defaults[key] if value is None else value for key, value in given.items()}
+    return Reading(settings, (*given, *biases), tuple(notes))
 
 
-def read_quantisation(checkpoint: Checkpoint, keys: Keys) -> Mapping[str, Any] | None:
+def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Reading[Mapping[str, Any] | None]:
     """The quantisation config when the file really holds quantised weights, else None."""
-    stated = keys.take_mapping("quantization_config") or checkpoint.sidecars.get(QUANTISATION)
+    key = "quantization_config"
+    stated = keys.table(key) or checkpoint.sidecars.get(QUANTISATION)
     if stated is not None and is_unquantised(stated):
         stated = None
     has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
     if has_parts and stated is None:
-        keys.add_note(
-            "warning",
-            "quantization_config",
+        text = (
             "the file has quantisation scales and no quantization_config; engines would read the weights as"
-            " they are",
-            "quantisation-config",
+            " they are"
         )
-        return {}
+        return Reading({}, (key,), (Note("warning", key, text, "quantisation-config"),))
     if stated is not None and not has_parts:
-        keys.add_note(
-            "warning",
-            "quantization_config",
+        text = (
             "config has a quantization_config and the file has no quantised weight; engines would look for"
-            " scales that are not there; convert leaves it out",
-            "quantisation-config",
+            " scales that are not there; convert leaves it out"
         )
-        return None
-    keys.taken.discard("quantization_config")  # carried over as it is
-    return stated
+        return Reading(None, (key,), (Note("warning", key, text, "quantisation-config"),))
+    return Reading(stated)  # the key is carried over as it is
 
 
 def is_unquantised(config: Mapping[str, Any]) -> bool:

@@ -1,12 +1,12 @@
 """Questions about config keys that no declaration knows and that may change what the drafter computes."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from eaglectl.checkpoint.target_files import TEXT_PARTS
-from eaglectl.drafter.drafter import Choice
-from eaglectl.formats.config_keys import Keys
+from eaglectl.drafter.drafter import Choice, Note, question
+from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import Answers, Format
 
 LAYERS = Choice("--aux-layers", meaning="with the boundaries that were trained on", is_free=True)
@@ -50,32 +50,37 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def unread_ids(keys: Keys, format: Format) -> dict[str, Any]:
-    """Keys that nothing has read and that look like layer ids, with their values."""
-    return {place: value for place, value in _unread(keys, format) if _is_ids(_name(place), value)}
+def unread_ids(keys: Keys, taken: Iterable[str], format: Format) -> dict[str, Any]:
+    """Keys that are not taken and look like layer ids, with their values."""
+    return {place: value for place, value in _unread(keys, taken, format) if _is_ids(_name(place), value)}
 
 
-def ask_about_unread(keys: Keys, format: Format, answers: Answers) -> None:
-    """Ask about each unread key that looks like a norm switch, a rope setting or a vocabulary map."""
-    harmless = answers.semantics.get("harmless", "").split(",")
-    for place, value in list(_unread(keys, format)):
-        meaning = _meaning(_name(place), value, is_of_target=format.copies_target)
-        if place in harmless:
-            keys.taken.add(place)  # it is not carried either: the next reader would have to ask again
-        elif meaning:
-            keys.ask(
-                place.rpartition(".")[2],
-                f"config has {place}: {_short(value)}, which is not read and may be {meaning}",
-                "partial-rotary" if _name(place) in PARTIAL else "unread-key",
-                Choice(
-                    "--source-semantics",
-                    f"harmless={place}",
-                    "if it changes nothing that the drafter computes",
-                ),
-            )
+def read_others(
+    keys: Keys, taken: Collection[str], format: Format, answers: Answers
+) -> Reading[Mapping[str, Any]]:
+    """The keys that no reader takes, to be carried over; a question on each that may change the network."""
+    answer = answers.semantics.get("harmless", "").split(",")
+    # they are not carried either: the next reader would have to ask again
+    harmless = [place for place, _ in _unread(keys, taken, format) if place in answer]
+    taken = (*taken, *harmless)
+    notes = (_question(place, value, format) for place, value in _unread(keys, taken, format))
+    return Reading(keys.rest(taken), tuple(harmless), tuple(filter(None, notes)))
 
 
-def ask_about_ids(keys: Keys, place: str, value: Any) -> None:
+def _question(place: str, value: Any, format: Format) -> Note | None:
+    """The question that a key is whose name looks like a norm switch, a rope setting or a vocabulary map."""
+    name = _name(place)
+    if not (meaning := _meaning(name, value, is_of_target=format.copies_target)):
+        return None
+    why = f"config has {place}: {_short(value)}, which is not read and may be {meaning}"
+    answer = Choice(
+        "--source-semantics", f"harmless={place}", "if it changes nothing that the drafter computes"
+    )
+    topic = "partial-rotary" if name in PARTIAL else "unread-key"
+    return question(place.rpartition(".")[2], why, topic, [answer])
+
+
+def ids_question(place: str, value: Any) -> Note:
     """The question that layer ids under an unknown key are."""
     why = f"config has {place}: {_short(value)}, which looks like layer ids and is not read"
     if isinstance(value, list) and any(type(item) is int and item < 0 for item in value):
@@ -83,14 +88,15 @@ def ask_about_ids(keys: Keys, place: str, value: Any) -> None:
             f"config has {place}: {_short(value)}, ids that count from the target's end, as forks of trainers"
             " (AMD Quark) write them; which states they mean, no engine and no trainer states"
         )
-    keys.ask("aux layers", why, "unread-key", LAYERS)
+    return question("aux layers", why, "unread-key", [LAYERS])
 
 
-def _unread(keys: Keys, format: Format) -> Iterator[tuple[str, Any]]:
+def _unread(keys: Keys, taken: Iterable[str], format: Format) -> Iterator[tuple[str, Any]]:
     retired = {*format.retires, *OTHER_OBJECTS}
-    for key, value in keys.rest().items():
+    places = keys.all_places(taken)
+    for key, value in keys.rest(taken).items():
         if key not in retired:
-            yield from _leaves(key, value, keys.taken)
+            yield from _leaves(key, value, places)
 
 
 def _leaves(place: str, value: Any, taken: set[str]) -> Iterator[tuple[str, Any]]:

@@ -261,7 +261,7 @@ def _target_config(subject: Subject) -> Mapping[str, Any]:
 
 def _target_rope(subject: Subject) -> Rope:
     try:
-        return read_rope(Keys(_target_config(subject)), is_mla=False)
+        return read_rope(Keys(_target_config(subject)), is_mla=False).value
     except EaglectlError as error:
         raise CannotLook(f"the target's rope is no single one: {error}") from None
 
