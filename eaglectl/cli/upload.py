@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.options import EXIT_CODES, Json, offered
+from eaglectl.cli.options import EXIT_CODES, Json, offered, show
 from eaglectl.errors import RefusedError
 from eaglectl.options import Option, Options
 from eaglectl.progress import Progress
@@ -51,7 +51,7 @@ def upload_command(
     The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
     """
     from eaglectl.api.publishing import upload
-    from eaglectl.reports.terminal.upload import print_upload
+    from eaglectl.reports.publication import upload_outline
 
     settings: OutputSettings = context.obj
     options = _with_policy_and_key(options, folder)
@@ -68,7 +68,7 @@ def upload_command(
     if json_:
         emit(done.to_json())
     else:
-        settings.show(lambda console: print_upload(console, done))
+        show(settings, upload_outline(done))
     if done.outcome == UploadOutcome.MISMATCH:
         raise typer.Exit(EXIT_CODES[CheckVerdict.FAIL])
 
@@ -79,13 +79,13 @@ def _plan_shower(
     """What shows a plan, and asks on a terminal whether it is carried out."""
 
     def show_plan(plan: "UploadPlan", options: UploadOptions) -> None:
-        from eaglectl.reports.terminal.upload import print_card, print_plan
+        from eaglectl.reports.publication import card_outline, upload_plan_outline
 
         is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
         if is_asked or options.dry_run or not settings.quiet:
-            settings.show(lambda console: print_plan(console, plan))
+            show(settings, upload_plan_outline(plan))
         if options.show_card or settings.verbose:
-            settings.show(lambda console: print_card(console, plan))
+            show(settings, card_outline(plan))
         if is_asked:
             bar.pause()
             if not confirm(f"publish this to {plan.repo}?"):

@@ -56,6 +56,10 @@ def _single(kind: str, result: Any) -> Outline:
             from eaglectl.reports.verification import verification_outline
 
             return verification_outline(result)
+        case "Upload":
+            from eaglectl.reports.publication import upload_outline
+
+            return upload_outline(result)
     raise _not_shown([kind])
 
 
@@ -63,5 +67,5 @@ def _not_shown(kinds: Sequence[str]) -> TypeError:
     types = ", ".join(kinds) or "nothing"
     return TypeError(
         "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff,"
-        f" ready or verify; it was given {types}"
+        f" ready, verify or upload; it was given {types}"
     )

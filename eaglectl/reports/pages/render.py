@@ -12,8 +12,8 @@ def render_page(
     names: Sequence[str] = (),
     has_tensors: bool = False,
 ) -> str:
-    """Return the HTML page of what `inspect`, `convert`, `validate`, `smoke`, `diagnose`, `diff`, `ready` or
-    `verify` returned.
+    """Return the HTML page of what `inspect`, `convert`, `validate`, `smoke`, `diagnose`, `diff`, `ready`,
+    `verify` or `upload` returned.
 
     Several results of `inspect`, or of `validate`, share one page. `names` are the sources of `inspect` as
     given, `has_tensors` lists their tensors. The same results give the same text. Raises TypeError for other

@@ -19,23 +19,11 @@ def print_heading(console: Console, title: str, about: str = "", *, is_first: bo
         console.print(heading)
 
 
-def print_rest(console: Console, count: int, noun: str = "") -> None:
-    """Print how many more there are than are shown; the JSON document has them all."""
-    if count > 0:
-        console.print(Text(f"  and {count:,} more{noun and f' {noun}'}; --json lists all", style="dim"))
-
-
-def table(*head: str) -> Table:
-    """Return an empty table without lines."""
-    rows = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for title in head:
-        rows.add_column(title, overflow="fold", no_wrap=title in UNWRAPPED)
-    return rows
-
-
 def filled_table(head: Sequence[str], rows: Iterable[Sequence[Content]], *, is_whole: bool = False) -> Table:
-    """Return a table with the first of these rows and the number of the rest, or with all (`is_whole`)."""
-    filled = table(*head)
+    """Return a table of the first of these rows and the number of the rest, or of all (`is_whole`)."""
+    filled = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for title in head:
+        filled.add_column(title, overflow="fold", no_wrap=title in UNWRAPPED)
     for row in rows if is_whole else first_rows(rows):
         filled.add_row(*row)
     return filled

@@ -160,7 +160,7 @@ def _print_wrapped(console: Console, line: Line, columns: int) -> None:
 
 
 def _print_remarks(console: Console, block: Remarks, columns: int) -> None:
-    width = max(8, *(len(row.word.text) for row in block.rows)) + 2
+    width = max([8, *(len(row.word.text) for row in block.rows)]) + 2
     for row in block.rows:
         label = (f"{row.word.text:<{width}}", STYLES[row.word.tone])
         print_sentence(console, row.text, columns, label)
