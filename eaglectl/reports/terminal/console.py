@@ -163,9 +163,9 @@ def safe(content: object) -> RichText | Table | Padding | Group:
     raise TypeError(f"{type(content).__name__} is not printed: its text cannot be made safe")
 
 
-def indented(content: Content, columns: int = 2, lines_after: int = 0) -> Content:
-    """Return the content moved to the right, with empty lines after it."""
-    return Padding(Group(safe(content)), (0, 0, lines_after, columns))
+def indented(content: Content, columns: int = 2) -> Content:
+    """Return the content moved to the right."""
+    return Padding(Group(safe(content)), (0, 0, 0, columns))
 
 
 def broken_lines(text: str, width: int) -> Iterator[str]:
