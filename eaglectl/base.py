@@ -5,9 +5,9 @@ import os
 from collections.abc import Collection, Mapping
 from html import escape
 from textwrap import fill
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 import eaglectl
@@ -15,6 +15,18 @@ import eaglectl
 # characters: a line, a text in it, and values that are listed rather than counted
 WIDTH, TEXT, LISTED = 100, 80, 60
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 32em; border: 0"></iframe>'
+
+# kinds of values in documents; whole numbers stay whole
+Number = Annotated[Any, Meta(extra_json_schema={"type": "number"})]
+NumberOrNull = Annotated[Any, Meta(extra_json_schema={"type": ["number", "null"]})]
+# bounds and patterns are for readers: no document is refused for them
+NotNegative = Annotated[Number, Meta(extra_json_schema={"minimum": 0})]
+Positive = Annotated[Number, Meta(extra_json_schema={"exclusiveMinimum": 0})]
+Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
+CountFrom1 = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
+Digest = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
+RuleId = Annotated[str, Meta(extra_json_schema={"pattern": "^EGL[0-9]{3,4}$"})]
+Interval = tuple[Number, Number]
 
 
 class Result(Struct, frozen=True):

@@ -7,29 +7,46 @@ from msgspec import Struct
 from msgspec.json import schema_components
 
 from eaglectl.reports.documents.calibrate import CalibrateDocument
+from eaglectl.reports.documents.convert import ConvertDocument
 from eaglectl.reports.documents.diagnose import DiagnoseDocument
+from eaglectl.reports.documents.diff import DiffDocument
 from eaglectl.reports.documents.document import INLINE
 from eaglectl.reports.documents.engines import EnginesDocument
 from eaglectl.reports.documents.error import ErrorDocument
 from eaglectl.reports.documents.init import InitDocument
+from eaglectl.reports.documents.inspect import (
+    FailedPart,
+    InspectDocument,
+    InspectedPart,
+    InspectionsDocument,
+    InspectionsDocument2,
+)
 from eaglectl.reports.documents.load import LoadDocument
 from eaglectl.reports.documents.ready import ReadyDocument
 from eaglectl.reports.documents.rules import ExplainDocument, RulesDocument
 from eaglectl.reports.documents.smoke import SmokeDocument
+from eaglectl.reports.documents.upload import UploadDocument
+from eaglectl.reports.documents.validate import ReportsDocument, ReportsDocument2, ValidateDocument
 from eaglectl.reports.documents.verify import VerifyDocument
 
-# a schema is named as its documents; those of several forms begin with a sentence on all
+# a schema is named as its documents; the first of several forms begins with a sentence on all, and parts of
+# which only their names are stated come last
 DOCUMENTS: tuple[tuple[type[Struct], ...], ...] = (
     (CalibrateDocument,),
+    (ConvertDocument,),
     (DiagnoseDocument,),
+    (DiffDocument,),
     (EnginesDocument,),
     (ErrorDocument,),
     (ExplainDocument,),
     (InitDocument,),
+    (InspectDocument, InspectionsDocument, InspectionsDocument2, InspectedPart, FailedPart),
     (LoadDocument,),
     (ReadyDocument,),
     (RulesDocument,),
     (SmokeDocument,),
+    (UploadDocument,),
+    (ValidateDocument, ReportsDocument, ReportsDocument2),
     (VerifyDocument,),
 )
 DEFINITION = "#/$defs/"
@@ -42,24 +59,23 @@ def schema_name(kind: type[Struct]) -> str:
 
 
 def document_schema(kinds: tuple[type[Struct], ...]) -> dict[str, Any]:
-    """The JSON Schema of a document; of several kinds of one name, any."""
-    references, parts = schema_components(kinds, schema_hook=_other, ref_template=DEFINITION + "{name}")
-    for kind in kinds:
-        _add_version(parts[kind.__name__])
+    """The JSON Schema of a document; of several forms, any."""
+    _, parts = schema_components(kinds, schema_hook=_other, ref_template=DEFINITION + "{name}")
+    forms = [kind.__name__ for kind in kinds if kind.__struct_config__.tag]
+    for name in forms:
+        _add_version(parts[name])
     strict = {name: _strict(part) for name, part in parts.items()}
     parts = {name: _inline(part, strict) for name, part in strict.items()}
-    schema: dict[str, Any] = {"oneOf": list(references)}
-    title = kinds[0].__doc__ or ""
-    if len(kinds) == 1:
-        schema = parts.pop(kinds[0].__name__)
-        del schema["description"]
-    used = set(_references([schema, *parts.values()]))
+    schemas = [
+        {key: value for key, value in parts.pop(name).items() if key != "description"} for name in forms
+    ]
+    used = set(_references([*schemas, *parts.values()]))
     definitions = {name: part for name, part in parts.items() if DEFINITION + name in used}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:eaglectl:{schema_name(kinds[0])}",
-        "title": title.partition("\n")[0].rstrip("."),
-        **schema,
+        "title": " ".join(str(kinds[0].__doc__).split()).rstrip("."),
+        **(schemas[0] if len(schemas) == 1 else {"oneOf": schemas}),
         **({"$defs": definitions} if definitions else {}),
     }
 
@@ -81,13 +97,16 @@ def _strict(schema: Any) -> Any:
     match schema:
         case list():
             return [_strict(item) for item in schema]
-        case {"properties": dict(properties)}:
+        case {"properties": dict(properties), "additionalProperties": _}:
             keys = {key: _strict(value) for key, value in properties.items()}
-            others = {key: value for key, value in schema.items() if key != "title"}
-            return others | {
-                "properties": keys,
-                "additionalProperties": schema.get("additionalProperties", False),
+            return {key: value for key, value in schema.items() if key != "title"} | {"properties": keys}
+        case {"properties": dict(properties)}:  # of a record, which is written with all of its fields
+            every = {
+                key: {name: value for name, value in key_schema.items() if name != "default"}
+                for key, key_schema in properties.items()
             }
+            changed = {"properties": every, "required": list(every), "additionalProperties": False}
+            return _strict(schema | changed)
         case dict():
             values = {key: _strict(value) for key, value in schema.items() if key != "default"}
             return _simple(_present(values, schema) if "default" in schema else values)
@@ -105,15 +124,14 @@ def _present(values: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _simple(schema: dict[str, Any]) -> dict[str, Any]:
-    """One type, or a list of types, for a choice of types alone; a number may be whole."""
+    """A list of types for a choice of types alone, and a constant for an enum of one."""
     options = schema.get("anyOf", [])
     types = [option["type"] for option in options if option.keys() == {"type"}]
     others = {key: value for key, value in schema.items() if key != "anyOf"}
     if len(options) == 1:
         return others | options[0]
     if options and len(types) == len(options):
-        types = [kind for kind in types if kind != "integer" or "number" not in types]
-        return others | {"type": types[0] if len(types) == 1 else types}
+        return others | {"type": types}
     match schema:
         case {"enum": [value]}:
             return {key: value for key, value in schema.items() if key != "enum"} | {"const": value}

@@ -5,16 +5,22 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import jsonschema
 import pytest
+from msgspec import Meta, ValidationError, field
 from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.acceptance.job import LoadResult
+from eaglectl.base import Count
 from eaglectl.conversion.calibration import Statistics, write_statistics
 from eaglectl.publishing.training import read_training
+from eaglectl.reports.documents.document import as_json
+from eaglectl.reports.documents.init import InitDocument
+from schemas.documents import document_schema
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests
 from tests.conftest import FIXTURES
@@ -25,6 +31,7 @@ SCHEMA_ID = re.compile(r"eaglectl/([a-z]+)/(\d+)")
 NATIVE = str(FIXTURES / "producers/vllm/native")
 IDS = str(FIXTURES / "producers/modelopt/hf-ids")
 DIGEST = "0" * 64
+INIT_KEYS = ("schema", "version", "path", "questions", "measured")
 RESOLVED = {
     "class": "Eagle3LlamaForCausalLM",
     "layers": 1,
@@ -39,15 +46,13 @@ RESOLVED = {
 
 
 def schema_ids() -> set[str]:
-    """The schema ids in the code: written out, and those of `head(NAME)`."""
+    """The schema ids in the code."""
     ids = set()
     for path in Path(eaglectl.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Constant(value=str(text)) if SCHEMA_ID.fullmatch(text):
                     ids.add(text)
-                case ast.Call(func=ast.Name(id="head"), args=[ast.Constant(value=str(name))]):
-                    ids.add(f"eaglectl/{name}/1")
     return ids
 
 
@@ -129,6 +134,35 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
     "validate": command("validate", NATIVE),
     "verify": verified,
 }
+
+
+class Coloured(InitDocument, frozen=True, tag="eaglectl/coloured/1"):
+    """What nothing prints."""
+
+    hue: Annotated[str, Meta(description="Of the drafter")] = field(name="colour")
+    shade: Count | None = None
+
+
+def started(**others: Any) -> Any:
+    record = SimpleNamespace(path=Path("eaglectl.toml"), questions=(), measured=(), hue="red", **others)
+    return json.loads(as_json(Coloured.of(record)))
+
+
+def test_a_key_is_declared_once_for_document_and_schema() -> None:
+    schema = document_schema((Coloured,))
+    assert list(started(shade=3)) == list(schema["properties"]) == [*INIT_KEYS, "colour", "shade"]
+    assert schema["properties"]["colour"] == {"description": "Of the drafter", "type": "string"}
+    assert schema["required"] == [*INIT_KEYS, "colour"]
+
+
+def test_a_key_with_a_default_is_absent_where_it_is_the_default() -> None:
+    assert list(started(shade=None)) == list(started()) == [*INIT_KEYS, "colour"]
+    assert document_schema((Coloured,))["properties"]["shade"] == {"type": "integer", "minimum": 0}
+
+
+def test_an_attribute_of_another_type_makes_no_document() -> None:
+    with pytest.raises(ValidationError, match="shade"):
+        started(shade="dark")
 
 
 def test_every_schema_id_in_the_code_has_a_document_here() -> None:

@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.prompts import Prompt
+from eaglectl.base import Count
 
-Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 UNFINISHED = "\ufffd"  # what a tokenizer makes of a part of a character
 
 

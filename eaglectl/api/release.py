@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +32,8 @@ from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.request import CardAnswers, Destination
 from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files
 from eaglectl.publishing.upload import find_proposal
-from eaglectl.reports.json.validate import validate_document
+from eaglectl.reports.documents.document import as_dict
+from eaglectl.reports.documents.validate import validate_document
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict
@@ -228,7 +228,7 @@ def _check_destination(to: Destination, state: RepositoryState | None, *, is_see
 
 
 def _description(files: Sequence[UploadFile], report: Report) -> str:
-    document: Mapping[str, Any] = validate_document([report])
+    document = as_dict(validate_document([report]))
     digest = digest_of({key: value for key, value in document.items() if key != "source"})
     sums = next(file.sha256 for file in files if file.name == SUMS)
     return (

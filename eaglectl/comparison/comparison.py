@@ -1,11 +1,11 @@
 """A comparison as a value: facts, tensors and spelling of two drafters, A and B."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from eaglectl.base import Result
+from eaglectl.base import Count, Digest, Result
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.formats.catalogue import by_name
@@ -35,8 +35,8 @@ class Fact(Struct, frozen=True):
     """A property of the drafters, in A and in B; `why` explains a state that the values do not show."""
 
     name: str
-    a: Any
-    b: Any
+    a: Annotated[Any, Meta(description="What A means, of any type; null where there is none")]
+    b: Annotated[Any, Meta(description="What B means")]
     state: FactState
     why: str = ""
 
@@ -48,9 +48,17 @@ class TensorSide(Struct, frozen=True):
     """
 
     dtype: str
-    shape: tuple[int, ...]
-    origin: tuple[str, ...]
-    sha256: str | None = None
+    shape: tuple[Count, ...]
+    origin: Annotated[tuple[str, ...], Meta(description="Names in the file that the tensor is made of")] = (
+        field(name="from")
+    )
+    sha256: Annotated[
+        Digest | None,
+        Meta(
+            description="Of the tensor's data; null where it was not read: with --headers-only, or in files"
+            " that are known to be the same on both sides"
+        ),
+    ] = None
 
 
 class Numbers(Struct, frozen=True):
@@ -60,18 +68,36 @@ class Numbers(Struct, frozen=True):
     integers and where they cannot be computed. `not_finite` counts places where A or B is NaN or infinite.
     """
 
-    count: int
-    differing: int
-    max_abs: float | None = None
-    relative_rms: float | None = None
-    not_finite: int = 0
+    count: Count
+    differing: Count
+    max_abs: Annotated[
+        float | None,
+        Meta(
+            description="The largest |A - B| of finite numbers; null for whole numbers",
+            extra_json_schema={"minimum": 0},
+        ),
+    ] = None
+    relative_rms: Annotated[
+        float | None,
+        Meta(
+            description="RMS of A - B over RMS of A, of finite numbers; null for whole numbers and where A is"
+            " zeros",
+            extra_json_schema={"minimum": 0},
+        ),
+    ] = None
+    not_finite: Annotated[Count, Meta(description="Places where A or B is NaN or infinite")] = 0
 
 
 class TensorPair(Struct, frozen=True):
     """A canonical tensor in A and in B. ZEROS: a bias on one side only that adds nothing."""
 
-    name: str
-    state: TensorState
+    name: Annotated[
+        str, Meta(description="The canonical name; for a tensor without a place in a drafter its own")
+    ]
+    state: Annotated[
+        TensorState,
+        Meta(description="zeros: a bias on one side only that adds nothing, which is no difference"),
+    ]
     a: TensorSide | None
     b: TensorSide | None
     numbers: Numbers | None = None
@@ -87,7 +113,7 @@ class KeyPair(Struct, frozen=True):
     """A config key that differs; None where it is absent or null, which mean the same."""
 
     key: str
-    a: Any
+    a: Annotated[Any, Meta(description="null where the key is absent, or null")]
     b: Any
 
 
@@ -112,7 +138,7 @@ class Spelling(Struct, frozen=True):
 
     remarks: tuple[Remark, ...]
     names: tuple[NamePair, ...]
-    keys: tuple[KeyPair, ...]
+    keys: tuple[KeyPair, ...] = field(name="config")
 
     @property
     def differs(self) -> bool:

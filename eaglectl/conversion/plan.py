@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -32,6 +32,22 @@ class DtypeCast(Struct, frozen=True):
 StepOrigin = tuple[Segment, ...] | GeneratedBytes | Absorbed | Computed | DtypeCast
 
 
+# what happens to a tensor's bytes
+Action = Literal[
+    "kept",
+    "renamed",
+    "split",
+    "joined",
+    "reordered",
+    "selected",
+    "repeated",
+    "derived",
+    "rearranged",
+    "computed",
+    "cast",
+]
+
+
 class Step(Struct, frozen=True):
     """One tensor of the output, the origin of its bytes and the names of the stored tensors it is made of.
 
@@ -57,12 +73,8 @@ class Step(Struct, frozen=True):
         return None
 
     @property
-    def action(self) -> str:
-        """What happens to the bytes.
-
-        One of kept, renamed, split, joined, reordered, selected, repeated, derived, rearranged, computed,
-        cast.
-        """
+    def action(self) -> Action:
+        """What happens to the bytes."""
         match self.origin:
             case GeneratedBytes():
                 return "derived"
@@ -80,7 +92,7 @@ class Step(Struct, frozen=True):
         """Whether the bytes are those of a stored tensor, whole and in their order."""
         return self.action in ("kept", "renamed")
 
-    def _movement(self, segments: tuple[Segment, ...]) -> str:
+    def _movement(self, segments: tuple[Segment, ...]) -> Action:
         if len(segments) == 1:
             if not self.is_whole:
                 return "split"

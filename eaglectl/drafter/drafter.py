@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, isfinite, log
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import AuxLayers
@@ -177,7 +177,13 @@ class Norms(Struct, frozen=True):
     norm_before_fc: bool
     norm_output: bool | None
     norm_before_residual: bool
-    hidden_twice: bool | None = False
+    hidden_twice: Annotated[
+        bool | None,
+        Meta(
+            description="Whether the first layer norms the state by input_layernorm and then by hidden_norm;"
+            " null where that is open."
+        ),
+    ] = False
 
     @property
     def version(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 import eaglectl
 from eaglectl.checkpoint.hub import check_token
@@ -34,8 +34,8 @@ class Commit(Struct, frozen=True):
 
     oid: str
     url: str
-    pull: str | None = None
-    pull_url: str | None = None
+    pull: str | None = field(default=None, name="pull_request")
+    pull_url: str | None = field(default=None, name="pull_request_url")
 
     @property
     def shown(self) -> str:

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from eaglectl.reports.documents.document import CountFrom1, Interval, Number, Part
+from eaglectl.base import CountFrom1, Interval, Number
+from eaglectl.reports.documents.document import Part
 from eaglectl.verdicts import AnswerOutcome
 
 

@@ -5,18 +5,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from eaglectl.base import Count, CountFrom1, Digest, NotNegative, Number, Positive
 from eaglectl.reports.documents.answer import RecordedAnswer
-from eaglectl.reports.documents.document import (
-    Count,
-    CountFrom1,
-    Digest,
-    Document,
-    NotNegative,
-    Number,
-    Part,
-    Positive,
-    Trust,
-)
+from eaglectl.reports.documents.document import Document, Part, Trust
 
 
 class Digests(Part, frozen=True):

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
+from eaglectl.base import CountFrom1, Number, NumberOrNull
 from eaglectl.reports import diagnosis
 from eaglectl.reports.documents.answer import Measured, measured_part
-from eaglectl.reports.documents.document import INLINE, CountFrom1, Document, Ended, Number, Part, Trust
+from eaglectl.reports.documents.document import INLINE, Document, Ended, Part, Trust
 from eaglectl.reports.documents.measurement import EstimatePart, Length, MeasurementPart, PublishedPart
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
 
@@ -87,7 +88,7 @@ class DiagnoseDocument(Document, frozen=True, tag="eaglectl/diagnose/1"):
     ruled_out: tuple[str, ...]
     not_looked: tuple[NotLookedPart, ...]
     measured: Measured
-    expected: Annotated[Number | None, Meta(description="The acceptance length of --expected")]
+    expected: Annotated[NumberOrNull, Meta(description="The acceptance length of --expected")]
     evidence: RunsPart = field(name="runs")
     published: PublishedPart | None
     readings: Annotated[

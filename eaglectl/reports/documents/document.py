@@ -1,11 +1,12 @@
 """What the types of JSON documents have in common, and the text of a document."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from msgspec import Meta, Struct, convert, to_builtins
+from msgspec import UNSET, Meta, Struct, convert, to_builtins
 
 import eaglectl
 from eaglectl.verdicts import CheckVerdict
@@ -16,15 +17,6 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 # the key of a part begins with it whose keys stand among those of the part that has it
 INLINE = "*"
 
-Number = int | float
-# bounds and patterns are for readers: no document is refused for them
-NotNegative = Annotated[Number, Meta(extra_json_schema={"minimum": 0})]
-Positive = Annotated[Number, Meta(extra_json_schema={"exclusiveMinimum": 0})]
-Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
-CountFrom1 = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
-Digest = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
-RuleId = Annotated[str, Meta(extra_json_schema={"pattern": "^EGL[0-9]{3,4}$"})]
-Interval = tuple[Number, Number]
 # only `validate` skips
 Ended = Annotated[
     CheckVerdict,
@@ -47,8 +39,9 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the part of a record; `others` are values that neither its attributes nor `_made` give."""
         others |= cls._made(record)
         keys = zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True)
-        values = {key: others[name] if name in others else getattr(record, name) for name, key in keys}
-        return convert(values, cls, from_attributes=True)
+        values = {key: others.get(name, getattr(record, name, UNSET)) for name, key in keys}
+        given = {key: value for key, value in values.items() if value is not UNSET}
+        return convert(given, cls, from_attributes=True)
 
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:
@@ -83,7 +76,12 @@ def _plain(value: Any) -> Any:
             return {key: _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
-    return to_builtins(value, enc_hook=str)
+    return to_builtins(value, enc_hook=_other)
+
+
+def _other(value: Any) -> Any:
+    """A number of numpy, or a path."""
+    return float(value) if isinstance(value, float) else os.fspath(value)
 
 
 def as_json(document: Any) -> str:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from eaglectl.reports.documents.document import Count, Document, Part, Trust
+from eaglectl.base import Count
+from eaglectl.reports.documents.document import Document, Part, Trust
 
 
 class LoadedClass(Part, frozen=True):

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from eaglectl.reports.documents.document import INLINE, Interval, Number, Part
+from eaglectl.base import Interval, Number
+from eaglectl.reports.documents.document import INLINE, Part
 
 Length = Annotated[Number, Meta(extra_json_schema={"minimum": 1})]
 
@@ -29,7 +30,7 @@ class EstimatePart(Part, frozen=True):
 class LengthPart(Part, frozen=True):
     """An acceptance length with its 95 % interval."""
 
-    value: Length = field(name="acceptance_length")
+    value: Annotated[Length, Meta(description="1 + accepted / drafts")] = field(name="acceptance_length")
     interval: Interval
 
 

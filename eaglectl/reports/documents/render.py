@@ -5,12 +5,13 @@ from importlib import import_module
 from typing import Any
 
 from eaglectl.base import Result
-from eaglectl.reports.documents.document import Document, as_json
+from eaglectl.reports.documents.document import as_json
 
-# by the name of a result's class: the module here and its type, loaded where they are needed
+# by the name of a result's class: the module here, loaded where it is needed, and its type, or the function
+# that makes a document of several results
 DOCUMENTS = {
-    "Comparison": "diff.diff_document",
-    "Conversion": "convert.convert_document",
+    "Comparison": "diff.DiffDocument",
+    "Conversion": "convert.ConvertDocument",
     "Diagnosis": "diagnose.DiagnoseDocument",
     "FailedSource": "inspect.inspect_document",
     "FixResult": "validate.validate_document",
@@ -21,18 +22,11 @@ DOCUMENTS = {
     "SmokeReport": "smoke.SmokeDocument",
     "Start": "init.InitDocument",
     "Statistics": "calibrate.CalibrateDocument",
-    "Upload": "upload.upload_document",
+    "Upload": "upload.UploadDocument",
     "Verification": "verify.VerifyDocument",
 }
 # whose results can share a document
 SHARED = ("inspect.inspect_document", "validate.validate_document")
-
-
-def document_type(name: str) -> type[Document]:
-    """Return a type of `DOCUMENTS`."""
-    module, kind = name.split(".")
-    found: type[Document] = getattr(import_module(f"eaglectl.reports.documents.{module}"), kind)
-    return found
 
 
 def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -> str:
@@ -50,11 +44,9 @@ def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -
             "a JSON document is of what a function of eaglectl returned, or of several results of inspect, or"
             f" of validate; it was given {types}"
         )
-    if not name.endswith("_document"):
-        return as_json(document_type(name).of(*results))
-    module, function = name.split(".")
-    document: Any = getattr(import_module(f"eaglectl.reports.json.{module}"), function)
+    module, made = name.split(".")
+    kind: Any = getattr(import_module(f"eaglectl.reports.documents.{module}"), made)
     if name not in SHARED:
-        return as_json(document(*results))
+        return as_json(kind.of(*results))
     named = {"names": names} if module == "inspect" and names else {}
-    return as_json(document(results, version=version, **named))
+    return as_json(kind(results, version=version, **named))

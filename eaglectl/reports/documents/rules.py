@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec import field
 
-from eaglectl.reports.documents.document import Document, Part, RuleId
+from eaglectl.base import RuleId
+from eaglectl.reports.documents.document import Document, Part
 from eaglectl.reports.findings import rule_url
 from eaglectl.validation.rule import Severity
 

@@ -6,18 +6,9 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from eaglectl.acceptance.showing import ShownAnswer
+from eaglectl.base import Digest, NotNegative, Number, NumberOrNull, Positive
 from eaglectl.reports.acceptance import speed_meaning
-from eaglectl.reports.documents.document import (
-    INLINE,
-    Digest,
-    Document,
-    Ended,
-    NotNegative,
-    Number,
-    Part,
-    Positive,
-    Trust,
-)
+from eaglectl.reports.documents.document import INLINE, Document, Ended, Part, Trust
 from eaglectl.reports.documents.measurement import EstimatePart, Forecast, MeasurementPart, PublishedPart
 from eaglectl.verdicts import GateEnding, ReadingOutcome
 
@@ -46,7 +37,7 @@ class SecondsPart(Part, frozen=True):
     """The time of all prompts with and without the drafter."""
 
     drafted: Number
-    plain: Number | None
+    plain: NumberOrNull
     meaning: Annotated[str, Meta(description="What these times are a measure of")]
 
 
@@ -101,6 +92,7 @@ class VariantPart(Part, frozen=True):
     outcome: ReadingOutcome
     p_value: Annotated[
         Number,
+        NumberOrNull,
         Meta(
             description="Of no gain, one-sided, over prompts, corrected for the number of readings",
             extra_json_schema={"minimum": 0, "maximum": 1},

@@ -1,0 +1,190 @@
+"""The JSON documents of `validate` and `validate --fix`: in a stable order, without times."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from eaglectl.base import RuleId
+from eaglectl.reports.documents.document import INLINE, Document, Ended, Part
+from eaglectl.reports.findings import rule_url
+from eaglectl.results import FixResult
+from eaglectl.validation.judge import Report, overall_verdict
+from eaglectl.validation.rule import Severity
+from eaglectl.verdicts import CheckVerdict
+
+Until = Annotated[datetime.date | None, Meta(extra_json_schema={"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
+
+
+class RuleNamePart(Part, frozen=True):
+    """A rule."""
+
+    id: RuleId = field(name="rule")
+    name: str
+
+
+class MatchPart(Part, frozen=True):
+    """A place where a rule does not hold."""
+
+    message: str
+    where: str
+    engines: tuple[str, ...]
+
+
+class FindingPart(Part, frozen=True):
+    """One thing that a rule found; where is config.json:KEY, tensor:NAME, a file, or empty for the whole"""
+
+    rule: RuleNamePart = field(name=f"{INLINE}rule")
+    severity: Severity
+    match: MatchPart = field(name=f"{INLINE}match")
+    fix: str
+    url: str
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {"url": rule_url(record.rule)}
+
+
+class RemainingPart(Part, frozen=True):
+    """A finding that is left, and why."""
+
+    finding: FindingPart = field(name=INLINE)
+    why: str
+
+
+class ReleasePart(Part, frozen=True):
+    """The verdict for a release of an engine."""
+
+    engine: str
+    release: str
+    outcome: Ended = field(name="verdict")
+    rules: tuple[RuleId, ...]
+    reasons: tuple[str, ...]
+
+
+class UncheckedPart(Part, frozen=True):
+    """A rule that could not look."""
+
+    rule: RuleNamePart = field(name=INLINE)
+    reason: str
+    is_required: bool
+
+
+class ReasonPart(Part, frozen=True):
+    """Why findings may pass, and until when."""
+
+    reason: str
+    until: Until
+
+
+class SuppressedPart(Part, frozen=True):
+    """A finding that a suppression of the policy allows."""
+
+    finding: FindingPart = field(name=f"{INLINE}finding")
+    by: ReasonPart = field(name=f"{INLINE}by")
+
+
+class SuppressionPart(Part, frozen=True):
+    """A suppression of the policy."""
+
+    rule: str
+    where: str
+    reason: str
+    until: Until
+
+
+class ReportPart(Part, frozen=True):
+    """What the rules say of a checkpoint; with --fix of the output, or of the source if none was written."""
+
+    path: str = field(name="source")
+    engines: tuple[str, ...]
+    target: str
+    verdict: CheckVerdict
+    problem: str
+    skipped: Annotated[
+        str, Meta(description="Why the folder is no drafter's, with --skip-others; else empty")
+    ]
+    policy: str
+    fail_on: Severity | Literal["never"]
+    off: Annotated[tuple[str, ...], Meta(description="the rules that the policy switches off")]
+    lowered: Annotated[
+        Mapping[str, Severity],
+        Meta(description="the rules whose severity the policy lowers, with the new one"),
+    ]
+    findings: tuple[FindingPart, ...]
+    releases: tuple[ReleasePart, ...]
+    smallest_changes: tuple[str, ...] = field(name="ways_out")
+    unchecked: tuple[UncheckedPart, ...] = field(name="could_not_look")
+    suppressed: tuple[SuppressedPart, ...]
+    unused: tuple[SuppressionPart, ...] = field(name="unused_suppressions")
+    expired: tuple[SuppressionPart, ...] = field(name="expired_suppressions")
+    passed: tuple[RuleId, ...]
+    fixed: Annotated[
+        tuple[FindingPart, ...] | UnsetType,
+        Meta(description="--fix: the findings that are gone in the output"),
+    ] = UNSET
+    left: Annotated[
+        tuple[RemainingPart, ...] | UnsetType, Meta(description="--fix: the findings that are left, and why")
+    ] = UNSET
+    out: Annotated[
+        Path | UnsetType | None,
+        Meta(description="--fix: the folder that was written, which the report is of; null where none was"),
+    ] = UNSET
+    stopped: Annotated[str | UnsetType, Meta(description="--fix: why nothing was written")] = UNSET
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {
+            "fail_on": record.fail_on or "never",
+            "findings": _findings(record.findings),
+            "suppressed": [
+                {f"{INLINE}finding": FindingPart.of(suppressed.finding), f"{INLINE}by": suppressed.by}
+                for suppressed in record.suppressed
+            ],
+            "unused": [suppression for suppression in record.unused if suppression not in record.expired],
+            "passed": [rule.id for rule in record.passed],
+        }
+
+
+class ValidateDocument(Document, frozen=True, tag="eaglectl/validate/1"):
+    """What eaglectl validate --json prints: one checkpoint, or several under reports; with --json-version 2
+    always so.
+    """
+
+    report: ReportPart = field(name=INLINE)
+
+
+class ReportsDocument(Document, frozen=True, tag="eaglectl/validate/1"):
+    """Several checkpoints."""
+
+    verdict: CheckVerdict
+    reports: tuple[ReportPart, ...]
+
+
+class ReportsDocument2(ReportsDocument, frozen=True, tag="eaglectl/validate/2"):
+    """One checkpoint or several."""
+
+
+def validate_document(results: Sequence[Report | FixResult], *, version: int = 1) -> Document:
+    """Return eaglectl/validate/1, in which one result stands without a list, or eaglectl/validate/2."""
+    entries = tuple(map(_report, results))
+    if version == 1 and len(entries) == 1:
+        return ValidateDocument(entries[0])
+    reports = [result.report if isinstance(result, FixResult) else result for result in results]
+    kind = ReportsDocument if version == 1 else ReportsDocument2
+    return kind(overall_verdict(reports), entries)
+
+
+def _report(result: Report | FixResult) -> ReportPart:
+    if isinstance(result, Report):
+        return ReportPart.of(result)
+    left = [{INLINE: FindingPart.of(row.finding), "why": row.why} for row in result.left]
+    return ReportPart.of(
+        result.report, fixed=_findings(result.fixed), left=left, out=result.out, stopped=result.stopped
+    )
+
+
+def _findings(findings: Sequence[Any]) -> list[FindingPart]:
+    return list(map(FindingPart.of, findings))

@@ -1,1 +1,0 @@
-"""Results as JSON documents, each with a schema in schemas/."""
