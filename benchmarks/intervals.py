@@ -3,11 +3,13 @@
     python benchmarks/intervals.py [--samples 2000]
     python benchmarks/intervals.py --measure
     python benchmarks/intervals.py --gate
+    python benchmarks/intervals.py --estimators
 
 Prompts are drawn from the 240 of fixtures/tiny, whose drafts and accepted drafts (k=3, 64 new tokens) are in
 tests/prompt_counts.json; the truth is the value over all of them. `--measure` writes that file again (in
 some minutes). `--gate` runs both drafters once as the gate does, and compares the ratio of drafts from
 every position with that of rounds: how wide the intervals are, and how often they hold their truths.
+`--estimators` does so on every seventh prompt, and says how far other estimators of the ratio are spread.
 """
 
 import argparse
@@ -25,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.gate import judge_ratio  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
+from eaglectl.acceptance.sensitivity import Drafts  # noqa: E402
 from eaglectl.verdicts import GateEnding  # noqa: E402
 
 TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"
@@ -42,7 +45,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--gate", action="store_true")
+    parser.add_argument("--estimators", action="store_true")
     options = parser.parse_args()
+    if options.estimators:
+        compare_estimators()
+        return
     if options.gate:
         compare_positions(options.samples)
         return
@@ -78,7 +85,8 @@ def compare_positions(samples: int) -> None:
     Kept is wrong where the bar is the truth of both ratios (a bar above them is missed more often), and right
     where the bar is 3 % below it; "rounds" judges by that ratio alone, "both" as the gate does.
     """
-    rounds, positions = gate_counts()
+    rounds, runs = gate_runs()
+    positions = runs[0].at_starts, runs[1].at_starts
     heads = (
         "rounds: width",
         "held",
@@ -108,14 +116,47 @@ def compare_positions(samples: int) -> None:
         print(f"| {size} | {' | '.join(cells)} |", flush=True)
 
 
-def gate_counts() -> tuple[tuple[Prompts, Prompts], tuple[Prompts, Prompts]]:
-    """Both drafters' rounds, and their drafts from every position, on all prompts of the trained pair."""
+def compare_estimators() -> None:
+    """Print how far the logarithm of the ratio is spread over prompts, by several estimators of it.
+
+    The width of an interval is in proportion. Where prompts differed from each other, the two halves of an
+    answer would differ less than prompts do; where they do not, longer answers narrow as more prompts do.
+    """
+    (old, new), runs = gate_runs(every=7)
+    pairs = [pair for pair in zip(*(run.matches for run in runs), strict=True) if len(pair[0]) > 1]
+    lengths = [1 + float(np.concatenate(side).mean()) for side in zip(*pairs, strict=True)]
+    changes = [(1 + after) / lengths[1] - (1 + before) / lengths[0] for before, after in pairs]
+    starts = float(np.mean([len(change) for change in changes]))
+    middles = [(change, len(change) // 2) for change in changes]
+    halves = np.array([change[:place].sum() - change[place:].sum() for change, place in middles])
+    drafts = [np.array([(one.drafts, sum(one.accepted)) for one in side]).T for side in (old, new)]
+    means = [accepted.sum() / count.sum() for count, accepted in drafts]
+    sides = [
+        (accepted - mean * count) / (count.mean() * (1 + mean))
+        for (count, accepted), mean in zip(drafts, means, strict=True)
+    ]
+    ratios = [np.log((1 + after).mean() / (1 + before).mean()) for before, after in pairs]
+    spreads = {
+        "rounds of draft-and-verify": float((sides[1] - sides[0]).std(ddof=1)),
+        "every position": float(np.std([change.sum() / starts for change in changes], ddof=1)),
+        "every position, the mean of the prompts' logarithms": float(np.std(ratios, ddof=1)),
+        "every position, were they independent": float(
+            np.sqrt(np.mean([len(change) * change.var() for change in changes])) / starts
+        ),
+        "halves of an answer against each other": float(np.sqrt(np.mean(halves**2)) / starts),
+    }
+    for name, spread in spreads.items():
+        print(f"| {name} | {spread:.3f} |")
+
+
+def gate_runs(every: int = 1) -> tuple[tuple[Prompts, Prompts], list[Drafts]]:
+    """Both drafters' rounds, and their drafts from every position, on the prompts of the trained pair."""
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.prompts import read_prompts
     from eaglectl.acceptance.sensitivity import FirstPass
     from eaglectl.acceptance.stage import Stage
 
-    prompts = tuple(prompt for name in FILES for prompt in read_prompts(TINY / name))
+    prompts = tuple(prompt for name in FILES for prompt in read_prompts(TINY / name))[::every]
     with tempfile.TemporaryDirectory() as name:
         plans = [
             api.convert(
@@ -133,8 +174,7 @@ def gate_counts() -> tuple[tuple[Prompts, Prompts], tuple[Prompts, Prompts]]:
         models = [stage.drafter, stage.load(jobs[1].folder, jobs[1].drafter)]
     old, new = (stage.run(model) for model in models)
     first = FirstPass(stage, stage.boundaries, old)
-    starts = [first.run(model, stage.boundaries).at_starts for model in models]
-    return (old, new), (starts[0], starts[1])
+    return (old, new), [first.run(model, stage.boundaries) for model in models]
 
 
 def relative(estimate: Estimate, truth: float) -> Estimate:
