@@ -94,18 +94,11 @@ def read_small_file(
     return data
 
 
-def read_small_text(
-    path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
-) -> str:
+def decoded(path: Path, raw: bytes, what: str = "", error: type[EaglectlError] = UnreadableError) -> str:
     """The UTF-8 text of such a file, without a byte order mark, its lines ended by "\n".
 
-    Raises as `read_small_file` does.
+    Raises `error` where it is no UTF-8.
     """
-    return decoded(path, read_small_file(path, limit, what, error), what, error)
-
-
-def decoded(path: Path, raw: bytes, what: str = "", error: type[EaglectlError] = UnreadableError) -> str:
-    """The bytes of such a file as `read_small_text` gives them. Raises `error` where they are not UTF-8."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as failure:

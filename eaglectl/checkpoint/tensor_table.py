@@ -19,7 +19,6 @@ from eaglectl.checkpoint.opcodes import (
     Tuple,
     Value,
     kind,
-    read_pickle,
     shortened,
 )
 
@@ -122,18 +121,12 @@ class StorageView(Struct, frozen=True):
         return self.offset * item, (self.offset + last + 1) * item
 
 
-def read_tensor_table(data_pkl: bytes) -> tuple[StorageView, ...]:
-    """The tensors of a state dict, or of one inside a trainer's state, from a torch archive's data.pkl.
-
-    Raises PickleError (its subclass ForeignNameError for a class that no state dict needs) where the pickle
-    is not read, and UnfitTensorError for a tensor that safetensors cannot hold. Whether the storages are in
-    the file is for the caller to see.
-    """
-    return state_views(read_pickle(data_pkl, NAMES, has_references=True).value)
-
-
 def state_views(value: Value) -> tuple[StorageView, ...]:
-    """The tensors of a state dict, or of one inside a trainer's state; empty where there are none."""
+    """The tensors of a state dict, or of one inside a trainer's state; empty where there are none.
+
+    Raises UnfitTensorError for a tensor that safetensors cannot hold, and PickleError for storages that
+    contradict each other; whether these are in the file is for the caller to see.
+    """
     for _ in range(NESTING):
         if not isinstance(value, Dict):
             break

@@ -34,11 +34,11 @@ from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.header import header_length, parse_header, parse_json
 from eaglectl.checkpoint.hub_errors import HubRequest
 from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing
-from eaglectl.checkpoint.opcodes import PickleError
+from eaglectl.checkpoint.opcodes import PickleError, read_pickle
 from eaglectl.checkpoint.record import is_untrained
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.target_files import check_kernels, read_tokenizer_config
-from eaglectl.checkpoint.tensor_table import UnfitTensorError, read_tensor_table, state_views
+from eaglectl.checkpoint.tensor_table import NAMES, UnfitTensorError, state_views
 from eaglectl.checkpoint.torch_file import read_torch_file
 from eaglectl.conversion.calibration import read_statistics
 from eaglectl.conversion.pruning import read_counts
@@ -302,6 +302,11 @@ def read_torch(data: bytes) -> object:
     file = read_torch_file(MemorySource({"model.bin": data}), "model.bin")
     file.check(views := state_views(file.value))
     return views
+
+
+def tensor_table(data: bytes) -> object:
+    """A state dict's data.pkl, and its tensors."""
+    return state_views(read_pickle(data, NAMES, has_references=True).value)
 
 
 def data_pickles() -> list[bytes]:
@@ -761,7 +766,7 @@ PARSERS: Mapping[str, Parser] = {
             ),
             (PickleError, UnfitTensorError),
         ),
-        Parser("pickle", read_tensor_table, data_pickles, (PickleError, UnfitTensorError)),
+        Parser("pickle", tensor_table, data_pickles, (PickleError, UnfitTensorError)),
         Parser("metadata", read_metadata, files("torchspec/dcp/model/.metadata")),
         Parser("record", read_record, documents(RECORD)),
         Parser("sums", lambda data: verify(SHA256SUMS=data), texts(SUMS)),

@@ -36,7 +36,6 @@ from eaglectl.checkpoint.tensor_table import (
     NAMES,
     StorageView,
     UnfitTensorError,
-    read_tensor_table,
     state_views,
 )
 from eaglectl.checkpoint.torch_file import TorchFile, read_torch_file
@@ -347,8 +346,9 @@ def check_stream(raw: bytes) -> None:
         assert depth(value) <= MAX_DEPTH
     except PickleError:
         value = None
-    with contextlib.suppress(PickleError, UnfitTensorError):
-        read_tensor_table(raw)
+    else:
+        with contextlib.suppress(PickleError, UnfitTensorError):
+            state_views(value)
     is_plain = not any(code in raw for code in (b"c", b"Q", b"\x81", b"\x93", b"R", b"i", b"\x82"))
     if value is not None and is_plain and b"\x8c" not in raw:
         try:
@@ -390,7 +390,8 @@ def data_pkl(raw: bytes) -> bytes:
 
 
 def table(raw: bytes) -> dict[str, StorageView]:
-    return {view.name: view for view in read_tensor_table(data_pkl(raw))}
+    value = read_pickle(data_pkl(raw), NAMES, has_references=True).value
+    return {view.name: view for view in state_views(value)}
 
 
 BASE = torch.arange(60, dtype=torch.float32).reshape(5, 12)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl.checkpoint import files
-from eaglectl.checkpoint.files import open_regular, read_small_file, read_small_text
+from eaglectl.checkpoint.files import decoded, open_regular, read_small_file
 from eaglectl.cli import run
 from eaglectl.errors import UnreadableError, UsageError
 from tests.tiny import TARGET, TINY
@@ -142,11 +142,9 @@ def test_a_file_that_is_exchanged_after_a_look_at_it_is_looked_at_again(
 
 
 def test_a_byte_order_mark_is_no_text_and_other_encodings_are_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"\xef\xbb\xbfa")
-    assert read_small_text(tmp_path / "file", 10) == "a"
-    (tmp_path / "file").write_bytes("a".encode("utf-16"))
+    assert decoded(tmp_path / "file", b"\xef\xbb\xbfa") == "a"
     with pytest.raises(UnreadableError, match="byte 0 is not UTF-8"):
-        read_small_text(tmp_path / "file", 10)
+        decoded(tmp_path / "file", "a".encode("utf-16"))
 
 
 def test_a_name_that_no_file_can_have_is_usage() -> None:
