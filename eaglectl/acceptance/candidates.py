@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.readings import Reading, readings
+from eaglectl.conversion.readings import FixReading, readings
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
 from eaglectl.drafter.vocabulary import FROM_T2D
 
@@ -25,7 +25,7 @@ class Candidate(Struct, frozen=True):
     drafter: Drafter
     boundaries: tuple[int, ...]
     is_d2t_absolute: bool = False
-    reading: Reading | None = None
+    reading: FixReading | None = None
     tokens: tuple[int, ...] = ()
 
     @property

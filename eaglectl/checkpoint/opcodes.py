@@ -97,7 +97,7 @@ class Persistent(Container):
 Value: TypeAlias = bool | int | float | str | bytes | Named | Container | None
 
 
-class Reading(Struct, frozen=True):
+class Pickle(Struct, frozen=True):
     """The value of a pickle, the offset just past it, and its references to outside in their order."""
 
     value: Value
@@ -107,7 +107,7 @@ class Reading(Struct, frozen=True):
 
 def read_pickle(
     data: bytes, names: Collection[tuple[str, str]], *, start: int = 0, has_references: bool = False
-) -> Reading:
+) -> Pickle:
     """The pickle at `start` of `data`, which may name what is in `names`.
 
     Raises ForeignNameError for any other name, and PickleError where the pickle is broken or passes a limit.
@@ -126,7 +126,7 @@ def read_pickle(
         raise
     except ValueError as error:
         raise PickleError((str(error).splitlines() or [""])[0][:120]) from None
-    return Reading(machine.result(), stream.tell(), tuple(machine.references))
+    return Pickle(machine.result(), stream.tell(), tuple(machine.references))
 
 
 def _run(machine: "_Machine", stream: io.BytesIO) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.opcodes import MAX_BYTES, List, PickleError, Reading, Value, read_pickle
+from eaglectl.checkpoint.opcodes import MAX_BYTES, List, Pickle, PickleError, Value, read_pickle
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.tensor_table import NAMES, Storage, StorageView, read_storage, storages
 from eaglectl.errors import EaglectlError
@@ -208,7 +208,7 @@ def _old_format(window: _Window, start: int, end: int, *, has_places: bool) -> T
     return TorchFile(reading.value, _old_places(window, reading, keys, (start, end), has_places=has_places))
 
 
-def _old_pickles(head: bytes) -> tuple[Reading, Reading]:
+def _old_pickles(head: bytes) -> tuple[Pickle, Pickle]:
     """The value, and the keys of its storages. Raises PickleError."""
     magic = read_pickle(head, NAMES)
     if magic.value != MAGIC:
@@ -223,7 +223,7 @@ def _old_pickles(head: bytes) -> tuple[Reading, Reading]:
 
 
 def _old_places(
-    window: _Window, reading: Reading, keys: Reading, span: tuple[int, int], *, has_places: bool
+    window: _Window, reading: Pickle, keys: Pickle, span: tuple[int, int], *, has_places: bool
 ) -> Mapping[str, tuple[int, int]]:
     """Where the storages are: in the order of `keys`, each after its number of elements."""
     start, end = span

@@ -22,7 +22,7 @@ MOST_ORDERED_STATES = 4  # all orders of more aux states are too many to try
 MOST_ROTATED_HEADS = 8  # of more heads, only rotations by powers of two are tried
 
 
-class Reading(Struct, frozen=True):
+class FixReading(Struct, frozen=True):
     """A way in which tensors may be stored, as `--fix-reading KEY=VALUE` names it, and what it means."""
 
     key: str
@@ -48,14 +48,14 @@ class Move(Struct, frozen=True):
     blocks: tuple[int, ...] | None = None
 
 
-def readings(drafter: Drafter) -> Iterator[Reading]:
+def readings(drafter: Drafter) -> Iterator[FixReading]:
     """Every reading that this drafter's tensors allow and the probe tries.
 
     Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (candidates.py).
     """
     for key, declared in READINGS.items():
         for value in () if key in TABLES else declared.values(drafter):
-            yield Reading(key, value, declared.title.format(value=_shortened(value)))
+            yield FixReading(key, value, declared.title.format(value=_shortened(value)))
 
 
 def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:

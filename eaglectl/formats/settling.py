@@ -22,7 +22,7 @@ from eaglectl.formats.unread import LAYERS
 
 Read = Callable[[Answers], Drafter]
 # what reading takes next: the question, the choice that answers it, and who makes it (None: eaglectl.json)
-Step = tuple[Note, Choice, Origin | None]
+NextAnswer = tuple[Note, Choice, Origin | None]
 KNOWN = Path(__file__).with_name("known_drafters.json")
 RECORDED = "as eaglectl.json records: "
 AUX, ROPE, NORM_OUTPUT = "aux layers", ("rope_theta", "rope_scaling"), "norm_output"
@@ -163,7 +163,7 @@ def is_config_edited(checkpoint: Checkpoint) -> bool:
 
 def _next_step(
     drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint, tried: set[str]
-) -> Step | None:
+) -> NextAnswer | None:
     """The next open question that something else than the user answers."""
     for note in drafter.notes_at("question"):
         for choice, origin in _candidates(note, drafter, answers, record, checkpoint):

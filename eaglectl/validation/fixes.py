@@ -42,8 +42,8 @@ OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
-class Conversion(Struct, frozen=True, dict=True):
-    """The source as given, and what was given with it."""
+class Advice(Struct, frozen=True, dict=True):
+    """What to run, for the source as it was given and what was given with it."""
 
     source: str
     subject: Subject
@@ -204,9 +204,9 @@ def _ask_for(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> 
     return f"ask for {engine.name}>={first}, {earlier} {because}"
 
 
-def smallest_changes(conversion: Conversion, rules: Iterable[str]) -> tuple[str, ...]:
+def smallest_changes(advice: Advice, rules: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each engine that has a release which does not serve it; only facts of `rules` count."""
-    chosen, subject = set(rules), conversion.subject
+    chosen, subject = set(rules), advice.subject
     try:
         facts = subject.applied_facts
     except CannotLook:
@@ -218,7 +218,7 @@ def smallest_changes(conversion: Conversion, rules: Iterable[str]) -> tuple[str,
             for (engine, release), holding in facts.items()
             if engine == name
         }
-        steps = list(_steps(ENGINES[name], subject.view(name), defects, conversion))
+        steps = list(_steps(ENGINES[name], subject.view(name), defects, advice))
         if steps:
             changes.setdefault("; ".join(steps), []).append(ENGINES[name].title)
     return tuple(f"{' and '.join(titles)}: {steps}" for steps, titles in changes.items())
@@ -228,11 +228,11 @@ def _is_defect(applied_fact: AppliedFact) -> bool:
     return applied_fact.fact.outcome != ServedAs.UNKNOWN
 
 
-def _steps(engine: Engine, checkpoint: View, defects: Defects, conversion: Conversion) -> Iterator[str]:
+def _steps(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) -> Iterator[str]:
     first = _first_release(engine, checkpoint)
     hopeless = _hopeless(engine, defects, first)
     rest = {release: facts for release, facts in defects.items() if release not in hopeless}
-    yield from _change(engine, checkpoint, rest, conversion)
+    yield from _change(engine, checkpoint, rest, advice)
     if not hopeless:
         return
     yield _ask_for(engine, first, {release: fact.text for release, fact in hopeless.items()})
@@ -255,7 +255,7 @@ def _hopeless(engine: Engine, defects: Defects, first: str | None) -> Mapping[st
     return hidden | hopeless
 
 
-def _change(engine: Engine, checkpoint: View, defects: Defects, conversion: Conversion) -> Iterator[str]:
+def _change(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) -> Iterator[str]:
     """What to change in the checkpoint for those releases that can serve it."""
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
     if not facts:
@@ -267,7 +267,7 @@ def _change(engine: Engine, checkpoint: View, defects: Defects, conversion: Conv
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
         needs_target = _needs_target(facts.values(), checkpoint)
-        yield from conversion.steps(engine, tuple(defects), needs_target=needs_target)
+        yield from advice.steps(engine, tuple(defects), needs_target=needs_target)
 
 
 def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:

@@ -160,15 +160,15 @@ def _repairs(subject: Subject, result: _Result, path: str) -> tuple[Sequence[Fin
     if not _has_defects(subject) and not any(sought in finding.fix for finding in result.findings):
         return result.findings, ()
     # late: most checkpoints need no repair
-    from eaglectl.validation.fixes import Conversion, smallest_changes
+    from eaglectl.validation.fixes import Advice, smallest_changes
 
-    conversion = Conversion(path, subject)
-    fixes = [conversion.possible(finding.fix) for finding in result.findings]
+    advice = Advice(path, subject)
+    fixes = [advice.possible(finding.fix) for finding in result.findings]
     findings = [
         finding if fix == finding.fix else replace(finding, match=replace(finding.match, fix=fix))
         for finding, fix in zip(result.findings, fixes, strict=True)
     ]
-    return findings, smallest_changes(conversion, result.rule_ids)
+    return findings, smallest_changes(advice, result.rule_ids)
 
 
 def _has_defects(subject: Subject) -> bool:
