@@ -222,17 +222,27 @@ def _request(send: Callable[..., Any], transport: Any, method: str, url: Any, **
     """`session.request`: a file that is sent is read from its start for each attempt."""
     if not SCOPE.calls:
         return send(method, url, **options)
-    retries, rewind = _retries(method), _rewinder(options)
-    while True:
+    rewind = _rewinder(options)
+
+    def send_once() -> Any:
         rewind()
+        return send(method, url, **options)
+
+    return _answer(send_once, transport, _retries(method), str(url), options.get("timeout"))
+
+
+def _answer(send: Callable[[], Any], transport: Any, retries: Retries, url: str, timeout: Any) -> Any:
+    """The first response that is no temporary failure, of as many as are tried."""
+    while True:
         try:
-            response = send(method, url, **options)
+            response = send()
         except (transport.HTTPError, transport.StreamError, transport.InvalidURL) as error:
-            failure = failure_of(error, transport, str(url), options.get("timeout"))
+            failure = failure_of(error, transport, url, timeout)
         else:
             if response.status_code not in TEMPORARY:
                 return response
             failure = _failed_response(response)
+            response.close()
         retries.wait_after(failure)
 
 
@@ -259,17 +269,11 @@ def _stream(
 
         def open_one(headers: Mapping[str, str] | None = None) -> Any:
             changed = {**options, "headers": {**(options.get("headers") or {}), **(headers or {})}}
-            while True:
-                try:
-                    response = stack.enter_context(open_stream(method, url, **changed))
-                except (transport.HTTPError, transport.StreamError, transport.InvalidURL) as error:
-                    failure = failure_of(error, transport, str(url), options.get("timeout"))
-                else:
-                    if response.status_code not in TEMPORARY:
-                        return response
-                    failure = _failed_response(response)
-                    response.close()
-                retries.wait_after(failure)
+
+            def send() -> Any:
+                return stack.enter_context(open_stream(method, url, **changed))
+
+            return _answer(send, transport, retries, str(url), options.get("timeout"))
 
         response = open_one()
         if method.upper() == "GET" and response.status_code in (200, 206):
