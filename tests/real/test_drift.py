@@ -11,7 +11,7 @@ from eaglectl import api
 from eaglectl.acceptance.probe import TEMPLATES, _foreign_template
 from tests.real.conftest import REAL
 
-CHATS = 2
+CHATS = 1
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """What `diagnose` says of the real pair: each fault in its own ending, the healthy drafters in healthy.
 
-    python tools/real/diagnoses.py [--cases NAME ...] [--every 1] [--out FILE]
+    python tools/real/diagnoses.py [--cases NAME ...] [--drafters NAME ...] [--every 1] [--out FILE]
 
 One fault at a time, on the chats of fixtures/real/test.jsonl (every so many), 32 new tokens, one thread.
 Faults of the files are those of tests/stored_otherwise.py, of both drafters in vLLM's layout. Rows that
@@ -219,8 +219,8 @@ class Runs:
         return text
 
 
-def asked(names: list[str] | None) -> Iterator[Case]:
-    return (case for case in CASES if not names or case.name in names)
+def asked(names: list[str] | None, drafters: list[str]) -> Iterator[Case]:
+    return (case for case in CASES if (not names or case.name in names) and case.drafter in drafters)
 
 
 def main() -> None:
@@ -228,12 +228,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", help="all others are left out")
+    parser.add_argument("--drafters", nargs="+", default=["specforge", "speculators"])
     parser.add_argument("--every", type=int, default=1, help="every so many chats")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), make_target(cache_folder()), options.every)
-        for case in asked(options.cases):
+        for case in asked(options.cases, options.drafters):
             if (case.drafter, case.name) in recorded(options.out):
                 continue
             row = runs.row(case)
