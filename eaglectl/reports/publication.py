@@ -165,8 +165,7 @@ def _lead(done: Upload) -> tuple[str | Words, ...]:
         case UploadOutcome.PUBLISHED:
             assert done.sent is not None
             return (Words(done.sent.pull_url or done.sent.url, "strong"),)
-    commit = done.sent.shown if done.sent else ""
-    return (f"the commit {commit} does not hold what was sent; do not merge or serve it",)
+    return ("the commit does not hold what was sent; do not merge or serve it",)
 
 
 def _checked(done: Upload) -> Iterator[Line]:
@@ -175,4 +174,6 @@ def _checked(done: Upload) -> Iterator[Line]:
         yield "the Hub's answer was lost; the repository was looked at, and holds the commit"
     if done.outcome == UploadOutcome.PUBLISHED:
         yield f"verified at commit {done.oid}: {len(done.plan.files)} files, sizes and digests"
+    elif done.outcome == UploadOutcome.MISMATCH and done.sent:
+        yield f"commit {done.sent.shown}"
     yield from first_lines([f"{mismatch.name}: {mismatch.how}" for mismatch in done.mismatches])
