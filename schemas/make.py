@@ -7,12 +7,10 @@ published.schema.json, of the figures of others, from their records in eaglectl/
 import json
 from pathlib import Path
 
-from eaglectl.acceptance.published import file_schema
 from eaglectl.formats.catalogue import FORMATS
-from eaglectl.formats.config_schema import config_schema
 from eaglectl.formats.format import Format
-from eaglectl.validation.policy_keys import policy_schema, pyproject_schema
 from schemas.documents import DOCUMENTS, document_schema, schema_name
+from schemas.files import config_schema, policy_schema, published_schema, pyproject_schema
 
 HERE = Path(__file__).parent
 # of the files that users write
@@ -31,7 +29,7 @@ def texts() -> dict[Path, str]:
     """Every schema file with its text; formats that share a schema share the first one's."""
     configs = {path(format): config_schema(format) for format in reversed(FORMATS)}
     documents = {HERE / f"{schema_name(kinds[0])}.schema.json": document_schema(kinds) for kinds in DOCUMENTS}
-    schemas = {**configs, **documents, **FILES, HERE / "published.schema.json": file_schema()}
+    schemas = {**configs, **documents, **FILES, HERE / "published.schema.json": published_schema()}
     return {file: json.dumps(schema, indent=2) + "\n" for file, schema in schemas.items()}
 
 

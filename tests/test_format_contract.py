@@ -25,7 +25,6 @@ from eaglectl.engines.registry import parse_engine, verdicts
 from eaglectl.errors import EaglectlError
 from eaglectl.formats import aux_ids, catalogue, names, reader, writer
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.formats.config_schema import config_schema
 from eaglectl.formats.format import (
     ALWAYS,
     NESTED_IDS,
@@ -40,6 +39,7 @@ from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.formats.writer import written_name
 from eaglectl.validation.rules import config_schema as rule
+from schemas.files import config_schema
 from tests.builders import ABSENT, HIDDEN, drafter_config, drafter_folder, drafter_tensors, floats
 from tests.cases import digests, stored_tensors
 from tests.conftest import FIXTURES

@@ -20,6 +20,7 @@ from eaglectl.acceptance.published import (
 )
 from eaglectl.acceptance.published import published_for as published_by_names
 from eaglectl.errors import UsageError
+from schemas.files import published_schema
 from tests.conftest import FIXTURES
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -33,7 +34,7 @@ def published_for(target: str, name: str | None, k: int, temperature: float, **g
 
 def test_the_file_keeps_its_schema_which_is_that_of_its_records() -> None:
     schema = json.loads((FIXTURES.parent / "schemas/published.schema.json").read_text())
-    assert schema == json.loads(json.dumps(published.file_schema()))
+    assert schema == json.loads(json.dumps(published_schema()))
     jsonschema.Draft202012Validator(schema).validate(json.loads(published.DATA.read_text()))
 
 

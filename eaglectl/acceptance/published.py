@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -187,7 +186,9 @@ class Published(Struct, frozen=True):
         return f"the target is taken for {self.target}, by {self.how}"
 
 
-class _Data(Struct, frozen=True, forbid_unknown_fields=True):
+class PublishedFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of published figures."""
+
     sources: Mapping[str, PublishedSource]
     presets: Mapping[str, Preset]
     unlike: Mapping[str, str]
@@ -195,18 +196,8 @@ class _Data(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _data() -> _Data:
-    return msgspec.json.decode(DATA.read_bytes(), type=_Data)
-
-
-def file_schema() -> dict[str, Any]:
-    """The JSON Schema of the file of figures."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:eaglectl:published",
-        "title": "Published acceptance lengths",
-    }
-    return schema | msgspec.json.schema(_Data)
+def _data() -> PublishedFile:
+    return msgspec.json.decode(DATA.read_bytes(), type=PublishedFile)
 
 
 def sources() -> Mapping[str, PublishedSource]:

@@ -1,4 +1,4 @@
-"""The JSON Schema of a producer's config.json, from tables of common keys and the format's declaration.
+"""The common keys of configs: of which kind each is and what it means, for schemas, rules and producers.
 
 A schema states what a key means and of which kind its value is, for editors and for `eaglectl validate`.
 Which keys belong together is for rules to judge; keys that a schema does not know are allowed.
@@ -7,9 +7,7 @@ Which keys belong together is for rules to judge; keys that a schema does not kn
 from collections.abc import Mapping
 from typing import Any
 
-from eaglectl.formats.format import Format, IdMeaning
-
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
+from eaglectl.formats.format import IdMeaning
 
 # engines count in 32 bits and compute in float32
 MAX_COUNT, MAX_NUMBER = (1 << 31) - 1, 3.4028234663852886e38
@@ -191,44 +189,3 @@ TRAINER_KEYS = (
 def common_keys(*names: str) -> dict[str, Any]:
     """The schemas of several keys of the common table."""
     return {name: {**KEYS[name][0], "description": KEYS[name][1]} for name in names}
-
-
-def config_schema(format: Format) -> dict[str, Any]:
-    """The JSON Schema of the config.json that a producer writes."""
-    title = format.schema.title or format.title
-    required = SHAPE_KEYS if format.schema.required is None else format.schema.required
-    return {
-        "$schema": DRAFT,
-        "$id": f"urn:eaglectl:config:{format.schema_name}",
-        "title": f"{title}: config.json",
-        "description": f"config.json of an EAGLE-3 or EAGLE-3.1 drafter as {title} writes it. Keys that are"
-        " not listed are allowed.",
-        "type": "object",
-        "properties": _properties(format),
-        "required": list(dict.fromkeys(required)),
-    }
-
-
-def _properties(format: Format) -> dict[str, Any]:
-    schema = format.schema
-    decoder = DECODER_KEYS if schema.has_decoder else ()
-    properties: dict[str, Any] = {**common_keys(*decoder, *schema.keys), **schema.own}
-    nested = {
-        name: {**EAGLE_CONFIG[name][0], "description": EAGLE_CONFIG[name][1]} for name in schema.eagle_config
-    }
-    if nested:
-        _object(properties, "eagle_config").update(nested)
-    for place in format.written_ids or format.ids:
-        parent, _, key = place.key.rpartition(".")
-        inner = _object(properties, parent) if parent else properties
-        inner[key] = {**IDS, "description": IDS_MEANING[place.meaning]}
-    return properties
-
-
-def _object(properties: dict[str, Any], key: str) -> dict[str, Any]:
-    """The properties of an object of the config, which is added where it is not yet there."""
-    about = KEYS[key][1] if key in KEYS else "Keys of the producer's own."
-    inner = properties.get(key, {**OBJECT, "description": about})
-    own: dict[str, Any] = dict(inner.get("properties", {}))
-    properties[key] = {**inner, "properties": own}
-    return own

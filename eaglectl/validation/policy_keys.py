@@ -1,4 +1,4 @@
-"""The keys of eaglectl.toml, each declared once: checks, JSON Schema and docs/configuration.md follow."""
+"""The keys of eaglectl.toml, each declared once: checks, its schema and docs/configuration.md follow."""
 
 import datetime
 from collections.abc import Callable, Mapping
@@ -19,13 +19,6 @@ EXPECTED: Mapping[Kind, str] = {
     "layers": "whole numbers, as [2, 16, 29]",
     "date": "a date without quotes, as 2027-01-31",
     "table": "a table",
-}
-SHAPES: Mapping[Kind, Mapping[str, Any]] = {
-    "text": {"type": "string"},
-    "texts": {"type": "array", "items": {"type": "string"}},
-    "flag": {"type": "boolean"},
-    "layers": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-    "date": {"type": "string", "format": "date"},
 }
 
 
@@ -75,23 +68,6 @@ class Key(Struct, frozen=True):
         if self.kind == "choice":
             return value in self.choices
         return CHECKS[self.kind](value)
-
-    def schema(self) -> dict[str, Any]:
-        """Its JSON Schema."""
-        shape: dict[str, Any] = dict(SHAPES.get(self.kind, {}))
-        if self.kind == "choice":
-            shape = {"enum": list(self.choices)}
-        elif self.kind in ("table", "tables"):
-            shape = {
-                "type": "object",
-                "properties": {name: key.schema() for name, key in self.keys.items()},
-                "additionalProperties": self.each.schema() if self.each else False,
-            }
-            needed = [name for name, key in self.keys.items() if key.is_needed]
-            shape |= {"required": needed} if needed else {}
-        if self.kind == "tables":
-            shape = {"type": "array", "items": shape}
-        return {"description": self.help, **shape} if self.help else shape
 
 
 def _defaults() -> Mapping[str, Key]:
@@ -170,26 +146,3 @@ KEYS: Mapping[str, Key] = {
 }
 # the file, as a table
 POLICY = Key("", "table", keys=KEYS)
-
-
-def policy_schema() -> dict[str, Any]:
-    """The JSON Schema of eaglectl.toml."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:eaglectl:eaglectl.toml",
-        "title": "eaglectl.toml: the policy and the defaults of a folder",
-        **POLICY.schema(),
-    }
-
-
-def pyproject_schema() -> dict[str, Any]:
-    """The JSON Schema of a pyproject.toml whose [tool.eaglectl] has the keys of eaglectl.toml."""
-    table = {"title": "as in eaglectl.toml", **POLICY.schema()}
-    tool = {"type": "object", "properties": {"eaglectl": table}}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:eaglectl:pyproject.toml",
-        "title": "[tool.eaglectl] of pyproject.toml",
-        "type": "object",
-        "properties": {"tool": tool},
-    }

@@ -1,0 +1,117 @@
+"""The schemas of files: each producer's config.json, eaglectl.toml, pyproject.toml, published figures."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from eaglectl.acceptance.published import PublishedFile
+from eaglectl.formats.config_schema import (
+    DECODER_KEYS,
+    EAGLE_CONFIG,
+    IDS,
+    IDS_MEANING,
+    KEYS,
+    OBJECT,
+    SHAPE_KEYS,
+    common_keys,
+)
+from eaglectl.formats.format import Format
+from eaglectl.validation.policy_keys import POLICY, Key, Kind
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+SHAPES: Mapping[Kind, Mapping[str, Any]] = {
+    "text": {"type": "string"},
+    "texts": {"type": "array", "items": {"type": "string"}},
+    "flag": {"type": "boolean"},
+    "layers": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+    "date": {"type": "string", "format": "date"},
+}
+
+
+def config_schema(format: Format) -> dict[str, Any]:
+    """The JSON Schema of the config.json that a producer writes."""
+    title = format.schema.title or format.title
+    required = SHAPE_KEYS if format.schema.required is None else format.schema.required
+    return {
+        "$schema": DRAFT,
+        "$id": f"urn:eaglectl:config:{format.schema_name}",
+        "title": f"{title}: config.json",
+        "description": f"config.json of an EAGLE-3 or EAGLE-3.1 drafter as {title} writes it. Keys that are"
+        " not listed are allowed.",
+        "type": "object",
+        "properties": _properties(format),
+        "required": list(dict.fromkeys(required)),
+    }
+
+
+def _properties(format: Format) -> dict[str, Any]:
+    schema = format.schema
+    decoder = DECODER_KEYS if schema.has_decoder else ()
+    properties: dict[str, Any] = {**common_keys(*decoder, *schema.keys), **schema.own}
+    nested = {
+        name: {**EAGLE_CONFIG[name][0], "description": EAGLE_CONFIG[name][1]} for name in schema.eagle_config
+    }
+    if nested:
+        _object(properties, "eagle_config").update(nested)
+    for place in format.written_ids or format.ids:
+        parent, _, key = place.key.rpartition(".")
+        inner = _object(properties, parent) if parent else properties
+        inner[key] = {**IDS, "description": IDS_MEANING[place.meaning]}
+    return properties
+
+
+def _object(properties: dict[str, Any], key: str) -> dict[str, Any]:
+    """The properties of an object of the config, which is added where it is not yet there."""
+    about = KEYS[key][1] if key in KEYS else "Keys of the producer's own."
+    inner = properties.get(key, {**OBJECT, "description": about})
+    own: dict[str, Any] = dict(inner.get("properties", {}))
+    properties[key] = {**inner, "properties": own}
+    return own
+
+
+def key_schema(key: Key) -> dict[str, Any]:
+    """The JSON Schema of a key of eaglectl.toml."""
+    shape: dict[str, Any] = dict(SHAPES.get(key.kind, {}))
+    if key.kind == "choice":
+        shape = {"enum": list(key.choices)}
+    elif key.kind in ("table", "tables"):
+        shape = {
+            "type": "object",
+            "properties": {name: key_schema(inner) for name, inner in key.keys.items()},
+            "additionalProperties": key_schema(key.each) if key.each else False,
+        }
+        needed = [name for name, inner in key.keys.items() if inner.is_needed]
+        shape |= {"required": needed} if needed else {}
+    if key.kind == "tables":
+        shape = {"type": "array", "items": shape}
+    return {"description": key.help, **shape} if key.help else shape
+
+
+def policy_schema() -> dict[str, Any]:
+    """The JSON Schema of eaglectl.toml."""
+    return {
+        "$schema": DRAFT,
+        "$id": "urn:eaglectl:eaglectl.toml",
+        "title": "eaglectl.toml: the policy and the defaults of a folder",
+        **key_schema(POLICY),
+    }
+
+
+def pyproject_schema() -> dict[str, Any]:
+    """The JSON Schema of a pyproject.toml whose [tool.eaglectl] has the keys of eaglectl.toml."""
+    table = {"title": "as in eaglectl.toml", **key_schema(POLICY)}
+    tool = {"type": "object", "properties": {"eaglectl": table}}
+    return {
+        "$schema": DRAFT,
+        "$id": "urn:eaglectl:pyproject.toml",
+        "title": "[tool.eaglectl] of pyproject.toml",
+        "type": "object",
+        "properties": {"tool": tool},
+    }
+
+
+def published_schema() -> dict[str, Any]:
+    """The JSON Schema of the file of published figures."""
+    head = {"$schema": DRAFT, "$id": "urn:eaglectl:published", "title": "Published acceptance lengths"}
+    return head | msgspec.json.schema(PublishedFile)
