@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 
-class Step(Struct, frozen=True):
+class DemoCommand(Struct, frozen=True):
     """A command of the demo and the exit code that it must have; OUT is a temporary folder."""
 
     title: str
@@ -33,65 +33,65 @@ class Step(Struct, frozen=True):
 # few prompts of few tokens, for a demo of minutes
 SMOKE = "--target TARGET --engine reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
 REAL_STEPS = (
-    Step(
+    DemoCommand(
         "A drafter of SmolLM2 as SpecForge wrote it: it states no layers, so each engine takes its default",
         "inspect real/specforge --target TARGET",
     ),
-    Step(
+    DemoCommand(
         "Its acceptance where an engine captures each layer one too low, without a message",
         f"smoke real/specforge {SMOKE} --aux-layers 1,14,26",
     ),
-    Step(
+    DemoCommand(
         "Converted, so that every engine reads the layers that it was trained on",
         "convert real/specforge --target TARGET -o OUT/real",
     ),
-    Step(
+    DemoCommand(
         "Its acceptance now, and an answer with its accepted draft tokens marked",
         f"smoke OUT/real {SMOKE} --show",
     ),
-    Step("Still the same drafter", "diff real/specforge OUT/real"),
+    DemoCommand("Still the same drafter", "diff real/specforge OUT/real"),
 )
 STEPS = (
-    Step(
+    DemoCommand(
         "A drafter from AngelSlim: its layer ids are under a key that no engine reads",
         "inspect producers/angelslim/ids --target target",
     ),
-    Step(
+    DemoCommand(
         "The same, rewritten with everything stated",
         "convert producers/angelslim/ids --target target -o OUT/angelslim",
     ),
-    Step(
+    DemoCommand(
         "Now vLLM and SGLang read the layers it was trained on",
         "inspect OUT/angelslim --target target",
     ),
-    Step(
+    DemoCommand(
         "An EAGLE-3.1 drafter from speculators, for SGLang",
         "convert producers/speculators/eagle3.1 --for sglang -o OUT/sglang",
     ),
-    Step(
+    DemoCommand(
         "A SpecForge file that can mean two different networks: eaglectl asks",
         "convert producers/specforge/eagle3.1 -o OUT/specforge",
         exit_code=2,
     ),
-    Step(
+    DemoCommand(
         "An answer, and the plan",
         "convert producers/specforge/eagle3.1 --source-semantics specforge=pre-879 --dry-run",
     ),
-    Step(
+    DemoCommand(
         "A head that TorchSpec's pruning broke: eaglectl refuses",
         "convert producers/torchspec/pruned -o OUT/pruned",
         exit_code=1,
     ),
-    Step(
+    DemoCommand(
         "The check of a release pipeline",
         "validate OUT/angelslim --target target --engine 'vllm>=0.24'",
     ),
-    Step(
+    DemoCommand(
         "EAGLE-3.1 without its data: eaglectl names what it needs",
         "convert tiny/eagle3 --to 3.1 -o OUT/upgraded",
         exit_code=2,
     ),
-    Step(
+    DemoCommand(
         "A trained drafter with its target: how many draft tokens are accepted?",
         "smoke tiny/eagle3 --target tiny/target --engine reference --prompts tiny/prompts.jsonl"
         " --max-tokens 32 --show",
@@ -143,7 +143,7 @@ def _real_target() -> tuple[Path | None, str]:
     return Path(ended.stdout.splitlines()[-1]), ""
 
 
-def _print_step(console: "Console", step: Step) -> None:
+def _print_step(console: "Console", step: DemoCommand) -> None:
     console.print()
     console.print(f"== {step.title}", style="bold")
     console.print(f"$ eaglectl {step.command}", style="cyan")

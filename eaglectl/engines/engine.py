@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from eaglectl.engines.behaviour import Behaviour, Flag, Runner, behaviour, releases, stated
 from eaglectl.engines.data import load
-from eaglectl.engines.facts import AppliedFact, Evidence, Fact, facts
+from eaglectl.engines.facts import AppliedFact, EvidenceKind, Fact, facts
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.reading import NetworkReading, network_reading
 from eaglectl.engines.releases import is_within
@@ -151,12 +151,12 @@ class Engine(Struct, frozen=True):
         named = stated(self.name, release)["run_in"].get(release, ())
         return tuple(name for name in self.behaviour(release).runners if name in named)
 
-    def evidence(self, release: str) -> Mapping[Evidence, int]:
+    def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
         known = [fact.evidence(release) for fact in self.facts if is_within(fact.releases, release)]
         return {"run": known.count("run"), "read": known.count("read")}
 
-    def ids_evidence(self, release: str) -> Evidence:
+    def ids_evidence(self, release: str) -> EvidenceKind:
         """How it is known which layers a release captures.
 
         "run" where its functions that resolve ids were run, as they were where recorded cases ran.

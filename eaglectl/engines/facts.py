@@ -11,7 +11,7 @@ from eaglectl.engines.releases import is_within
 from eaglectl.verdicts import ServedAs
 
 # run: a recorded case shows it on the engine itself; read: its sources show it
-Evidence = Literal["run", "read"]
+EvidenceKind = Literal["run", "read"]
 # what an engine reads otherwise than was trained, where nothing else of its network differs
 Misread = Literal[
     "aux layers", "rope base", "fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"
@@ -45,7 +45,7 @@ class Fact(Struct, frozen=True):
     is_final: bool = False
     misread: Misread | None = None
 
-    def evidence(self, release: str) -> Evidence:
+    def evidence(self, release: str) -> EvidenceKind:
         """How it is known that the fact holds in a release."""
         return "run" if release in self.run_in else "read"
 

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from eaglectl.engines.behaviour import stated, unversioned
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.facts import Evidence
+from eaglectl.engines.facts import EvidenceKind
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes
@@ -42,7 +42,7 @@ def serving_lines(engine: str) -> Iterator[str]:
         yield f"{span}{note.text} ({note.source})"
 
 
-def unversioned_evidence(engine: str) -> Evidence:
+def unversioned_evidence(engine: str) -> EvidenceKind:
     """Return how an engine is known whose releases are not followed."""
     return "run" if unversioned()["engines"][engine]["run_in"] else "read"
 

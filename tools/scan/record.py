@@ -13,7 +13,7 @@ from typing import Any
 from eaglectl.engines import data
 from eaglectl.engines.behaviour import releases
 from eaglectl.engines.data import read
-from eaglectl.engines.facts import Evidence
+from eaglectl.engines.facts import EvidenceKind
 from eaglectl.engines.releases import is_since, release_order
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets
@@ -52,7 +52,7 @@ def releases_read(engine: str) -> tuple[str, ...]:
     return tuple(read(f"{engine}_targets.json")["read"])
 
 
-def target_evidence(engine: str, release: str, architecture: str) -> Evidence:
+def target_evidence(engine: str, release: str, architecture: str) -> EvidenceKind:
     """How it is known what a release does with an architecture: it was run with such a target, or read."""
     stated = read(f"{engine}_targets.json")
     run = (*stated["run_in"].get(release, ()), *stated["refused_in"].get(release, ()))

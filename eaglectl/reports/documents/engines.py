@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from eaglectl.engines.facts import Evidence
+from eaglectl.engines.facts import EvidenceKind
 from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.documents.document import Document, Part
 from eaglectl.reports.engines import model_runners, serving_lines, unversioned_evidence, unversioned_notes
@@ -25,7 +25,7 @@ class ReleasePart(Part, frozen=True):
     release: str
     runners: tuple[Literal["V1", "V2"], ...]
     run: Annotated[tuple[str, ...], Meta(description="the runners that ran recorded cases")]
-    ids: Annotated[Evidence, Meta(description="whether the functions that resolve layer ids were run")]
+    ids: Annotated[EvidenceKind, Meta(description="whether the functions that resolve layer ids were run")]
     facts: FactCounts
 
 
@@ -88,7 +88,7 @@ class NotFollowedPart(Part, frozen=True):
     """An engine whose releases are not followed."""
 
     engine: str
-    evidence: Evidence
+    evidence: EvidenceKind
     notes: tuple[str, ...]
 
 
