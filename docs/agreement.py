@@ -44,14 +44,16 @@ drafts and answers to the reference's, token for token.
 REAL = """
 On [the real pair](real-pair.md) (8 of its test chats, 64 new tokens, k=3), vLLM's V1 runner with both
 drafters (`tests/real/test_vllm.py`) and SGLang with SpecForge's (`tests/engine/sglang/test_real_sglang.py`)
-count every round and position as an accounting does that has none of eaglectl's code. SpecForge's drafter on
-4 of them (one with a system prompt, one of two turns whose answer ends before the limit), 32 new tokens, in
-the engines below (`test_vllm.py`, `tests/engine/llamacpp/test_real_llamacpp.py`): V2 and llama.cpp in float32
-answer as it does, token for token. A llama-server counts its rounds but an answer's last. Q4_1 is other
-arithmetic: held to 15 % of the length.
+count every round and position as an accounting without eaglectl's code. On 4 of them (one with a system
+prompt, one of two turns whose answer ends early), 32 new tokens
+(`test_real_llamacpp.py`), V2 and llama.cpp in float32 answer as it does, token for
+token; a llama-server counts its rounds but an answer's last; Q4_1 is held to 15 % of the length. At 0.7
+(the 8 chats, 64 tokens) vLLM is held to 3 standard errors of the reference, with one function mended:
+its CPU build loses the
+temperature, so `smoke` refuses.
 
-| engine | temperature | chats x tokens | rounds | accepted by position | mean acceptance length |
-|---|---|---|---|---|---|
+| engine | temperature | rounds | accepted by position | length |
+|---|---|---|---|---|
 """
 ENGINES = ROOT / "fixtures/real/engines.json"
 
@@ -111,7 +113,7 @@ def _engines() -> list[dict[str, Any]]:
 
 def _real(row: dict[str, Any]) -> str:
     rounds, *taken = row["counts"]
-    cells = [row["engine"], str(row["temperature"]), f"{row['chats']} x {row['tokens']}", str(rounds)]
+    cells = [row["engine"], str(row["temperature"]), str(rounds)]
     cells += [", ".join(map(str, taken)), f"{1 + sum(taken) / rounds:.3f}"]
     return f"| {' | '.join(cells)} |\n"
 

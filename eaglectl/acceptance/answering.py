@@ -20,7 +20,7 @@ from eaglectl.acceptance.significance import gain_effect, gain_p_value, holm, pr
 from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.drafter import Choice, Note
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import Progress
+from eaglectl.progress import Progress, TimedWork
 from eaglectl.verdicts import AnswerOutcome
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ MOST_ROUNDS = 3  # of choosing layers by the other answers, and these by the lay
 MOST_READINGS = 64
 ANSWER_LEVEL = 0.01  # of tests, two-sided: nobody looks at an answer again
 LEAST_RATIO = 1.005  # acceptance lengths that are nearer are alike, whatever the number of prompts
-BATCH = 8
 
 Options = tuple[Choice, ...]  # one for each question
 
@@ -274,12 +273,10 @@ class _Readings:
 
     def _written_texts(self) -> list[PromptResult]:
         """What the target writes after each prompt, which no drafter changes."""
-        results: list[PromptResult] = []
-        texts = self.stage.texts
-        for start in range(0, len(texts), BATCH):
-            results += self.stage.run(self.stage.drafter, texts[start : start + BATCH])
-            self.report("running the target", len(results), len(texts), "prompts")
-        return results
+        stage = self.stage
+        work = TimedWork(stage.job.on_progress, "running the target", len(stage.texts))
+        work.start()
+        return stage.run(stage.drafter, stage.texts, on_done=work.add)
 
 
 class _LayerSearch:

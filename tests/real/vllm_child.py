@@ -18,12 +18,16 @@ from eaglectl.acceptance.vllm import child
 
 
 def expand(
-    values: torch.Tensor, ends: torch.Tensor, count: int, replaced: int = 0, by: int = 0
+    x: torch.Tensor,
+    cu_num_tokens: torch.Tensor,
+    num_tokens: int,
+    replace_from: int = 0,
+    replace_to: int = 0,
 ) -> torch.Tensor:
     """What vLLM's expand_batch_to_tokens says that it returns, without its kernel."""
-    counts = ends.diff(prepend=ends.new_zeros(1)).long()
-    given = torch.where(values == replaced, torch.full_like(values, by), values) if replaced != by else values
-    return given.repeat_interleave(counts, output_size=count)
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)).long()
+    values = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+    return values.repeat_interleave(counts, output_size=num_tokens)
 
 
 def runner_of(worker: Any) -> dict[str, Any]:
