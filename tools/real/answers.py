@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--greedy-only", action="store_true")
+    parser.add_argument("--first", type=int, default=0, help="the batch to begin with")
     parser.add_argument("--batches", type=int, default=10**6, help="stop after so many batches in all")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,7 @@ def main() -> None:
     engine = None
     for number, start in enumerate(range(0, len(prompts), options.batch)):
         path = options.out / f"{number:03}.jsonl"
-        if path.exists() or number >= options.batches:
+        if path.exists() or not options.first <= number < options.batches:
             continue
         engine = engine or Answerer(options.target)
         began = time.monotonic()

@@ -26,10 +26,13 @@ Chat = dict[str, Any]
 
 
 def load(target: str) -> Any:
-    """The target in float32; without instructions for bfloat16, that takes four times as long."""
+    """The target in bfloat16 where the processor has instructions for it (7 times as fast), else float32."""
+    from answers import dtype
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(
+        target, dtype=getattr(torch, dtype()), attn_implementation="sdpa"
+    )
     return model.model.eval()
 
 

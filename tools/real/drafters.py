@@ -1,7 +1,7 @@
 """Make the real pair's data and drafters, stage by stage; what is there is not made again.
 
     make real-drafters            # hours of one core; by hand
-    python tools/real/drafters.py STAGE... [--batches 10]
+    python tools/real/drafters.py STAGE... [--first 0] [--batches 10]
 
 | stage | environment | makes, in the cache (`EAGLECTL_REAL`) |
 |---|---|---|
@@ -34,7 +34,7 @@ HELD_OUT = ("calibration", "gate", "test")
 BATCH = 100  # prompts of a file of answers
 DEV, ENGINE = ROOT / ".venv", ROOT / ".venv-engine"
 TRAINERS = {name: ROOT / f".venv-trainers-{name}" for name in ("specforge", "speculators")}
-UPGRADE_CHATS = 900
+UPGRADE_CHATS = 1700  # of prompts that the drafters were not trained on
 TARGET_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SETTINGS: dict[str, dict[str, Any]] = {
     # 2 chats a step
@@ -55,10 +55,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
     },
-    # for a result, 1,000 and more; recorded were 100
     "upgrade": {
         "epochs": 1,
-        "max-steps": 100,
+        "max-steps": 800,
+        "checkpoint-freq": 0.25,
         "lr": 1e-4,
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
@@ -91,9 +91,9 @@ def deal_prompts(cache: Path) -> None:
     run(DEV, TOOLS / "prompts.py", "--out", cache / "dealt")
 
 
-def answer_prompts(cache: Path, batches: int) -> None:
+def answer_prompts(cache: Path, batches: range) -> None:
     tool, target = TOOLS / "answers.py", ("--target", cache / "target")
-    size = ("--batch", BATCH, "--batches", batches)
+    size = ("--batch", BATCH, "--first", batches.start, "--batches", batches.stop)
     run(ENGINE, tool, cache / "dealt/train.jsonl", cache / "answers", *target, *size)
     turns = [line for name in HELD_OUT for line in read_lines(cache / f"dealt/{name}.jsonl")]
     write_lines(cache / "heldout/turns.jsonl", (line for line in turns if "then" in line))
@@ -148,8 +148,11 @@ def train_on(cache: Path) -> None:
     from eaglectl.api.converting import ConvertOptions
     from eaglectl.api.upgrading import UpgradeOptions
 
-    folder, source, target = cache / "upgrade", str(cache / "specforge/trained"), str(cache / "target")
+    folder, target = cache / "upgrade", str(cache / "target")
+    source = str(FIXTURES / "specforge")
     folder.mkdir(exist_ok=True)
+    if not (folder / "source").exists():
+        (folder / "source").symlink_to(source)
     rows = read_lines(cache / "features/rows.jsonl")[:UPGRADE_CHATS]
     write_states(cache, folder / "speculators/hidden_states", len(rows))
     layout = ConvertOptions(layout="speculators", target=target, target_name=TARGET_NAME)
@@ -168,7 +171,8 @@ def train_on(cache: Path) -> None:
             if name == "control":
                 api.convert(source, place / "start", layout)
             else:
-                upgrade = UpgradeOptions(statistics=statistics, has_gate=False, device="cpu")
+                gated = FIXTURES / "calibration.jsonl"
+                upgrade = UpgradeOptions(statistics=statistics, prompts=gated, sample=40, device="cpu")
                 api.upgrade(source, place / "start", upgrade, conversion=layout)
             path = place / "start/model.safetensors"
             save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})
@@ -248,7 +252,7 @@ def specforge_values(text: str) -> dict[str, float]:
 def main() -> None:
     stages = {
         "prompts": deal_prompts,
-        "answers": lambda cache: answer_prompts(cache, options.batches),
+        "answers": lambda cache: answer_prompts(cache, range(options.first, options.batches)),
         "heldout": write_held_out,
         "capture": capture,
         "specforge": lambda cache: train(cache, "specforge"),
@@ -261,6 +265,7 @@ def main() -> None:
     )
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(stages)}; else all")
     parser.add_argument("--batches", type=int, default=10, help="files of answers, 41,000 tokens each")
+    parser.add_argument("--first", type=int, default=0, help="the file of answers to begin with")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(stages):
         parser.error(f"no such stage: {', '.join(sorted(unknown))}")
