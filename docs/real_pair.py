@@ -18,7 +18,7 @@ UPGRADED = {
     "control": "the control",
     "3.1": "3.1 trained on",
 }
-UPGRADE_RUN = {"chats": 1600, "steps": 800}
+UPGRADE_RUN = {"chats": 1600, "steps": 661}
 HEAD = """# A real language model
 
 Written by `make docs` from what `tools/real` recorded in `fixtures/real`.

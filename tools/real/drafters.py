@@ -34,7 +34,7 @@ HELD_OUT = ("calibration", "gate", "test")
 BATCH = 100  # prompts of a file of answers
 DEV, ENGINE = ROOT / ".venv", ROOT / ".venv-engine"
 TRAINERS = {name: ROOT / f".venv-trainers-{name}" for name in ("specforge", "speculators")}
-UPGRADE_CHATS = 1700  # of prompts that the drafters were not trained on
+UPGRADE_CHATS = 1600  # of prompts that the drafters were not trained on
 TARGET_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SETTINGS: dict[str, dict[str, Any]] = {
     # 2 chats a step
