@@ -28,7 +28,6 @@ PAIRS = (
     ("3.1", "control", 3),
     ("3.1", "control", 7),
     ("control", "before", 3),
-    ("start", "before", 3),
 )
 
 
