@@ -695,7 +695,7 @@ def test_a_plan_shows_the_card_where_it_is_asked_for(options: tuple[str, ...], f
 
 def test_a_plan_shows_the_verdict(folder: Path) -> None:
     done = call("upload", folder, "org/drafter", "--license", "mit", "--base-model", "o/t", "--dry-run")
-    assert re.search(r"^  verdict   pass  .* could not look, \d+ passed$", done.out, re.MULTILINE)
+    assert re.search(r"^  verdict   pass: .* could not look, \d+ passed$", done.out, re.MULTILINE)
 
 
 def test_the_digests_are_checked_by_the_command_of_the_card(folder: Path, tmp_path: Path) -> None:
