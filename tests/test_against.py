@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from eaglectl.reports.json.render import render_json
 from msgspec.structs import replace
 
 from eaglectl import api
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport, compare_drafters
 from eaglectl.errors import UsageError
+from eaglectl.reports.documents.render import render_json
 from tests.conftest import FIXTURES
 from tests.test_measurement import EAGLE3, EAGLE31
 from tests.test_page import smoke_report

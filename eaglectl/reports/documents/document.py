@@ -80,8 +80,8 @@ def _plain(value: Any) -> Any:
 
 
 def _other(value: Any) -> Any:
-    """A number of numpy, or a path."""
-    return float(value) if isinstance(value, float) else os.fspath(value)
+    """A number of numpy, a text of a class of its own (torch's names of types), or a path."""
+    return float(value) if isinstance(value, float) else str(os.fspath(value))
 
 
 def as_json(document: Any) -> str:
