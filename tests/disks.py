@@ -1,5 +1,6 @@
 """File systems of their own, which root alone may mount."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ def mounted(place: Path, *arguments: str | Path, instead: str = "") -> Iterator[
 
 
 def run_or_skip(command: list[str], instead: str = "") -> None:
-    """Run a command that not every machine allows; the test is skipped, with the reason, where it fails."""
+    """Run a command; the test is skipped, with the reason, on a machine that has it not or forbids it."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed{instead and '; ' + instead}")
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"{command[0]} is refused here ({done.stderr.strip()}){instead and '; ' + instead}")
