@@ -55,7 +55,11 @@ def main() -> None:
         for kind in TARGETS:
             target(kind).write(root / "targets" / kind)
         bases = {CASES[name].base for name in names}
-        forked(root, [base for base in BASES if base in bases], partial(_base, root), PATIENCE)
+        # the first loads compile; beside other work on the same cores that has taken longer than a case may
+        answers = forked(root, [base for base in BASES if base in bases], partial(_base, root), 5 * PATIENCE)
+        dead = [f"{name} {answer.reason}" for name, answer in answers.items() if isinstance(answer, Death)]
+        if dead:
+            sys.exit(f"good drafters that the engine did not run: {'; '.join(dead)}")
         for place in range(0, len(names), 20):
             answers = forked(root, names[place : place + 20], partial(_case, root), PATIENCE)
             known |= {name: _record(name, answer) for name, answer in answers.items()}
