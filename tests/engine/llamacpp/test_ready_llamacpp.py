@@ -1,6 +1,8 @@
 """`ready --engine llama.cpp`: the commands of its last line, run in a real llama-server, which counts."""
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import eaglectl
 from eaglectl.reports.readiness import last_line
 from eaglectl.results import Readiness
 from tests.builders import call
+from tests.conftest import FIXTURES
 from tests.engine import trained
-from tests.engine.llamacpp.engine import SERVER, load_converter, to_gguf
+from tests.engine.llamacpp.engine import SERVER
 from tests.engine.llamacpp.test_server_llamacpp import PATIENCE, SETTINGS
 from tests.engine.servers import running
 from tests.tiny import PROMPTS, TARGET, TINY
@@ -55,9 +58,15 @@ def measured(root: Path, result: Readiness) -> dict[str, object]:
     """The document of the call that the last line ends in, with a server that its command starts."""
     (state,) = result.engines
     _, server = state.command.split(" && ")
-    load_converter()
-    to_gguf(root / "out", root / "out.gguf", TARGET)
-    to_gguf(TARGET, root / "target.gguf")
+    # the converter's package gguf is not the one that eaglectl writes with: a process has one of them
+    code = (
+        "import sys; from pathlib import Path;"
+        " from tests.engine.llamacpp.engine import load_converter, to_gguf;"
+        " out, target, root = map(Path, sys.argv[1:]); load_converter();"
+        " to_gguf(out, root / 'out.gguf', target); to_gguf(target, root / 'target.gguf')"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, root / "out", TARGET, root]
+    subprocess.run(command, check=True, capture_output=True, cwd=FIXTURES.parent)
     words = [{"TARGET.gguf": str(root / "target.gguf")}.get(word, word) for word in shlex.split(server)]
     assert words[0] == "llama-server"
     with running([str(SERVER), *words[1:], *SETTINGS], root / "server.log", PATIENCE) as url:
