@@ -14,6 +14,8 @@ from eaglectl.acceptance.published import (
     unlike,
 )
 
+from tables import table  # isort: skip
+
 PAGE = Path(__file__).with_name("acceptance.md")
 HEAD = """# What acceptance others reach
 
@@ -79,19 +81,18 @@ def _section(source: PublishedSource, members: list[Figure]) -> str:
     text = f"[Source]({source.url}), {source.date}. {f'{stated}. ' if stated else ''}{_sentence(source.note)}"
     sets = sorted({name for figure in members for name in figure.lengths})
     head = ["drafter", "target", "drafts", *sets]
-    rows = [_row(figure, sets) for figure in members]
-    table = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *rows]
-    return "\n".join([f"## {source.title}\n", f"{text}\n", *table, ""])
+    rows = table(head, (_row(figure, sets) for figure in members))
+    return "\n".join([f"## {source.title}\n", f"{text}\n", rows])
 
 
-def _row(figure: Figure, sets: list[str]) -> str:
+def _row(figure: Figure, sets: list[str]) -> list[str]:
     drafter = f"[{figure.drafter}]({figure.url})" if figure.url else figure.drafter
     chain = [figure.steps, figure.topk, figure.draft_tokens]
     drafts = "/".join("?" if number is None else str(number) for number in chain)
     if figure.temperature is not None:
         drafts += f", T={figure.temperature:g}"
     lengths = [_length(figure.lengths.get(name)) for name in sets]
-    return f"| {' | '.join([drafter, figure.target, drafts, *lengths])} |"
+    return [drafter, figure.target, drafts, *lengths]
 
 
 def _length(length: float | None) -> str:

@@ -1,6 +1,5 @@
 """docs/mistakes.md and docs/mistakes.svg: what each mistake costs, and what engines do with its files."""
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,12 +14,13 @@ from eaglectl.engines.registry import ENGINES
 from eaglectl.verdicts import ServedAs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.stored_otherwise import Misread, Tensors, input_halves, rope
+from tables import recorded, table
+
+from tests.stored_otherwise import Misread, Tensors, d2t_one_row_late, input_halves, rope, without
 from tests.tiny import TARGET, TINY, absolute, ids
 
 PAGE = Path(__file__).with_name("mistakes.md")
 PICTURE = Path(__file__).with_name("mistakes.svg")
-REAL = Path(__file__).resolve().parents[1] / "fixtures/real"
 TITLES = {
     "specforge": "SpecForge, 2, 15, 27",
     "speculators": "speculators, 6, 18, 28",
@@ -82,15 +82,6 @@ def _as_ids(tensors: Tensors, config: Mapping[str, Any]) -> None:
     tensors["d2t"] = absolute(tensors["d2t"])
 
 
-def _without(tensors: Tensors, config: Mapping[str, Any]) -> None:
-    del tensors["d2t"]
-
-
-def _one_late(tensors: Tensors, config: Mapping[str, Any]) -> None:
-    dtype, shape, data = tensors["d2t"]
-    tensors["d2t"] = dtype, shape, np.roll(np.frombuffer(data, "<i8"), 1).tobytes()
-
-
 # the toy's file with each mistake that a file can have
 FILES = {
     "layers one lower": Misread("", "", config=ids(1, 3, 4)),
@@ -106,27 +97,21 @@ FILES = {
         "", "", config={"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     ),
     "d2t read as token ids": Misread("", "", _as_ids),
-    "d2t left out": Misread("", "", _without),
-    "d2t one row late": Misread("", "", _one_late),
+    "d2t left out": Misread("", "", without("d2t")),
+    "d2t one row late": Misread("", "", d2t_one_row_late),
     "embedding and state exchanged": Misread("", "", input_halves),
 }
-# the cause on the real pair, by the case of tools/real/diagnoses.py
-CASES = {
-    "layers one lower": "boundaries one lower",
-    "norm_output true": "norm_output true",
-    "norm_before_residual true": "norm_before_residual true",
-    "rope base 10000": "rope base 10000",
-    "embedding and state exchanged": "embedding and state exchanged",
-    "prompts without the template": "prompts without the template",
-    "prompts in Llama 2's template": "prompts in Llama 2's template",
-    "temperature 0.7": "temperature 0.7",
-}
-
-
-def read(name: str) -> list[dict[str, Any]]:
-    """Rows that tools/real recorded; none where it has not run."""
-    path = REAL / name
-    return json.loads(path.read_text()) if path.exists() else []
+# mistakes whose case of tools/real/diagnoses.py ends in a cause, and one whose case has another name
+DIAGNOSED = (
+    "norm_output true",
+    "norm_before_residual true",
+    "rope base 10000",
+    "embedding and state exchanged",
+    "prompts without the template",
+    "prompts in Llama 2's template",
+    "temperature 0.7",
+)
+CASES = {"layers one lower": "boundaries one lower", **{name: name for name in DIAGNOSED}}
 
 
 def page() -> str:
@@ -135,7 +120,7 @@ def page() -> str:
         verdicts = judged(Path(folder))
     names = [f"{ENGINES[engine].title} {ENGINES[engine].releases[-1]}" for engine in SHOWN]
     legend = LEGEND.format(engines=", ".join(names))
-    return "\n".join([HEAD, _table(read("mistakes.json"), verdicts), legend.strip(), WORDS])
+    return "\n".join([HEAD, _table(recorded("mistakes.json"), verdicts), legend.strip(), WORDS])
 
 
 def judged(folder: Path) -> dict[str, dict[str, str]]:
@@ -160,10 +145,12 @@ def judged(folder: Path) -> dict[str, dict[str, str]]:
 def _table(rows: list[dict[str, Any]], verdicts: Mapping[str, Mapping[str, str]]) -> str:
     names = [name for name in TITLES if any(row["drafter"] == name for row in rows)]
     found = {(row["mistake"], row["drafter"]): row for row in rows}
-    causes = {row["case"]: row["cause"] for row in read("diagnoses.json") if row["drafter"] == "specforge"}
+    causes = {
+        row["case"]: row["cause"] for row in recorded("diagnoses.json") if row["drafter"] == "specforge"
+    }
     titles = [cell for name in names for cell in (TITLES[name], "lost")]
     head = ["mistake", *titles, *(ENGINES[engine].title for engine in SHOWN), "rule", "`diagnose`"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines = []
     for mistake in dict.fromkeys(row["mistake"] for row in rows):
         cells = [mistake]
         for name in names:
@@ -172,13 +159,13 @@ def _table(rows: list[dict[str, Any]], verdicts: Mapping[str, Mapping[str, str]]
         verdict = verdicts.get(mistake, {})
         cells += [verdict.get(key, "") for key in (*SHOWN, "rule")]
         cells.append(causes.get(CASES.get(mistake, ""), ""))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        lines.append(cells)
+    return table(head, lines)
 
 
 def drawing() -> str:
     """The picture: by mistake, a bar for the share that it costs each drafter."""
-    rows = [row for row in read("mistakes.json") if row["mistake"] != "none"]
+    rows = [row for row in recorded("mistakes.json") if row["mistake"] != "none"]
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["mistake"], []).append(row)

@@ -1,24 +1,22 @@
 """docs/real-pair.md: the real pair's acceptance, and what `diagnose` says of faults on it."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tables import recorded, table
+
 PAGE = Path(__file__).with_name("real-pair.md")
-REAL = Path(__file__).resolve().parents[1] / "fixtures/real"
 TITLES = {
     "specforge": "SpecForge 0.2.0, boundaries 2, 15, 27",
     "speculators": "speculators 0.9.0, boundaries 6, 18, 28",
 }
 UPGRADED = {
     "before": "before",
-    "start": "converted to 3.1",
     "control": "the control",
     "3.1": "3.1 trained on",
 }
-UPGRADE_RUN = {"chats": 1600, "steps": 661}
 HEAD = """# A real language model
 
 Written by `make docs` from what `tools/real` recorded in `fixtures/real`.
@@ -37,7 +35,7 @@ UPGRADE = """## EAGLE-3 and 3.1, trained on
 
 SpecForge's drafter, trained on by speculators' own code from two starts: as it is (the control), and as
 `convert --to 3.1` writes it (calibrated on the states of the training chats, gated on 40 other chats). Each
-saw the same {chats:,} chats, of prompts that the drafter was not trained on, in the same order: {steps}
+saw the same 1,600 chats, of prompts that the drafter was not trained on, in the same order: 661
 steps of 768 tokens, Muon at 1e-4 with a cosine, one run each. Measured on 100 chats whose topics nothing was
 trained on: `python tools/real/upgrade.py`. A ratio is the first acceptance length over the second, in
 brackets 95 % over paired prompts.
@@ -66,41 +64,33 @@ STORED = {
 }
 
 
-def read(name: str) -> list[dict[str, Any]]:
-    """Rows that tools/real recorded; none where it has not run."""
-    path = REAL / name
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    if rows := read("acceptance.json"):
+    if rows := recorded("acceptance.json"):
         parts += [ACCEPTANCE, _acceptance(rows)]
-    if rows := read("upgrade.json"):
+    if rows := recorded("upgrade.json"):
         parts.append(_upgrade(rows))
-    if rows := read("diagnoses.json"):
+    if rows := recorded("diagnoses.json"):
         parts += [DIAGNOSES, _diagnoses(rows)]
-    if rows := read("ready.json"):
+    if rows := recorded("ready.json"):
         parts += [READY, _ready(rows)]
     return "\n".join(parts)
 
 
 def _ready(rows: list[dict[str, Any]]) -> str:
     head = ["stored", "engine", "as stored", "converted", "gain", "clock, CPU, s", "peak, MB"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in rows:
-        ran = "the reference" if row["engine"] == "reference" else f"{row['engine']} {row['release']}"
-        change = row["gain"]
-        gain = (
-            f"{change['value']:.2f} [{change['interval'][0]:.2f}, {change['interval'][1]:.2f}]"
-            if change
-            else ""
-        )
-        sides = (_side(row[name]) for name in ("stored", "converted"))
-        cells = [STORED[row["case"]], ran, *sides, gain, f"{row['wall']}, {row['cpu']}"]
-        lines.append(f"| {' | '.join([*cells, str(row['peak'])])} |")
-    return "\n".join([*lines, ""])
+    return table(head, map(_ready_row, rows))
+
+
+def _ready_row(row: dict[str, Any]) -> list[str]:
+    ran = "the reference" if row["engine"] == "reference" else f"{row['engine']} {row['release']}"
+    change = row["gain"]
+    gain = ""
+    if change:
+        gain = f"{change['value']:.2f} [{change['interval'][0]:.2f}, {change['interval'][1]:.2f}]"
+    sides = (_side(row[name]) for name in ("stored", "converted"))
+    return [STORED[row["case"]], ran, *sides, gain, f"{row['wall']}, {row['cpu']}", str(row["peak"])]
 
 
 def _side(side: dict[str, Any] | None) -> str:
@@ -115,20 +105,20 @@ def _side(side: dict[str, Any] | None) -> str:
 
 def _diagnoses(rows: list[dict[str, Any]]) -> str:
     head = ["drafter", "fault", "chats", "length", "ends in", "shown by", "CPU, s", "peak, MB"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in rows:
-        cells = [
-            row["drafter"],
-            row["case"],
-            str(row["prompts"]),
-            f"{row['length']:.2f}" if row["length"] else "",
-            f"{row['cause']}" if row["is_right"] else f"{row['cause']}, **wrong**",
-            _first_words(row),
-            str(row["cpu_seconds"]),
-            str(row["peak_mb"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return table(head, map(_diagnosis_row, rows))
+
+
+def _diagnosis_row(row: dict[str, Any]) -> list[str]:
+    return [
+        row["drafter"],
+        row["case"],
+        str(row["prompts"]),
+        f"{row['length']:.2f}" if row["length"] else "",
+        f"{row['cause']}" if row["is_right"] else f"{row['cause']}, **wrong**",
+        _first_words(row),
+        str(row["cpu_seconds"]),
+        str(row["peak_mb"]),
+    ]
 
 
 def _first_words(row: dict[str, Any]) -> str:
@@ -143,46 +133,41 @@ def _first_words(row: dict[str, Any]) -> str:
 
 
 def _acceptance(rows: list[dict[str, Any]]) -> str:
-    sets = list(rows[0]["sets"])
-    head = ["drafter", "engine", "k", "length", "drafts", "accepted by position", *sets]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in rows:
-        low, high = row["interval"]
-        cells = [
-            TITLES[row["drafter"]],
-            row["engine"],
-            str(row["k"]),
-            f"{row['length']:.4f} [{low:.3f}, {high:.3f}]",
-            str(row["drafts"]),
-            ", ".join(map(str, row["accepted"])),
-            *(f"{row['sets'][name]:.2f}" for name in sets),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    head = ["drafter", "engine", "k", "length", "drafts", "accepted by position", *rows[0]["sets"]]
+    return table(head, map(_acceptance_row, rows))
+
+
+def _acceptance_row(row: dict[str, Any]) -> list[str]:
+    low, high = row["interval"]
+    return [
+        TITLES[row["drafter"]],
+        row["engine"],
+        str(row["k"]),
+        f"{row['length']:.4f} [{low:.3f}, {high:.3f}]",
+        str(row["drafts"]),
+        ", ".join(map(str, row["accepted"])),
+        *(f"{length:.2f}" for length in row["sets"].values()),
+    ]
 
 
 def _upgrade(rows: list[dict[str, Any]]) -> str:
     ratios = [row for row in rows if row["kind"] == "ratio"]
-    sets = list(ratios[0]["sets"])
-    head = ["first / second", "k", "first", "second", "ratio", *sets]
-    lines = [UPGRADE.format(**UPGRADE_RUN), f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in ratios:
-        cells = [f"{UPGRADED[row['drafter']]} / {UPGRADED[row['against']]}", str(row["k"])]
-        cells += [f"{row[name]['length']:.3f}" for name in ("first", "second")]
-        cells += map(_estimate, (row["ratio"], *row["sets"].values()))
-        lines.append(f"| {' | '.join(cells)} |")
     drifts = [row for row in rows if row["kind"] == "drift"]
-    names = list(drifts[0]["conditions"])
-    head = ["drafter", *names]
-    lines += [DRIFT, f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in drifts:
-        parts = row["conditions"].values()
-        cells = [
-            UPGRADED[row["drafter"]],
-            *(_estimate((part["length"], *part["interval"])) for part in parts),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    head = ["first / second", "k", "first", "second", "ratio", *ratios[0]["sets"]]
+    compared = table(head, map(_ratio_row, ratios))
+    probed = table(["drafter", *drifts[0]["conditions"]], map(_drift_row, drifts))
+    return "\n".join([UPGRADE, f"{compared}{DRIFT}", probed])
+
+
+def _ratio_row(row: dict[str, Any]) -> list[str]:
+    names = f"{UPGRADED[row['drafter']]} / {UPGRADED[row['against']]}"
+    lengths = (f"{row[name]['length']:.3f}" for name in ("first", "second"))
+    return [names, str(row["k"]), *lengths, *map(_estimate, (row["ratio"], *row["sets"].values()))]
+
+
+def _drift_row(row: dict[str, Any]) -> list[str]:
+    lengths = ((part["length"], *part["interval"]) for part in row["conditions"].values())
+    return [UPGRADED[row["drafter"]], *map(_estimate, lengths)]
 
 
 def _estimate(values: Sequence[float]) -> str:

@@ -109,6 +109,19 @@ def input_halves(tensors: Tensors, config: Mapping[str, Any]) -> None:
         moved(tensors, f"{LAYER}self_attn.{part}.weight", None, (1, 0))
 
 
+def without(*names: str) -> Callable[[Tensors, Mapping[str, Any]], None]:
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        for name in names:
+            del tensors[name]
+
+    return change
+
+
+def d2t_one_row_late(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    dtype, shape, data = tensors["d2t"]
+    tensors["d2t"] = dtype, shape, np.roll(np.frombuffer(data, "<i8"), 1).tobytes()
+
+
 def rope(base: float) -> dict[str, Any]:
     return {"rope_theta": base, "rope_parameters": None, "rope_scaling": None}
 

@@ -38,9 +38,11 @@ from tests.stored_otherwise import (
     PAIRED,
     Misread,
     Tensors,
+    d2t_one_row_late,
     fc_blocks,
     heads,
     rope,
+    without,
 )
 from tests.tiny import absolute, ids
 
@@ -67,23 +69,10 @@ class Case:
     given: Mapping[str, str] = field(default_factory=dict)
 
 
-def without(*names: str) -> Callable[[Tensors, Mapping[str, Any]], None]:
-    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
-        for name in names:
-            del tensors[name]
-
-    return change
-
-
 def target_ids(tensors: Tensors, config: Mapping[str, Any]) -> None:
     """d2t as ids of the target, beside no t2d."""
     del tensors["t2d"]
     tensors["d2t"] = absolute(tensors["d2t"])
-
-
-def one_row_late(tensors: Tensors, config: Mapping[str, Any]) -> None:
-    dtype, shape, data = tensors["d2t"]
-    tensors["d2t"] = dtype, shape, np.roll(np.frombuffer(data, "<i8"), 1).tobytes()
 
 
 def untrained(tensors: Tensors, config: Mapping[str, Any]) -> None:
@@ -138,7 +127,7 @@ CASES = (
     ),
     Case("embedding and state exchanged", "other-reading", INPUT, option="input=exchanged"),
     Case("d2t as ids, no t2d", "file-rule", Misread("", "", target_ids), option="--fix"),
-    Case("d2t one row late", "tables", Misread("", "", one_row_late), option="d2t=t2d"),
+    Case("d2t one row late", "tables", Misread("", "", d2t_one_row_late), option="d2t=t2d"),
     Case("d2t left out", "file-rule", Misread("", "", without("d2t"))),
     Case("gate and up exchanged", "other-reading", GATE_UP, option="gate-up=exchanged"),
     Case("two norms exchanged", "other-reading", NORMS, option="norms=exchanged"),
