@@ -53,6 +53,7 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageE
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
+from eaglectl.options import options_of
 from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.validation.policy import Policy
@@ -305,8 +306,8 @@ class _Work(Struct, frozen=True):
 
     def _given(self, name: str) -> tuple[str, ...]:
         """An option as it was given; nothing where it has its default."""
-        value, default = getattr(self.options, name), getattr(ReadyOptions(), name)
-        return () if value == default else (f"--{name.replace('_', '-')}", str(value))
+        option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
+        return () if value == option.default else (option.flag, str(value))
 
     def converted(self, result: Readiness, questions: OpenQuestions, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.drafter import Note
-from eaglectl.drafter.tensors import LAYER, NORM, Absorbed, Dimensions, Segment, Tensor, expected_shape
+from eaglectl.drafter.tensors import NORM, Absorbed, Dimensions, Segment, Tensor, expected_shape
 from eaglectl.errors import RefusedError
 from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import Format
@@ -107,9 +107,7 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
 
 def _check_layers(names: Names) -> None:
     """Raise RefusedError unless layers and fc_norm count from 0 without gaps."""
-    indices = sorted(
-        {int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))}
-    )
+    indices = sorted(names.layers)
     if indices != list(range(len(indices))):
         raise RefusedError(
             f"the file has layers {indices}; they must count from 0 without gaps", "missing-tensor"

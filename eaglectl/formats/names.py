@@ -52,6 +52,12 @@ class Names(Struct, frozen=True):
     unknown: tuple[str, ...]
     clashes: tuple[tuple[str, str, str], ...]
 
+    @property
+    def layers(self) -> set[int]:
+        """The numbers of the layers that tensors are of."""
+        names = (*self.plain, *self.fused, *self.absorbed)
+        return {int(layer[1]) for name in names if (layer := LAYER.fullmatch(name))}
+
 
 def read_names(
     stored: Mapping[str, StoredTensor], aliases: Mapping[str, str] | None = None, prefix: str = ""

@@ -31,7 +31,7 @@ def read_rope(
     _check_layer_types(tables["rope_parameters"])
     bases = ({} if theta is None else {"rope_theta": theta}) | _inner_bases(tables)
     scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
-    notes = list(_questions(answers, bases, scalings))
+    notes = list(_questions(answers, answer, bases, scalings))
     if not bases:
         text = "config has no rope_theta; every loader then uses 10000, and it is written so"
         notes.append(Note("note", "rope_theta", text))
@@ -76,10 +76,12 @@ def _answered(
 
 
 def _questions(
-    answers: Answers, bases: Mapping[str, float], scalings: Mapping[str, Mapping[str, Any]]
+    answers: Answers,
+    answer: RopeAnswer,
+    bases: Mapping[str, float],
+    scalings: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Note]:
-    """What the answers leave open where places state other bases, or other scalings."""
-    answer = RopeAnswer.of(answers)
+    """What the answer to the rope leaves open where places state other bases, or other scalings."""
     if answer.base in (None, "stored") and len(set(bases.values())) > 1:
         listed = " and ".join(f"{place}: {base:g}" for place, base in bases.items())
         values = {f"{int(base)}": place for place, base in bases.items() if base == int(base)}

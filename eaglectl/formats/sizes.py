@@ -5,7 +5,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Choice, Note, Target, question
-from eaglectl.drafter.tensors import LAYER, NORM, Dimensions
+from eaglectl.drafter.tensors import NORM, Dimensions
 from eaglectl.errors import OptionNeededError, RefusedError
 from eaglectl.formats.attention import read_heads, read_mla
 from eaglectl.formats.config_keys import MISSING, Keys, Reading
@@ -23,10 +23,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Reading[Dimensi
     shapes = plain_shapes(names)
     _refuse_empty(shapes)
     hidden = agreed(keys, "hidden_size", _hidden(shapes))
-    indices = {
-        int(m[1]) for name in (*names.plain, *names.fused, *names.absorbed) if (m := LAYER.fullmatch(name))
-    }
-    layers = agreed(keys, "num_hidden_layers", len(indices), always=True)
+    layers = agreed(keys, "num_hidden_layers", len(names.layers), always=True)
     aux = _read_aux(keys, shapes, hidden.value, target)
     vocab = agreed(keys, "vocab_size", shapes.first(("t2d", 0), ("embed_tokens.weight", 0)))
     if vocab.value > LARGEST_VOCABULARY:

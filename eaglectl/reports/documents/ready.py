@@ -73,17 +73,22 @@ class EnginePart(Part, frozen=True):
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:
         reading = record.stored_reading and record.stored_reading.words
-        stored = (record.stored_outcome, record.stored_reasons, record.stored, record.stored_gap, reading)
-        converted = (
-            record.converted_outcome,
-            record.converted_reasons,
-            record.converted,
-            record.converted_gap,
-        )
         return {
-            "stored": dict(zip(FilesPart.__struct_fields__, stored, strict=True)),
+            "stored": {
+                "outcome": record.stored_outcome,
+                "reasons": record.stored_reasons,
+                "acceptance": record.stored,
+                "gap": record.stored_gap,
+                "reading": reading,
+            },
             "converted": record.converted_outcome
-            and dict(zip(FilesPart.__struct_fields__, (*converted, None), strict=True)),
+            and {
+                "outcome": record.converted_outcome,
+                "reasons": record.converted_reasons,
+                "acceptance": record.converted,
+                "gap": record.converted_gap,
+                "reading": None,
+            },
             "gain": engine_gain(record),
             "command": record.command if record.is_serving else None,
             "measure": (record.is_serving and record.measure_command) or None,

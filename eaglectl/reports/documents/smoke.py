@@ -92,7 +92,6 @@ class VariantPart(Part, frozen=True):
     outcome: ReadingOutcome
     p_value: Annotated[
         Number,
-        NumberOrNull,
         Meta(
             description="Of no gain, one-sided, over prompts, corrected for the number of readings",
             extra_json_schema={"minimum": 0, "maximum": 1},
