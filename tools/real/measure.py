@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,30 @@ OUT = FIXTURES / "acceptance.json"
 PYTHONS = {"reference": ROOT / ".venv/bin/python", "vllm": ROOT / ".venv-engine/bin/python"}
 
 
-def smoke(folder: Path, target: Path, engine: str, k: int) -> dict[str, Any]:
+def smoke(
+    folder: Path,
+    target: Path,
+    *options: object,
+    engine: str = "reference",
+    exit_codes: Sequence[int] = (0, 1),
+) -> dict[str, Any]:
+    """The JSON document of a run on a CPU with one thread, which must end in one of these exit codes."""
     python = os.environ.get(f"EAGLECTL_{engine.upper()}", PYTHONS[engine])
     command = [python, "-m", "eaglectl", "smoke", folder, "--target", target, "--engine", engine, "--json"]
-    command += ["-k", str(k), "--prompts", FIXTURES / "test.jsonl", "--device", "cpu"]
+    command += ["--device", "cpu", *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, check=False, env=environment
     )
-    if ended.returncode not in (0, 1):
+    if ended.returncode not in exit_codes:
         raise SystemExit(ended.stderr[-3000:])
     value: dict[str, Any] = json.loads(ended.stdout)
     return value
+
+
+def accepted(part: dict[str, Any]) -> list[int]:
+    """Accepted draft tokens by position of a measurement in a document."""
+    return [round(share["value"] * part["drafts"]) for share in part["per_position"]]
 
 
 def row(name: str, engine: str, k: int, document: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +61,7 @@ def row(name: str, engine: str, k: int, document: dict[str, Any]) -> dict[str, A
         "length": document["acceptance_length"],
         "interval": document["interval"],
         "drafts": document["drafts"],
-        "accepted": [round(share["value"] * document["drafts"]) for share in document["per_position"]],
+        "accepted": accepted(document),
         "sets": {name: round(found["acceptance_length"], 4) for name, found in document["sets"].items()},
         "lossless": document["lossless"],
     }
@@ -71,7 +84,9 @@ def main() -> None:
             for k in options.k:
                 if (name, engine, k) in known:
                     continue
-                rows.append(row(name, engine, k, smoke(Path(place or FIXTURES / name), target, engine, k)))
+                folder, prompts = Path(place or FIXTURES / name), FIXTURES / "test.jsonl"
+                document = smoke(folder, target, "-k", k, "--prompts", prompts, engine=engine)
+                rows.append(row(name, engine, k, document))
                 OUT.write_text(json.dumps(rows, indent=1) + "\n")
                 print(f"{name:14} {rows[-1]['engine']:20} k={k} {rows[-1]['length']:.4f}", flush=True)
 

@@ -13,7 +13,6 @@ nests them, and trained on the same states in another order, which its nested id
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,11 +20,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
+from measure import accepted
 from target import cache_folder, make_target
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.stored_otherwise import Misread, fc_blocks
+
 FIXTURES = ROOT / "fixtures/real"
 OUT = FIXTURES / "ready.json"
 PROMPTS, TOKENS = 12, 48
@@ -44,27 +46,14 @@ def stored(case: str, place: Path) -> Path:
     """The folder of a case as its trainer would have written it."""
     if case not in NESTED:
         return FIXTURES / ("specforge" if case == "default" else case)
-    shutil.copytree(FIXTURES / "specforge", place)
-    config = json.loads((place / "config.json").read_text())
     ids = NESTED[case]
-    config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
+    config: dict[str, Any] = {
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
+    }
     if case == "nested":  # TorchSpec's mark: without it the convention of the ids is a question
         config["_torchspec_version"] = "0.1.0"
-    (place / "config.json").write_text(json.dumps(config, indent=2))
-    if ids != sorted(ids):
-        permute(place / "model.safetensors", [sorted(ids).index(layer) for layer in ids])
-    return place
-
-
-def permute(file: Path, order: list[int]) -> None:
-    """Put the columns of fc into `order`, block by block."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(file)
-    blocks = tensors["fc.weight"].chunk(3, 1)
-    tensors["fc.weight"] = torch.cat([blocks[index] for index in order], 1)
-    save_file(tensors, file, {"format": "pt"})
+    order = [sorted(ids).index(layer) for layer in ids]
+    return Misread("", "", fc_blocks(*order), config).apply(FIXTURES / "specforge", place)
 
 
 def ready(folder: Path, target: Path, engine: str, cache: Path) -> dict[str, Any]:
@@ -73,7 +62,6 @@ def ready(folder: Path, target: Path, engine: str, cache: Path) -> dict[str, Any
     python = os.environ.get(f"EAGLECTL_{engine.upper()}", ROOT / venv / "bin/python")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
     if engine == "sglang":
-        sys.path.insert(0, str(ROOT))
         from tests.engine.sglang.test_smoke_sglang import ARGUMENTS, HOOKED
 
         environment |= HOOKED | {"EAGLECTL_TEST": str(cache)}
@@ -110,9 +98,8 @@ def side(part: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = {name: part[name] for name in ("outcome", "reasons", "gap", "reading")}
     if run is None:
         return kept
-    accepted = [round(share["value"] * run["drafts"]) for share in run["per_position"]]
     names = ("engine", "version", "acceptance_length", "interval", "drafts", "prompts")
-    return kept | {name: run[name] for name in names} | {"accepted": accepted}
+    return kept | {name: run[name] for name in names} | {"accepted": accepted(run)}
 
 
 def main() -> None:
