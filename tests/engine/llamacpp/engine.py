@@ -1,4 +1,7 @@
-"""llama.cpp as a test runs it: its converter in this process, and a small program on its own libraries."""
+"""llama.cpp as a test runs it: its converter in this process, and a small program on its own libraries.
+
+`python -m tests.engine.llamacpp.engine FOLDER OUT [TARGET]` runs the converter in a process of its own.
+"""
 
 import json
 import os
@@ -118,3 +121,8 @@ def _last_words(log: str) -> str:
         if found := re.search(pattern, log):
             return found[0]
     return log.strip().splitlines()[-1] if log.strip() else "no words"
+
+
+if __name__ == "__main__":
+    load_converter()
+    to_gguf(*map(Path, sys.argv[1:]))

@@ -59,14 +59,9 @@ def measured(root: Path, result: Readiness) -> dict[str, object]:
     (state,) = result.engines
     _, server = state.command.split(" && ")
     # the converter's package gguf is not the one that eaglectl writes with: a process has one of them
-    code = (
-        "import sys; from pathlib import Path;"
-        " from tests.engine.llamacpp.engine import load_converter, to_gguf;"
-        " out, target, root = map(Path, sys.argv[1:]); load_converter();"
-        " to_gguf(out, root / 'out.gguf', target); to_gguf(target, root / 'target.gguf')"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", code, root / "out", TARGET, root]
-    subprocess.run(command, check=True, capture_output=True, cwd=FIXTURES.parent)
+    converter = [sys.executable, "-W", "ignore", "-m", "tests.engine.llamacpp.engine"]
+    for files in ((root / "out", root / "out.gguf", TARGET), (TARGET, root / "target.gguf")):
+        subprocess.run([*converter, *files], check=True, capture_output=True, cwd=FIXTURES.parent)
     words = [{"TARGET.gguf": str(root / "target.gguf")}.get(word, word) for word in shlex.split(server)]
     assert words[0] == "llama-server"
     with running([str(SERVER), *words[1:], *SETTINGS], root / "server.log", PATIENCE) as url:
