@@ -159,7 +159,6 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> Readin
     stated = _read_width(keys, own, target)
     switch = _read_aux_switch(keys, has_fc="fc.weight" in shapes.of)
     norms = sum(1 for name in shapes.of if NORM.fullmatch(name))
-    width = own or stated.value or target.hidden or hidden
     total = shapes.first(("fc.weight", 1), ("input_norm.weight", 0))
     if total is None:
         raise RefusedError(
@@ -167,6 +166,9 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> Readin
             "missing-tensor",
             "tensor:fc.weight",
         )
+    # a given target of another width is another target, not another width of the states
+    fits = target.hidden is not None and (total % target.hidden == 0 or total % hidden != 0)
+    width = own or stated.value or (target.hidden if fits else None) or hidden
     _check_width(hidden, total, width, norms)
     is_width_known = bool(norms or stated.value or target.hidden)
     count = _read_count(keys, (hidden, total), width, is_width_known=is_width_known)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from tests.builders import DRAFT, HIDDEN, VOCAB, call, drafter_config, drafter_folder, floats
+from tests.builders import ABSENT, DRAFT, HIDDEN, VOCAB, call, drafter_config, drafter_folder, floats
 from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
 
@@ -49,6 +49,13 @@ BAD = (
         ("EGL701",),
         target_config={**TARGET, "hidden_size": 2 * HIDDEN},
         says="the target is 32 wide",
+    ),
+    Patch(
+        "a wider target, and a config without its width",
+        ("EGL701",),
+        {"target_hidden_size": ABSENT},
+        target_config={**TARGET, "hidden_size": 2 * HIDDEN},
+        says="the target is 32 wide and this drafter's aux states are 16",
     ),
     Patch(
         "a full vocabulary that the target has not",

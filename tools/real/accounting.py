@@ -47,11 +47,15 @@ TINY = Network((2, 4, 5), "midlayer", base=500000.0, width=32, eps=1e-6)
 
 @dataclass
 class Counts:
-    """Rounds, accepted tokens by draft position, and new tokens, of all prompts together."""
+    """Rounds, accepted tokens by draft position, and new tokens, of all prompts together.
+
+    `prompts` has the rounds and the accepted tokens of each.
+    """
 
     drafts: int = 0
     accepted: list[int] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
+    prompts: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def length(self) -> float:
@@ -211,6 +215,7 @@ def count(drafter: Drafter, answers: Sequence[Answer], k: int, new: int, end: in
         chat = drafter.chat(made.tokens, aux)
         known = made.start + 1  # the first new token is the target's
         limit = made.start + new
+        before = found.drafts, sum(found.accepted)
         while known < limit and end not in made.tokens[made.start : known]:
             right = agreement(chat.draft(known, k), made.tokens[known : known + k])
             found.drafts += 1
@@ -218,6 +223,7 @@ def count(drafter: Drafter, answers: Sequence[Answer], k: int, new: int, end: in
                 found.accepted[place] += 1
             known += right + 1
         found.tokens.append(until(made.tokens[made.start : min(known, limit)], end))
+        found.prompts.append((found.drafts - before[0], sum(found.accepted) - before[1]))
     return found
 
 

@@ -5,6 +5,9 @@
 One fault at a time, on the chats of fixtures/real/test.jsonl (every so many), 32 new tokens, one thread.
 Faults of the files are those of tests/stored_otherwise.py, of both drafters in vLLM's layout. Rows that
 fixtures/real/diagnoses.json has are kept; only new cases are run.
+
+Of the causes that are not of an engine two cannot be staged on this pair: "weak", as no published figure is
+of its target, and "quantised-target", as transformers on a CPU loads none that another package quantised.
 """
 
 import argparse
@@ -26,9 +29,12 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 import numpy as np
 from accounting import read_chats
-from mistakes import in_llama_2s
+from mistakes import Pair, in_llama_2s, tune
+from safetensors.torch import load_file, save_file
 from target import cache_folder, make_target
 
+from tests.builders import read_safetensors
+from tests.rotated import random_rotation, rotate_target
 from tests.stored_otherwise import (
     GATE_UP,
     INPUT,
@@ -50,6 +56,7 @@ FIXTURES = ROOT / "fixtures/real"
 OUT = FIXTURES / "diagnoses.json"
 NEW = 32
 Prompts = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+Target = Callable[[Path, Path], Path]
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,8 @@ class Case:
     """A fault, and the cause that `diagnose` must name.
 
     `fault` is None for the files as their trainer wrote them. `option`: a part of the command that it must
-    print. `prompts` makes others of the chats, `given` are options of the command.
+    print. `prompts` makes others of the chats, `target` another one in a folder, `given` are options of the
+    command.
     """
 
     name: str
@@ -67,6 +75,7 @@ class Case:
     option: str = ""
     prompts: Prompts = lambda chats: chats
     given: Mapping[str, str] = field(default_factory=dict)
+    target: Target = lambda target, folder: target
 
 
 def target_ids(tensors: Tensors, config: Mapping[str, Any]) -> None:
@@ -85,6 +94,72 @@ def untrained(tensors: Tensors, config: Mapping[str, Any]) -> None:
             tensors[name] = dtype, shape, bits.astype("<u2").tobytes()
 
 
+def own_embedding(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """The embedding of the target that it was trained on."""
+    stored = read_safetensors(cache_folder() / "target/model.safetensors")
+    tensors["embed_tokens.weight"] = stored["model.embed_tokens.weight"]
+
+
+def copied(target: Path, folder: Path, **changes: object) -> Path:
+    """The target in another folder, with other values in its config."""
+    folder.mkdir()
+    for path in target.iterdir():
+        if path.name != "config.json":
+            (folder / path.name).symlink_to(path.resolve())
+    config = json.loads((target / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def wider(target: Path, folder: Path) -> Path:
+    return copied(target, folder, hidden_size=1152)
+
+
+def without_weights(target: Path, folder: Path) -> Path:
+    copied(target, folder)
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def rotated(target: Path, folder: Path) -> Path:
+    """The target with a head of its own and its residual stream rotated, bfloat16."""
+    untied = copied(target, folder.with_name("untied"), tie_word_embeddings=False)
+    (untied / "model.safetensors").unlink()
+    tensors = load_file(target / "model.safetensors")
+    head = {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    save_file(tensors | head, untied / "model.safetensors", {"format": "pt"})
+    rotate_target(untied, folder, random_rotation(576), "bfloat16")
+    shutil.rmtree(untied)
+    shutil.copy(target / "chat_template.jinja", folder)
+    return folder
+
+
+def marked(target: Path, folder: Path) -> Path:
+    """The rotated target, with the file that ModelSlim writes."""
+    rotated(target, folder)
+    (folder / "quant_model_description.json").write_text(json.dumps({"is_rot_used": True}))
+    return folder
+
+
+def trained_on(target: Path, folder: Path) -> Path:
+    """The target after 20 steps on Python's language reference."""
+    pair = Pair(target, {}, FIXTURES / "test.jsonl", 1, 0)
+    model = pair.load()
+    tune(model, pair.tuning(20))
+    copied(target, folder)
+    (folder / "model.safetensors").unlink()
+    state = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def half_russian(chats: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chats of maths, and as many of a language whose tokens the draft vocabulary has not."""
+    maths = [chat for chat in chats if chat["set"] == "maths"]
+    texts = RUSSIAN[: max(len(maths), 5)]
+    return maths + [{"prompt": text, "set": "Russian"} for text in texts]
+
+
 def plain(chats: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last message of each chat, as text."""
     return [{"prompt": chat["messages"][-1]["content"], "set": chat["set"]} for chat in chats]
@@ -92,6 +167,21 @@ def plain(chats: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def other_template(chats: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"prompt": in_llama_2s(chat["messages"]), "set": chat["set"]} for chat in chats]
+
+
+# beginnings of fairy tales, as anybody tells them
+RUSSIAN = (
+    "Жили-были старик со старухой у самого синего моря. Однажды старик",
+    "В некотором царстве, в некотором государстве жил-был царь, и было у него",
+    "Посадил дед репку. Выросла репка большая-пребольшая. Стал дед",
+    "Жила-была девочка, и звали её Маша. Пошла она однажды в лес и",
+    "Стоит в поле теремок, он не низок, не высок. Бежит мимо мышка и",
+    "Испекла бабушка колобок и положила его на окошко. Колобок полежал и",
+    "Зима была холодная, и волк пошёл искать себе еду. Встретил он лису, и",
+    "Летела птица над морем и увидела остров. На острове стоял дом, а в доме",
+    "Пришла весна, растаял снег, и дети побежали на улицу. Там они",
+    "Мальчик нашёл старую книгу и стал читать. В книге было написано, что",
+)
 
 
 def stated(*boundaries: int) -> Misread:
@@ -139,8 +229,27 @@ CASES = (
     Case("positions up to 16", "past-positions", Misread("", "", config={"max_position_embeddings": 16})),
     Case("prompts without the template", "template", prompts=plain),
     Case("prompts in Llama 2's template", "template", prompts=other_template),
+    Case("maths, and tales in Russian", "one-set", prompts=half_russian),
     Case("temperature 0.7", "sampling", given={"--temperature": "0.7"}),
     Case("three prompts", "too-few", prompts=lambda chats: chats[:3]),
+    Case("an activation that is not SiLU", "refused", Misread("", "", config={"hidden_act": "relu"})),
+    Case("length 2.6 expected", "not-found", given={"--expected": "2.6"}),
+    Case("a target of other sizes", "other-target", target=wider),
+    Case("a target without weights", "no-reference", target=without_weights),
+    Case(
+        "a rotated target, embedding of training",
+        "rotated-target",
+        Misread("", "", own_embedding),
+        option="--target-rotation",
+        target=rotated,
+    ),
+    Case("a target marked as rotated", "marked-rotation", option="--target-rotation", target=marked),
+    Case(
+        "a target trained on, embedding of training",
+        "other-revision",
+        Misread("", "", own_embedding),
+        target=trained_on,
+    ),
 )
 
 
@@ -176,11 +285,13 @@ class Runs:
     def row(self, case: Case) -> dict[str, Any]:
         """What `diagnose` says of a case, what it took, and whether that is the ending it must have."""
         drafter, prompts = self.drafter(case), self.folder / "prompts.jsonl"
+        shutil.rmtree(self.folder / "target", ignore_errors=True)
+        target = case.target(self.target, self.folder / "target")
         lines = case.prompts(self.chats)
         prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
         given = [word for option in case.given.items() for word in option]
         began = time.monotonic()
-        words = ["diagnose", drafter, "--target", self.target, "--prompts", prompts, "--device", "cpu"]
+        words = ["diagnose", drafter, "--target", target, "--prompts", prompts, "--device", "cpu"]
         document, taken = self.eaglectl(*words, "--max-tokens", NEW, *given)
         run = document["runs"]["reference"]
         return {
@@ -202,7 +313,13 @@ class Runs:
 
     def portable(self, text: str) -> str:
         """The text without this machine's paths."""
-        places = {self.target: "TARGET", self.folder / "faulty": "SOURCE", self.folder: "", ROOT: ""}
+        places = {
+            self.target: "TARGET",
+            self.folder / "target": "TARGET",
+            self.folder / "faulty": "SOURCE",
+            self.folder: "",
+            ROOT: "",
+        }
         for place, name in places.items():
             text = text.replace(f"{place}/" if not name else str(place), name)
         return text

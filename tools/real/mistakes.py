@@ -5,7 +5,8 @@
 One mistake at a time, over the chats of fixtures/real/test.jsonl, and beside them over the prompts of the toy
 pair of fixtures/tiny, counted by accounting.py (which tests hold against eaglectl's reference and vLLM). A
 mistake of the drafter is held against the target's same answers; for one of the prompts, of the target or of
-sampling, the target answers anew. Rows that are recorded are kept; only new ones are run.
+sampling, the target answers anew. An interval is 95 % of the share lost, over the same prompts drawn again.
+Rows that are recorded are kept; only new ones are run.
 """
 
 import argparse
@@ -13,12 +14,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from accounting import (
     END,
@@ -42,8 +45,11 @@ K, NEW = 3, 64
 BATCH = 10  # texts that the target answers at once
 LONGEST = 160  # characters of a prompt of the toy pair
 NONE = "none"
+DRAWS = 2000  # of as many prompts, for an interval
+TUNED = (20, 200)  # steps of training on the target
 Weights = dict[str, torch.Tensor]
 Change = tuple[str, Network, Weights]
+Integers = npt.NDArray[np.int64]
 
 
 def changes(network: Network, weights: Weights, depth: int) -> Iterator[Change]:
@@ -208,10 +214,12 @@ class Pair:
             "target rounded to int4 in groups of 32",
             lambda: self.answers(lambda model: rounded(model, 4, 32)),
         )
-        yield (
-            "target trained on for 20 steps",
-            lambda: self.answers(lambda model: tune(model, self.tuning(20))),
-        )
+        for steps in TUNED:
+            yield f"target trained on for {steps} steps", partial(self.answers_tuned, steps)
+
+    def answers_tuned(self, steps: int) -> list[Answer]:
+        """What the target says once it was trained on for so many steps."""
+        return self.answers(lambda model: tune(model, self.tuning(steps)))
 
     def tuning(self, steps: int, time: int = 256) -> torch.Tensor:
         """Rows of the language reference, spread over it, [steps, time]."""
@@ -235,19 +243,29 @@ class Table:
 
     def add(self, name: str, mistake: str, drafter: Drafter, answers: list[Answer], end: int) -> None:
         found = count(drafter, answers, K, NEW, end)
-        length = found.length
-        healthy = length if mistake == NONE else self.rows[name, NONE]["length"]
-        row = {
-            "drafter": name,
-            "mistake": mistake,
-            "length": round(length, 4),
-            "lost": round(1 - (length - 1) / (healthy - 1), 4),
-            "drafts": found.drafts,
-            "accepted": found.accepted,
-        }
+        row: dict[str, Any] = {"drafter": name, "mistake": mistake, "length": round(found.length, 4)}
+        if mistake == NONE:
+            row |= {"lost": 0.0, "prompts": found.prompts}
+        else:
+            lost, interval = share_lost(np.array(found.prompts), np.array(self.rows[name, NONE]["prompts"]))
+            row |= {"lost": lost, "interval": interval}
+        row |= {"drafts": found.drafts, "accepted": found.accepted}
         self.rows[name, mistake] = row
         self.out.write_text(json.dumps([*self.rows.values()], indent=1) + "\n")
-        print(f"{name:12} {mistake:42} {length:.4f}  {row['lost']:7.1%}", flush=True)
+        print(f"{name:12} {mistake:42} {found.length:.4f}  {row['lost']:7.1%}", flush=True)
+
+
+def share_lost(found: Integers, healthy: Integers) -> tuple[float, list[float]]:
+    """The share of a round's accepted tokens that is gone, and its interval over prompts, drawn in pairs.
+
+    Each is [prompts, 2]: rounds and accepted tokens.
+    """
+    prompts = len(healthy)
+    drawn = np.random.default_rng(0).integers(prompts, size=(DRAWS, prompts))
+    sums = (np.concatenate((rows.sum(0)[None], rows[drawn].sum(1))) for rows in (found, healthy))
+    faulty, right = (accepted / drafts for drafts, accepted in (part.T for part in sums))
+    lost, *others = 1 - faulty / right
+    return round(float(lost), 4), [round(float(end), 4) for end in np.quantile(others, (0.025, 0.975))]
 
 
 def run(pair: Pair, table: Table) -> None:

@@ -5,8 +5,6 @@ the wheel has it.
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -52,15 +50,12 @@ def counted(found: Drafted) -> tuple[list[int], list[list[int]]]:
         for drafted in drafts:
             if place >= SHORT or accounting().END in tokens[:place]:
                 break
-            right = accepted(drafted, tokens[place : place + K])
+            said = tokens[place : place + len(drafted)]
+            right = accounting().agreement(drafted[: len(said)], said)
             counts = [count + (right >= position) for position, count in enumerate(counts)]
             place += right + 1
         answers.append(accounting().until(tokens[: min(place, SHORT)], accounting().END))
     return counts, answers
-
-
-def accepted(drafted: Sequence[int], said: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(drafted, said, strict=False)))
 
 
 def test_it_drafts_and_answers_as_the_accounting_does(pair: Path, real_target: Path) -> None:
