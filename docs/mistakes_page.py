@@ -1,16 +1,23 @@
 """docs/mistakes.md and docs/mistakes.svg: what each mistake costs, and what engines do with its files."""
 
+import json
 import sys
 import tempfile
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from eaglectl import api
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.behaviour import judged_unversioned, unversioned_behaviour
+from eaglectl.engines.engine import Case
+from eaglectl.engines.layers import capture
+from eaglectl.engines.reading import Switch
 from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.view import View
 from eaglectl.verdicts import ServedAs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,6 +35,7 @@ TITLES = {
 }
 COLOURS = {"specforge": "#79c0ff", "speculators": "#d2a8ff", "tiny": "#8b949e"}
 SHOWN = ("vllm", "sglang", "llama.cpp")
+READ = "tensorrt-llm"  # its releases are not followed
 CELLS = {
     ServedAs.AS_TRAINED: "serves it",
     ServedAs.DIFFERS: "replaces it",
@@ -40,16 +48,18 @@ Written by `make docs`; figures from `python tools/real/mistakes.py` (`fixtures/
 
 One mistake at a time, k=3, greedy unless said: two drafters of [the real pair](real-pair.md), 40 chats, and
 the toy of `fixtures/tiny` (8 layers, 128 wide; 24 prompts of code), 64 new tokens each. *Lost* is the share
-of the accepted draft tokens of a round that are gone; below zero, more were accepted. The numbers behind a
-name are the boundaries it was trained on.
+of the accepted draft tokens of a round that are gone, in brackets 95 % over prompts; below zero, more were
+accepted. The numbers behind a name are the boundaries it was trained on.
 
 ![Accepted draft tokens that each mistake costs, by drafter](mistakes.svg)
 """
 LEGEND = """
-A target *trained on* has seen 20 rows of 256 tokens of Python's language reference (AdamW, 1e-4):
-another fine-tune, a small one. The engines' columns are what eaglectl knows of {engines} for the toy's file
+A target *trained on* has seen as many rows of 256 tokens of Python's language reference (AdamW, 1e-4):
+another fine-tune. The engines' columns are what eaglectl knows of {engines} for the toy's file
 with the mistake: *serves it*: it drafts with the mistake, and no message; *replaces it*: it takes a value of
-its own; *not known*: `validate` finds an error, and what the engine does with it was not run. The rule is the
+its own; *not known*: `validate` finds an error, and what the engine does with it was not run. TensorRT-LLM
+was read and not run: layers come from its serving config, else its default, and nothing is stated of rope,
+d2t and tensors. The rule is the
 first of `validate` that reports the file; where there is none, only a run shows it: the last column is the
 cause that [`diagnose`](troubleshooting.md) names on the real pair.
 
@@ -101,8 +111,10 @@ FILES = {
     "d2t one row late": Misread("", "", d2t_one_row_late),
     "embedding and state exchanged": Misread("", "", input_halves),
 }
-# mistakes whose case of tools/real/diagnoses.py ends in a cause, and one whose case has another name
+# mistakes whose case of tools/real/diagnoses.py ends in a cause, and those whose case has another name
 DIAGNOSED = (
+    "d2t left out",
+    "d2t one row late",
     "norm_output true",
     "norm_before_residual true",
     "rope base 10000",
@@ -111,7 +123,11 @@ DIAGNOSED = (
     "prompts in Llama 2's template",
     "temperature 0.7",
 )
-CASES = {"layers one lower": "boundaries one lower", **{name: name for name in DIAGNOSED}}
+CASES = {
+    "layers one lower": "boundaries one lower",
+    "d2t read as token ids": "d2t as ids, no t2d",
+    **{name: name for name in DIAGNOSED},
+}
 
 
 def page() -> str:
@@ -127,6 +143,7 @@ def judged(folder: Path) -> dict[str, dict[str, str]]:
     """By mistake of a file: what each engine does with it, and the rule of `validate` that reports it."""
     good = folder / "good"
     api.convert(str(TINY / "eagle3"), good, api.ConvertOptions(target=str(TARGET)))
+    right = api.inspect(str(good), target=str(TARGET)).drafter
     rows = {}
     for number, (mistake, fault) in enumerate(FILES.items()):
         place = fault.apply(good, folder / str(number))
@@ -137,9 +154,28 @@ def judged(folder: Path) -> dict[str, dict[str, str]]:
         last = {verdict.engine: verdict.outcome for verdict in inspection.verdicts}
         rows[mistake] = {
             **{engine: CELLS[last[engine]] for engine in SHOWN},
+            READ: CELLS[_as_read(right, inspection.drafter, json.loads((place / "config.json").read_text()))],
             "rule": f"[{rules[0]}](rules.md)" if rules else "",
         }
     return rows
+
+
+def _as_read(right: Drafter, wrong: Drafter, config: Mapping[str, Any]) -> ServedAs:
+    """What the declared behaviour of the engine that was read does with layers or switches that are wrong."""
+    behaviour = unversioned_behaviour(READ)
+    (runner,) = behaviour.runners.values()
+    captured = capture(runner, config, wrong.target)
+    case = Case(View(wrong, config, config, ()), READ, "", behaviour, {runner.label: captured})
+    kept = [
+        case.flag(name) == getattr(wrong.norms, name)
+        for name in get_args(Switch)
+        if getattr(wrong.norms, name) != getattr(right.norms, name)
+    ]
+    if wrong.aux.listed != right.aux.listed:
+        kept.append(captured.boundaries == wrong.aux.listed)
+    if not kept:
+        return ServedAs.UNKNOWN
+    return ServedAs.AS_TRAINED if all(kept) else ServedAs.DIFFERS
 
 
 def _table(rows: list[dict[str, Any]], verdicts: Mapping[str, Mapping[str, str]]) -> str:
@@ -149,18 +185,25 @@ def _table(rows: list[dict[str, Any]], verdicts: Mapping[str, Mapping[str, str]]
         row["case"]: row["cause"] for row in recorded("diagnoses.json") if row["drafter"] == "specforge"
     }
     titles = [cell for name in names for cell in (TITLES[name], "lost")]
-    head = ["mistake", *titles, *(ENGINES[engine].title for engine in SHOWN), "rule", "`diagnose`"]
+    read = f"{judged_unversioned()[READ]}, read, not run"
+    engines = [*(ENGINES[engine].title for engine in SHOWN), read]
+    head = ["mistake", *titles, *engines, "rule", "`diagnose`"]
     lines = []
     for mistake in dict.fromkeys(row["mistake"] for row in rows):
         cells = [mistake]
         for name in names:
             row = found.get((mistake, name))
-            cells += [f"{row['length']:.2f}", f"{row['lost']:.0%}"] if row else ["", ""]
+            cells += [f"{row['length']:.2f}", _lost(row)] if row else ["", ""]
         verdict = verdicts.get(mistake, {})
-        cells += [verdict.get(key, "") for key in (*SHOWN, "rule")]
+        cells += [verdict.get(key, "") for key in (*SHOWN, READ, "rule")]
         cells.append(causes.get(CASES.get(mistake, ""), ""))
         lines.append(cells)
     return table(head, lines)
+
+
+def _lost(row: Mapping[str, Any]) -> str:
+    ends = ", ".join(f"{100 * end:.0f}" for end in row.get("interval", ()))
+    return f"{row['lost']:.0%} [{ends}]" if ends else f"{row['lost']:.0%}"
 
 
 def drawing() -> str:
