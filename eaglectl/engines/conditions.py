@@ -1,12 +1,14 @@
 """When facts hold that several engines have: conditions on a checkpoint in a release."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.engine import Case, Condition
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.targets import Captures
 from eaglectl.engines.view import View
+from eaglectl.text import brief
 
 
 def has(feature: Feature) -> Condition:
@@ -28,12 +30,7 @@ def when(holds: Callable[[View], object]) -> Condition:
 
 def misread(flag: str) -> Condition:
     """Holds where the release reads another value of a norm switch than was trained with."""
-
-    def holds(case: Case) -> bool:
-        trained = getattr(case.view.drafter.norms, flag)
-        return trained is not None and case.flag(flag) != trained
-
-    return holds
+    return lambda case: getattr(case.view.drafter.norms, flag) not in (None, case.flag(flag))
 
 
 def unread(flag: str) -> Condition:
@@ -43,39 +40,7 @@ def unread(flag: str) -> Condition:
 
 def target_is(*captures: Captures) -> Condition:
     """Holds where the kind of the target is known, and the release does this with it."""
-
-    def holds(case: Case) -> bool:
-        return case.target_reading is not None and case.target_reading.captures in captures
-
-    return holds
-
-
-def target_words(case: Case) -> Mapping[str, str]:
-    """The words for what a release does with the target."""
-    reading = case.target_reading
-    if reading is None:
-        return {}
-    source = f" ({reading.source})" if reading.source else ""
-    return {
-        "target_class": reading.target,
-        "target_text": f"{reading.text}{source}",
-        "target_source": reading.source,
-    }
-
-
-def has_refused_prefix(case: Case) -> bool:
-    """Whether names have a prefix that the loader of the drafter's class does not remove."""
-    return bool(case.refused_prefixes)
-
-
-def captures_other_layers(case: Case) -> bool:
-    """Whether every runner that the release may take captures other layers than were trained on."""
-    return case.sameness == {False}
-
-
-def captures_unknown_layers(case: Case) -> bool:
-    """Whether the target, which is not known, decides if the release captures the trained layers."""
-    return None in case.sameness and case.view.drafter.aux.boundaries is not None
+    return lambda case: case.target_reading is not None and case.target_reading.captures in captures
 
 
 def captured_by_one(case: Case) -> CapturedLayers:
@@ -90,30 +55,14 @@ def captures_last_boundary(case: Case) -> bool:
     return depth is not None and boundaries is not None and depth in boundaries
 
 
+def has_refused_prefix(case: Case) -> bool:
+    """Whether names have a prefix that the loader of the drafter's class does not remove."""
+    return bool(case.refused_prefixes)
+
+
 def has_other_count(case: Case) -> bool:
     """Whether the release builds fc for another number of aux states."""
     return case.aux_count != case.view.drafter.dims.aux
-
-
-def null_target_hidden(view: View) -> bool:
-    """Whether the config states target_hidden_size: null."""
-    is_null = "target_hidden_size" in view.config and view.config["target_hidden_size"] is None
-    return is_null and not view.is_speculators
-
-
-def missing_map(view: View) -> bool:
-    """Whether a reduced vocabulary has no d2t."""
-    return view.drafter.has_reduced_vocabulary and "d2t" not in view.drafter.tensors
-
-
-def other_vocabulary(view: View) -> bool:
-    """Whether the config states another number of draft tokens than lm_head has rows."""
-    return view.number("draft_vocab_size") not in (None, view.drafter.dims.draft_vocab)
-
-
-def absorbed_names(view: View) -> bool:
-    """Whether MLA weights have the names that engines give them after loading."""
-    return bool(view.runtime_parts)
 
 
 def tied_head(view: View) -> bool:
@@ -122,17 +71,64 @@ def tied_head(view: View) -> bool:
     return view.value("tie_word_embeddings") is True and not has_head
 
 
-def other_activation(view: View) -> bool:
-    """Whether the config states another activation than silu."""
-    return view.value("hidden_act") not in (None, "silu")
-
-
-def overstated_layers(view: View) -> bool:
-    """Whether the config states more decoder layers than the file has."""
-    return (view.number("num_hidden_layers") or 0) > view.drafter.dims.layers
-
-
-def short_positions(view: View) -> bool:
-    """Whether the drafter's config states fewer positions than the target's."""
+def _short_positions(view: View) -> bool:
     theirs, ours = view.target_text.get("max_position_embeddings"), view.number("max_position_embeddings")
     return isinstance(theirs, int) and ours is not None and ours < theirs
+
+
+# of facts that several engines have, by the fact's id
+COMMON: Mapping[str, Condition] = {
+    "absorbed-names": when(lambda view: view.runtime_parts),
+    # every runner that the release may take captures other layers than were trained on
+    "aux-layers": lambda case: case.sameness == {False},
+    # the target, which is not known, decides if the release captures the trained layers
+    "aux-unknown": lambda case: None in case.sameness and case.view.drafter.aux.boundaries is not None,
+    "d2t-missing": when(
+        lambda view: view.drafter.has_reduced_vocabulary and "d2t" not in view.drafter.tensors
+    ),
+    "draft-vocab-mismatch": when(
+        lambda view: view.number("draft_vocab_size") not in (None, view.drafter.dims.draft_vocab)
+    ),
+    "hidden-act": when(lambda view: view.value("hidden_act") not in (None, "silu")),
+    "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
+    "layers-overstated": when(
+        lambda view: (view.number("num_hidden_layers") or 0) > view.drafter.dims.layers
+    ),
+    "multi-layer": has(Feature.MULTI_LAYER),
+    "norm-before-fc": unread("norm_before_fc"),
+    "norm-before-fc-absent": has(Feature.NORM_BEFORE_FC),
+    "null-target-hidden": when(
+        lambda view: not view.is_speculators and view.config.get("target_hidden_size", "absent") is None
+    ),
+    "parallel": has(Feature.PARALLEL),
+    "positions": when(_short_positions),
+    "prefix": has_refused_prefix,
+    "qk-norms": has(Feature.QK_NORM),
+    "sliding-window": has(Feature.SLIDING_WINDOW),
+    "target-unknown": target_is("unknown"),
+    "target-unlisted": target_is("lacks", "absent"),
+    "unknown-tensor": when(lambda view: view.drafter.unknown),
+}
+
+
+def common_words(case: Case) -> Mapping[str, Any]:
+    """The words of messages that several engines have, those on what a release does with the target too."""
+    view, reading = case.view, case.target_reading
+    words = {
+        "architecture": view.architecture,
+        "aux": view.drafter.dims.aux,
+        "depth": view.drafter.target.depth,
+        "draft_vocab": view.drafter.dims.draft_vocab,
+        "hidden_act": view.value("hidden_act"),
+        "layers": view.drafter.dims.layers,
+        "positions": view.value("max_position_embeddings"),
+        "prefixes": " or ".join(case.refused_prefixes),
+        "stated_aux": case.aux_count,
+        "target_positions": view.target_text.get("max_position_embeddings"),
+        "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
+    }
+    if reading is None:
+        return words
+    source = f" ({reading.source})" if reading.source else ""
+    target = {"target_class": reading.target, "target_text": f"{reading.text}{source}"}
+    return {**words, **target, "target_source": reading.source}

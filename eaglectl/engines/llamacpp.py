@@ -3,24 +3,18 @@
 llama.cpp has no releases of its own here: they are those of llama-cpp-python, which holds its source.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.conditions import (
+    COMMON,
     captured_by_one,
     captures_last_boundary,
-    captures_other_layers,
-    captures_unknown_layers,
+    common_words,
     has,
-    has_refused_prefix,
     misread,
-    missing_map,
-    other_activation,
-    target_is,
-    target_words,
     tied_head,
-    unread,
     when,
 )
 from eaglectl.engines.data import load
@@ -32,42 +26,25 @@ RUNNER = "default"
 BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS, Feature.FC_BIAS})
 
 
-def _other_architecture(view: View) -> bool:
-    return view.architecture not in load("llama.cpp")["architectures"]
-
-
 def _other_count(case: Case) -> bool:
     ids = captured_by_one(case).ids
     return case.view.drafter.dims.aux != 3 or (ids is not None and len(ids) != 3)
-
-
-def _misstated_layers(view: View) -> bool:
-    return view.drafter.dims.layers == 1 and view.value("num_hidden_layers") != 1
-
-
-def _other_rope(view: View) -> bool:
-    return _rope_type(view) not in load("llama.cpp")["rope_types"]
 
 
 def _rope_type(view: View) -> str:
     return str((view.drafter.rope.scaling or {}).get("rope_type", "default"))
 
 
-def _other_shapes(view: View) -> bool:
-    return bool(tuple(_shapes(view)))
-
-
-def _shapes(view: View) -> Iterator[str]:
+def _other_shapes(view: View) -> tuple[str, ...]:
     """Sizes that the config states and the tensors do not have."""
-    for key, stated, size in dimensions(view):
-        yield f"{key} {stated}, and the tensors have {size}"
+    stated = [f"{key} {stated}, and the tensors have {size}" for key, stated, size in dimensions(view)]
     if (assumed := assumed_head_dim(view)) != view.drafter.dims.head_dim:
-        yield f"head_dim {assumed:g}, and the tensors have {view.drafter.dims.head_dim}"
+        stated.append(f"head_dim {assumed:g}, and the tensors have {view.drafter.dims.head_dim}")
+    return tuple(stated)
 
 
 def _unmapped(view: View) -> tuple[str, ...]:
-    verifiers = tuple(name for name in view.names if name.startswith("verifier_"))
-    return (*view.drafter.unknown, *verifiers)
+    return (*view.drafter.unknown, *(name for name in view.names if name.startswith("verifier_")))
 
 
 def _last_boundary(case: Case) -> bool:
@@ -76,53 +53,39 @@ def _last_boundary(case: Case) -> bool:
 
 
 CONDITIONS: Mapping[str, Condition] = {
+    **COMMON,
     "mla": lambda case: True,
-    "qk-norms": has(Feature.QK_NORM),
-    "architecture": when(_other_architecture),
+    "architecture": when(lambda view: view.architecture not in load("llama.cpp")["architectures"]),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.flat),
-    "multi-layer": has(Feature.MULTI_LAYER),
-    "layers-misstated": when(_misstated_layers),
+    "layers-misstated": when(
+        lambda view: view.drafter.dims.layers == 1 and view.value("num_hidden_layers") != 1
+    ),
     "aux-count": _other_count,
     "fc-norm": has(Feature.FC_NORM),
     "norm-output": has(Feature.NORM_OUTPUT),
-    "norm-before-fc": unread("norm_before_fc"),
     "residual": misread("norm_before_residual"),
     "biases": when(lambda view: BIASES & view.features),
-    "parallel": has(Feature.PARALLEL),
-    "sliding-window": has(Feature.SLIDING_WINDOW),
-    "hidden-act": when(other_activation),
-    "rope-type": when(_other_rope),
+    "rope-type": when(lambda view: _rope_type(view) not in load("llama.cpp")["rope_types"]),
     "unknown-tensor": when(_unmapped),
-    "prefix": has_refused_prefix,
-    "d2t-missing": when(missing_map),
     "shapes": when(_other_shapes),
-    "target-unlisted": target_is("lacks", "absent"),
-    "target-unknown": target_is("unknown"),
     "last-boundary": _last_boundary,
     "quantised": has(Feature.QUANTISED),
     "tied-head": when(lambda view: tied_head(view) and "embed_tokens.weight" in view.drafter.tensors),
-    "aux-layers": captures_other_layers,
-    "aux-unknown": captures_unknown_layers,
 }
 
 
 def _words(case: Case) -> Mapping[str, Any]:
-    view, drafter = case.view, case.view.drafter
+    view, dims = case.view, case.view.drafter.dims
     return {
-        **target_words(case),
-        "architecture": view.architecture,
-        "layers": drafter.dims.layers,
+        **common_words(case),
         "stated_layers": view.flat.get("num_hidden_layers", "absent"),
-        "aux": drafter.dims.aux if drafter.dims.aux != 3 else len(captured_by_one(case).ids or ()),
-        "residual": str(drafter.norms.norm_before_residual).lower(),
+        "aux": dims.aux if dims.aux != 3 else len(captured_by_one(case).ids or ()),
+        "residual": str(view.drafter.norms.norm_before_residual).lower(),
         "residual_read": str(case.flag("norm_before_residual")).lower(),
         "biases": ", ".join(sorted(BIASES & view.features)),
-        "hidden_act": view.value("hidden_act"),
         "rope_type": _rope_type(view),
         "unknown": ", ".join(map(brief, _unmapped(view)[:2])),
-        "prefixes": " or ".join(case.refused_prefixes),
-        "shapes": "; ".join(_shapes(view)),
-        "depth": drafter.target.depth,
+        "shapes": "; ".join(_other_shapes(view)),
         "read": captured_by_one(case).words,
     }
 

@@ -6,26 +6,15 @@ from typing import Any
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.behaviour import Runner, behaviour
 from eaglectl.engines.conditions import (
-    absorbed_names,
+    COMMON,
     captured_by_one,
     captures_last_boundary,
-    captures_other_layers,
-    captures_unknown_layers,
+    common_words,
     has,
     has_other_count,
     has_refused_prefix,
     misread,
-    missing_map,
-    null_target_hidden,
-    other_activation,
-    other_vocabulary,
-    overstated_layers,
-    short_positions,
-    target_is,
-    target_words,
-    unread,
     when,
 )
 from eaglectl.engines.data import load
@@ -35,7 +24,6 @@ from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import View
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import IdsPlace
-from eaglectl.text import brief
 
 RUNNER = "default"
 FLOATS = ("BF16", "F16", "F32")
@@ -55,19 +43,18 @@ def _later_input_layernorm(view: View) -> bool:
     return any(layer and int(layer[1]) > 0 for layer in norms)
 
 
-def _unused_head(view: View) -> bool:
-    return bool(view.config.get("tie_word_embeddings")) and "lm_head.weight" in view.names
+def _is_tied(view: View) -> bool:
+    return bool(view.config.get("tie_word_embeddings"))
 
 
-def _tied_to_own(view: View) -> bool:
-    is_tied = bool(view.config.get("tie_word_embeddings")) and "lm_head.weight" not in view.names
-    return is_tied and "embed_tokens.weight" in view.drafter.tensors
+def _has_embedding(view: View) -> bool:
+    return "embed_tokens.weight" in view.drafter.tensors
 
 
 def _replaced_embedding(view: View) -> bool:
     """An embedding that is kept beside a rotated target's; of others it is not known whether they differ."""
-    dims, is_own = view.drafter.dims, "embed_tokens.weight" in view.drafter.tensors
-    return view.drafter.rotation is not None and is_own and dims.hidden == dims.target_hidden
+    dims = view.drafter.dims
+    return view.drafter.rotation is not None and _has_embedding(view) and dims.hidden == dims.target_hidden
 
 
 def _quantised_latent(view: View) -> bool:
@@ -84,16 +71,7 @@ def _repeated_ids(view: View) -> bool:
 def _replaced_head(view: View) -> bool:
     """The key is null; a Llama drafter without the key does not load at all."""
     is_null = "draft_vocab_size" in view.config or view.model_class == "mla"
-    has_head = "lm_head.weight" in view.drafter.tensors
-    return view.value("draft_vocab_size") is None and is_null and has_head
-
-
-def _unfilled_head(view: View) -> bool:
-    return "lm_head.weight" not in view.drafter.tensors and view.value("draft_vocab_size") is not None
-
-
-def _unfilled_bias(view: View) -> bool:
-    return bool(_bias_key(view)) and Feature.OUTPUT_BIAS not in view.features
+    return view.value("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
 
 
 def _bias_key(view: View) -> str:
@@ -105,85 +83,59 @@ def _unused_fc(view: View) -> bool:
     return dims.aux == 1 and dims.target_hidden == dims.hidden
 
 
-def _other_state(case: Case) -> bool:
-    return case.target_reading is not None and bool(case.target_reading.state)
-
-
 CONDITIONS: Mapping[str, Condition] = {
+    **COMMON,
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
-    "qk-norms": has(Feature.QK_NORM),
     "residual": has(Feature.NORM_BEFORE_RESIDUAL),
     "attention-bias": has(Feature.ATTENTION_BIAS),
-    "parallel": has(Feature.PARALLEL),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.config),
-    "tied-head": when(_unused_head),
-    "d2t-missing": when(missing_map),
-    "layers-overstated": when(overstated_layers),
+    "tied-head": when(lambda view: _is_tied(view) and "lm_head.weight" in view.names),
     "mla-prefix": has_refused_prefix,
     "wrapped-names": has_refused_prefix,
     "later-input-layernorm": when(_later_input_layernorm),
     "norm-output": misread("norm_output"),
     "fc-norm": misread("fc_norm"),
-    "norm-before-fc": unread("norm_before_fc"),
-    "norm-before-fc-absent": has(Feature.NORM_BEFORE_FC),
-    "sliding-window": has(Feature.SLIDING_WINDOW),
-    "aux-layers": captures_other_layers,
-    "aux-unknown": captures_unknown_layers,
     "mla-layers": has(Feature.MULTI_LAYER),
     "mla-norm-before-fc": has(Feature.NORM_BEFORE_FC),
     "mla-quantised": when(_quantised_latent),
     "aux-count": has_other_count,
     "mla-aux-count": has_other_count,
-    "target-unlisted": target_is("lacks", "absent"),
-    "target-unknown": target_is("unknown"),
-    "target-state": _other_state,
-    "unknown-tensor": when(lambda view: view.drafter.unknown),
+    "target-state": lambda case: case.target_reading is not None and bool(case.target_reading.state),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
     "last-boundary": captures_last_boundary,
     "ids-empty": when(lambda view: view.nested(IDS) == []),
     "ids-twice": when(_repeated_ids),
-    "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
     "head-replaced": when(_replaced_head),
-    "tied-to-own": when(_tied_to_own),
+    "tied-to-own": when(
+        lambda view: _is_tied(view) and "lm_head.weight" not in view.names and _has_embedding(view)
+    ),
     "embedding-replaced": when(_replaced_embedding),
-    "head-unfilled": when(_unfilled_head),
-    "biases-unfilled": when(_unfilled_bias),
+    "head-unfilled": when(
+        lambda view: (
+            "lm_head.weight" not in view.drafter.tensors and view.value("draft_vocab_size") is not None
+        )
+    ),
+    "biases-unfilled": when(lambda view: _bias_key(view) and Feature.OUTPUT_BIAS not in view.features),
     "one-state": when(_unused_fc),
-    "hidden-act": when(other_activation),
-    "positions": when(short_positions),
-    "draft-vocab-mismatch": when(other_vocabulary),
-    "null-target-hidden": when(null_target_hidden),
-    "absorbed-names": when(absorbed_names),
     "mlp-bias": has(Feature.MLP_BIAS),
 }
 
 
 def _words(case: Case) -> Mapping[str, Any]:
-    view, dims, norms = case.view, case.view.drafter.dims, case.view.drafter.norms
+    view, norms = case.view, case.view.drafter.norms
     return {
-        **target_words(case),
+        **common_words(case),
         "wanted": _wanted(view),
-        "architecture": view.architecture,
         "stated_layers": view.config.get("num_hidden_layers"),
-        "layers": dims.layers,
         "norm_output": str(norms.norm_output).lower(),
         "norm_output_read": str(case.flag("norm_output")).lower(),
         "fc_norm": str(norms.fc_norm).lower(),
         "fc_norm_read": str(case.flag("fc_norm")).lower(),
         "window": view.drafter.carried.get("sliding_window"),
-        "aux": dims.aux,
-        "stated_aux": case.aux_count,
-        "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
-        "prefixes": " or ".join(case.refused_prefixes),
         "read": captured_by_one(case).words,
-        "depth": view.drafter.target.depth,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
-        "draft_vocab": dims.draft_vocab,
-        "hidden_act": view.value("hidden_act"),
         "bias_key": _bias_key(view),
-        "positions": view.value("max_position_embeddings"),
-        "target_positions": view.target_text.get("max_position_embeddings"),
     }
 
 
@@ -205,11 +157,10 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
 
     Raises RefusedError where there are none, UsageError where the target decides and is not known.
     """
-    runner = behaviour("sglang", ENGINE.releases[-1]).runners[RUNNER]
-    seen = as_seen("sglang", ENGINE.releases[-1], target)
-    lowered = tuple(boundary - 1 for boundary in boundaries)
-    for ids in (lowered, tuple(boundaries)):
-        if ids[0] >= 0 and _meaning(runner, ids, seen) == tuple(boundaries):
+    runner, seen = ENGINE.behaviour(RELEASE).runners[RUNNER], as_seen("sglang", RELEASE, target)
+    for ids in (tuple(boundary - 1 for boundary in boundaries), tuple(boundaries)):
+        adds = adds_one(runner, ids, seen) if ids[0] >= 0 else None
+        if adds is not None and to_boundaries(ids, "output" if adds else "boundary") == tuple(boundaries):
             return ids
     if target.kinds and not seen.kinds:
         raise RefusedError(
@@ -233,13 +184,9 @@ def ids_in(place: IdsPlace, boundaries: Sequence[int], target: Target) -> tuple[
         case "sglang":
             return sglang_ids(boundaries, target)
         case "output" if 0 in boundaries:
-            text = "layers are named by their output, and boundary 0 (the embeddings) is the output of none"
-            raise RefusedError(text)
+            raise RefusedError(
+                "layers are named by their output, and boundary 0 (the embeddings) is the output of none"
+            )
         case "output":
             return tuple(boundary - 1 for boundary in boundaries)
     return tuple(boundaries)
-
-
-def _meaning(runner: Runner, ids: Sequence[int], target: Target) -> tuple[int, ...] | None:
-    adds = adds_one(runner, ids, target)
-    return None if adds is None else to_boundaries(ids, "output" if adds else "boundary")

@@ -6,7 +6,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.data import load
-from eaglectl.engines.vllm import SPECULATORS_KEYS
+from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
 from eaglectl.formats.catalogue import flattened
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.reader import model_class_of
@@ -76,7 +76,7 @@ def architecture(subject: Subject) -> Iterator[Match]:
         text = f"architectures is {listed(names)}" if names else "config names no architecture"
         yield Match(f"{text}; no engine serves a drafter of that name", place)
         return
-    built = _model_class(served[0])
+    built = class_of(served[0])
     stored = model_class_of(subject.drafter.tensors, subject.drafter.dims)
     if built != stored:
         yield Match(f"{served[0]} is a class for {KIND[built]}, and the tensors are of {KIND[stored]}", place)
@@ -295,7 +295,7 @@ def portable_architecture(subject: Subject) -> Iterator[Match]:
     names = _architectures(subject)
     model_class = model_class_of(subject.drafter.tensors, subject.drafter.dims)
     best, served = BEST.get(model_class), _served(names or ())
-    if names and best and best not in names and served and _model_class(served[0]) == model_class:
+    if names and best and best not in names and served and class_of(served[0]) == model_class:
         engine = "TensorRT-LLM" if DEEP in names else "vLLM"
         text = f"{names[0]} is known to {engine} alone; {best} to other engines too"
         yield Match(text, key_place(subject.config, "architectures"))
@@ -322,13 +322,6 @@ def allowed_architecture(subject: Subject) -> Iterator[Match]:
 
 def _served(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name == DEEP or name in load("vllm")["architectures"])
-
-
-def _model_class(architecture: str) -> ModelClass:
-    """The kind of attention that an architecture is for."""
-    if "Deepseek" in architecture:
-        return "mla"
-    return "qwen3" if "Qwen3For" in architecture else "llama"
 
 
 def _architectures(subject: Subject) -> tuple[str, ...] | None:
