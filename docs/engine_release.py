@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.engines.behaviour import releases
-from eaglectl.engines.data import data_from, folder
+from eaglectl.engines.data import FOLDER
 from eaglectl.engines.releases import is_within
+from tools.engine_data import data_from
 from tools.scan.report import lines
 from tools.scan.scanner import held_to_data
 
@@ -40,7 +41,7 @@ def data_before(parent: Path) -> Path:
     known = known[: known.index(BEFORE) + 1]
     copy = parent / "data"
     copy.mkdir()
-    for file in folder().glob("*.json"):
+    for file in FOLDER.glob("*.json"):
         shutil.copy(file, copy)
     path = copy / "sglang_releases.json"
     data = json.loads(path.read_text())

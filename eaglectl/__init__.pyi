@@ -40,9 +40,9 @@ from eaglectl.conversion.calibration import Statistics as Statistics
 from eaglectl.conversion.plan import ConversionPlan as ConversionPlan
 from eaglectl.drafter.drafter import Drafter as Drafter
 from eaglectl.drafter.drafter import Target as Target
+from eaglectl.engines.engine import NetworkReading as NetworkReading
 from eaglectl.engines.engine import Verdict as Verdict
 from eaglectl.engines.layers import CapturedLayers as CapturedLayers
-from eaglectl.engines.reading import NetworkReading as NetworkReading
 from eaglectl.errors import EaglectlError as EaglectlError
 from eaglectl.errors import RefusedError as RefusedError
 from eaglectl.errors import UnreadableError as UnreadableError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import eaglectl
-from eaglectl.engines.reading import NetworkReading
+from eaglectl.engines.engine import NetworkReading
 from eaglectl.formats.format import Answers
 from tests.conftest import FIXTURES
 

@@ -16,7 +16,7 @@ import eaglectl
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import unversioned_behaviour
 from eaglectl.engines.conditions import COMMON
-from eaglectl.engines.data import data_from, folder
+from eaglectl.engines.data import FOLDER
 from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import UsageError
@@ -27,6 +27,7 @@ from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
 from tests.test_convert import changed
+from tools.engine_data import data_from
 
 PRODUCERS = FIXTURES / "producers"
 
@@ -355,7 +356,7 @@ def test_ranges_of_releases_are_told_in_few_words() -> None:
 
 def with_data(parent: Path, name: str, key: str, place: int, **changes: Any) -> Path:
     """A copy of the data files with keys of one row changed (ABSENT: gone)."""
-    shutil.copytree(folder(), parent / "data", ignore=lambda _, names: {n for n in names if ".json" not in n})
+    shutil.copytree(FOLDER, parent / "data", ignore=lambda _, names: {n for n in names if ".json" not in n})
     path = parent / "data" / name
     data = json.loads(path.read_text())
     row = {**data[key][place], **changes}

@@ -14,7 +14,7 @@ from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.behaviour import behaviour, releases
-from eaglectl.engines.data import data_from, folder, read
+from eaglectl.engines.data import FOLDER, read
 from eaglectl.engines.layers import adds_one
 from eaglectl.engines.targets import (
     architectures,
@@ -25,6 +25,7 @@ from eaglectl.engines.targets import (
 from eaglectl.verdicts import ServedAs
 from tests.builders import HIDDEN, VOCAB, call, drafter_folder
 from tests.conftest import FIXTURES
+from tools.engine_data import data_from
 from tools.scan import record
 from tools.scan.record import releases_read, target_evidence
 
@@ -58,7 +59,7 @@ def test_the_sources_of_every_release_that_is_judged_were_read(engine: str) -> N
 @pytest.mark.parametrize("engine", FOLLOWED)
 def test_each_table_is_the_one_that_its_release_showed(engine: str) -> None:
     tables = record.known(engine)
-    stated = json.loads((folder() / f"{engine}_targets.json").read_text())["read"]
+    stated = json.loads((FOLDER / f"{engine}_targets.json").read_text())["read"]
     assert {release: record.digest(table) for release, table in tables.items()} == stated
 
 
@@ -243,7 +244,7 @@ def test_what_ids_mean_by_model_type_is_what_its_class_does(release: str) -> Non
 
 def with_row(parent: Path, engine: str, name: str, rows: Any, **head: Any) -> Path:
     """A copy of the data files with other rows of one class."""
-    for path in folder().glob("*.json"):
+    for path in FOLDER.glob("*.json"):
         (parent / path.name).write_text(path.read_text())
     path = parent / f"{engine}_targets.json"
     stated = json.loads(path.read_text())
@@ -281,7 +282,7 @@ def test_what_was_run_is_stated_of_rows_and_releases_that_are_there(run_in: Any,
 
 
 def test_a_pattern_in_an_engines_entries_is_refused(tmp_path: Path) -> None:
-    for path in folder().glob("*.json"):
+    for path in FOLDER.glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text().replace('"kimi_k25"', '"*kimi*"'))
     with data_from(tmp_path), pytest.raises(ValueError, match="regex"):
         behaviour("sglang", "0.5.23")
@@ -303,7 +304,7 @@ def test_what_an_engine_did_with_a_tiny_target_is_what_the_table_says(
 
 def test_run_is_what_a_record_stands_for_and_the_rest_is_read() -> None:
     for engine in FOLLOWED:
-        stated = json.loads((folder() / f"{engine}_targets.json").read_text())
+        stated = json.loads((FOLDER / f"{engine}_targets.json").read_text())
         if record.records(engine):
             assert stated["run_in"] == record.runs(engine, record.known(engine))
             assert stated["refused_in"] == record.refused(engine, record.known(engine))
@@ -312,7 +313,7 @@ def test_run_is_what_a_record_stands_for_and_the_rest_is_read() -> None:
 
 def test_the_lists_of_targets_in_the_engines_entries_have_whole_names_alone() -> None:
     for engine in FOLLOWED:
-        text = (folder() / f"{engine}_releases.json").read_text()
+        text = (FOLDER / f"{engine}_releases.json").read_text()
         rows = [row for entry in json.loads(text)["behaviour"] for row in _rules(entry)]
         assert all(name.replace("_", "").isalnum() for row in rows for name in row.get("targets", ()))
 

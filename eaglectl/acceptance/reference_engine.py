@@ -7,7 +7,7 @@ from eaglectl.acceptance.candidates import Candidate
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.drafter import Feature
-from eaglectl.engines.reading import NetworkReading
+from eaglectl.engines.engine import NetworkReading
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.progress import TimedWork
 

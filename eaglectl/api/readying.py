@@ -39,8 +39,7 @@ from eaglectl.checkpoint.opening import hub_name, on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.conversion.serving import output_verdicts
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.engine import Verdict
-from eaglectl.engines.reading import NetworkReading
+from eaglectl.engines.engine import NetworkReading, Verdict
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from eaglectl.acceptance.prompts import Prompt
     from eaglectl.acceptance.report import Pair, SmokeReport
     from eaglectl.acceptance.sensitivity import Variant
-    from eaglectl.engines.reading import NetworkReading
+    from eaglectl.engines.engine import NetworkReading
 
 ENGINES = (*INSTALLED, "reference")
 

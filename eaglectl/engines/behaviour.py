@@ -1,10 +1,11 @@
-"""What one engine release reads and captures, from the entries of its data file.
+"""What one engine release reads and captures, and the facts known of it, from its data file.
 
 An entry states the releases that came with it, the range in which it holds, and what changed with them; later
 entries override earlier ones key by key, and null removes a key (RFC 7396).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
@@ -12,6 +13,7 @@ from msgspec import Meta, Struct, convert, field
 from eaglectl.drafter.default_layers import DefaultLayers
 from eaglectl.engines.data import cached, check_evidence, load, read
 from eaglectl.engines.releases import is_within, release_order
+from eaglectl.verdicts import ServedAs
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
 Value = TypeVar("Value", covariant=True)
@@ -205,3 +207,65 @@ def parse(data: Mapping[str, Any], what: str) -> Behaviour:
     if not behaviour.default_runner or behaviour.default_runner[-1].targets:
         raise ValueError(f"{what}: default_runner states nothing for targets that it does not name")
     return behaviour
+
+
+# run: a recorded case shows it on the engine itself; read: its sources show it
+EvidenceKind = Literal["run", "read"]
+# what an engine reads otherwise than was trained, where nothing else of its network differs
+Misread = Literal[
+    "aux layers", "rope base", "fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"
+]
+
+
+class Fact(Struct, frozen=True):
+    """One fact of an engine: in `releases` (PEP 508, empty for all), for drafters of `classes`, this happens.
+
+    `message` has places for a checkpoint's values; `summary`, `why` and `fix` are the rule's documentation.
+    `remedy` is the smallest change that helps: config keys to write, "convert", "restore" (only the trainer
+    can) or "upgrade" (the engine). `reported_by` are rules that report the same defect whatever the engine.
+    Where a final fact holds, no other is reported. `misread`: the fact is that this is read otherwise than it
+    was trained, and no more. `run_in` has the releases in which the engine itself
+    showed the fact, each with the recorded case; in all others it was read in the sources.
+    """
+
+    id: str
+    rule: str
+    releases: str
+    classes: tuple[str, ...]
+    outcome: ServedAs
+    message: str
+    summary: str
+    why: str
+    fix: str
+    remedy: Mapping[str, Any] | str
+    source: str
+    run_in: Mapping[str, str]
+    reported_by: tuple[str, ...] = ()
+    is_final: bool = False
+    misread: Misread | None = None
+
+    def evidence(self, release: str) -> EvidenceKind:
+        """How it is known that the fact holds in a release."""
+        return "run" if release in self.run_in else "read"
+
+
+class AppliedFact(Struct, frozen=True):
+    """A fact that holds for one checkpoint in one release.
+
+    `text` is its message with that checkpoint's values.
+    """
+
+    fact: Fact
+    text: str
+
+
+@cached
+def facts(engine: str) -> tuple[Fact, ...]:
+    """The facts of an engine, in the order of its data file.
+
+    Raises ValueError where one does not state its evidence.
+    """
+    rows = load(engine)["facts"]
+    for row in rows:
+        check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
+    return convert(rows, tuple[Fact, ...])

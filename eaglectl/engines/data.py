@@ -1,44 +1,21 @@
-"""The data files of engines, and a way to read those of another folder in their place."""
+"""The data files of engines."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., object])
-_folder = Path(__file__).parent
-_caches: list[Callable[[], None]] = []
-
-
-def folder() -> Path:
-    """The folder whose data files are in use."""
-    return _folder
-
-
-@contextmanager
-def data_from(path: Path) -> Iterator[None]:
-    """Use the data files in `path`, for the whole process, until the block ends."""
-    before = _folder
-    _use(path)
-    try:
-        yield
-    finally:
-        _use(before)
-
-
-def _use(path: Path) -> None:
-    global _folder
-    _folder = path
-    for clear in _caches:
-        clear()
+FOLDER = Path(__file__).parent
+# what forgets the results of a function that is `cached`, for tools that read the files of another folder
+FORGETTING: list[Callable[[], None]] = []
 
 
 def cached(function: Function) -> Function:
     """The function, which works each result out once for as long as the same data files are in use."""
     kept = cache(function)
-    _caches.append(kept.cache_clear)
+    FORGETTING.append(kept.cache_clear)
     return cast(Function, kept)
 
 
@@ -50,7 +27,7 @@ def load(engine: str) -> Mapping[str, Any]:
 @cached
 def read(name: str) -> Mapping[str, Any]:
     """A data file."""
-    value: Mapping[str, Any] = json.loads((_folder / name).read_text(encoding="utf-8"))
+    value: Mapping[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return value
 
 

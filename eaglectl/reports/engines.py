@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from eaglectl.engines.behaviour import stated, unversioned
+from eaglectl.engines.behaviour import EvidenceKind, stated, unversioned
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.facts import EvidenceKind
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.request import ConversionRequest, parse_reading
 from eaglectl.conversion.serving import unserved
+from eaglectl.engines.behaviour import AppliedFact, Fact
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.registry import ENGINES, every_release, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View

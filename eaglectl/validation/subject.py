@@ -10,7 +10,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_con
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.drafter.tensors import is_known
-from eaglectl.engines.facts import AppliedFact
+from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES, EngineRequest, view_for
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, UnreadableError

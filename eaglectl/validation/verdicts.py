@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.engines.facts import AppliedFact
+from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES
 from eaglectl.validation.finding import Finding
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule

@@ -17,7 +17,7 @@ from eaglectl.api.validating import ValidateOptions
 from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import behaviour, merge
-from eaglectl.engines.data import data_from, folder
+from eaglectl.engines.data import FOLDER
 from eaglectl.engines.layers import IDS
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
@@ -25,6 +25,7 @@ from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
 from tests.conftest import FIXTURES
 from tests.tools.calls import call_scan
 from tests.tools.test_scanner import SCANS, tree
+from tools.engine_data import data_from
 from tools.scan.scanner import Difference, compare, entry, scan
 
 ENTRY: Mapping[str, Any] = {
@@ -61,7 +62,7 @@ def with_entry(parent: Path, added: Mapping[str, Any]) -> Path:
     """A copy of the data files up to vLLM 0.33.0, whose vllm_releases.json has one more entry."""
     copy = parent / "data"
     copy.mkdir()
-    for file in folder().glob("*.json"):
+    for file in FOLDER.glob("*.json"):
         shutil.copy(file, copy)
     path = copy / "vllm_releases.json"
     data = json.loads(path.read_text())

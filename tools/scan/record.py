@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.engines import data
-from eaglectl.engines.behaviour import releases
+from eaglectl.engines.behaviour import EvidenceKind, releases
 from eaglectl.engines.data import read
-from eaglectl.engines.facts import EvidenceKind
 from eaglectl.engines.releases import is_since, release_order
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from eaglectl.engines.facts import EvidenceKind
+from eaglectl.engines.behaviour import EvidenceKind
 from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.documents.document import Document, Part
 from eaglectl.reports.engines import model_runners, serving_lines, unversioned_evidence, unversioned_notes

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eaglectl.engines.behaviour import AppliedFact, Fact
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.facts import AppliedFact, Fact
 from eaglectl.engines.layers import IDS
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import is_within, ranges

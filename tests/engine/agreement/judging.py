@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import eaglectl
-from eaglectl.engines.facts import Fact
+from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.judge import Report
