@@ -72,7 +72,7 @@ def measured(run: Callable[[Any], None], folder: Path, texts: Sequence[Sequence[
     """Load the pair, run, and return seconds, CPU seconds and the peak of the process in MB."""
     from eaglectl.acceptance.job import EngineJob
     from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.api.inputs import open_target
+    from eaglectl.api.targets import open_target
     from eaglectl.checkpoint.checkpoint import read_checkpoint
     from eaglectl.checkpoint.opening import open_folder
     from eaglectl.formats.format import Answers

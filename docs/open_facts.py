@@ -11,8 +11,8 @@ PAGE = Path(__file__).with_name("open-facts.md")
 sys.path.insert(0, str(PAGE.parent.parent))
 
 from eaglectl.api.copies import opened
-from eaglectl.api.inputs import open_target
 from eaglectl.api.open_questions import runnable_target
+from eaglectl.api.targets import open_target
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import RefusedError, UnreadableError

@@ -11,8 +11,6 @@ from eaglectl.api.comparing import diff as diff
 from eaglectl.api.converting import convert as convert
 from eaglectl.api.diagnosing import diagnose as diagnose
 from eaglectl.api.fixing import fix as fix
-from eaglectl.api.inputs import open_target as open_target
-from eaglectl.api.inputs import parse_answers as parse_answers
 from eaglectl.api.inspecting import inspect as inspect
 from eaglectl.api.options import CalibrateOptions as CalibrateOptions
 from eaglectl.api.options import ConvertOptions as ConvertOptions
@@ -31,6 +29,8 @@ from eaglectl.api.readying import ready as ready
 from eaglectl.api.smoking import load_only as load_only
 from eaglectl.api.smoking import smoke as smoke
 from eaglectl.api.starting import init as init
+from eaglectl.api.targets import open_target as open_target
+from eaglectl.api.targets import parse_answers as parse_answers
 from eaglectl.api.upgrading import upgrade as upgrade
 from eaglectl.api.validating import check_options as check_options
 from eaglectl.api.validating import validate as validate

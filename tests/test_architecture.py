@@ -61,7 +61,6 @@ HOMES = {
     "numpy": (
         "acceptance/measurement.py",
         "acceptance/sensitivity.py",
-        "acceptance/significance.py",
         "comparison/",
         "conversion/",
         "drafter/vocabulary.py",

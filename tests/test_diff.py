@@ -16,7 +16,7 @@ import eaglectl
 from eaglectl.api import DiffOptions
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.comparison.comparison import Comparison, Numbers
-from eaglectl.comparison.contents import Files
+from eaglectl.comparison.values import Files
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.progress import Progress

@@ -113,7 +113,7 @@ def test_an_engine_that_has_no_such_setting_is_not_said_to_draft_greedily(tmp_pa
     ],
 )
 def test_a_server_states_it_in_development_mode(config: dict[str, Any], method: str) -> None:
-    from eaglectl.acceptance.server.vllm import _drafting
+    from eaglectl.acceptance.server.run import _drafting
 
     class Server:
         def shown(self, text: str) -> str:

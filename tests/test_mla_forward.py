@@ -14,7 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 import eaglectl  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.inputs import open_target  # noqa: E402
+from eaglectl.api.targets import open_target  # noqa: E402
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
 from eaglectl.checkpoint.opening import open_source  # noqa: E402
 from eaglectl.conversion.arithmetic import evaluate  # noqa: E402

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 pytest.importorskip("huggingface_hub")
 
-from eaglectl.acceptance import prompt_sets as module
-from eaglectl.acceptance.prompt_sets import PromptSet, lines_of, prompt_sets
-from eaglectl.acceptance.prompts import choose_prompts
+from eaglectl.acceptance import prompts as module
+from eaglectl.acceptance.prompts import PromptSet, choose_prompts, lines_of, prompt_sets
 from eaglectl.errors import UnreadableError, UsageError
 
 MT_BENCH = b'{"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now a limerick."]}\n'

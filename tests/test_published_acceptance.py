@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from eaglectl.acceptance import published
-from eaglectl.acceptance.prompt_sets import prompt_sets
+from eaglectl.acceptance.prompts import prompt_sets
 from eaglectl.acceptance.published import (
     Published,
     Settings,

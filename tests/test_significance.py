@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.acceptance.measurement import Estimate, Measurement
-from eaglectl.acceptance.sensitivity import MOST_TIMES, Variant, find_fall, judge_gain
-from eaglectl.acceptance.significance import (
+from eaglectl.acceptance.measurement import (
     LEVEL,
+    Estimate,
+    Measurement,
     gain_effect,
     gain_p_value,
     holm,
@@ -16,6 +16,7 @@ from eaglectl.acceptance.significance import (
     prompts_needed,
     t_quantile,
 )
+from eaglectl.acceptance.sensitivity import MOST_TIMES, Variant, find_fall, judge_gain
 
 
 @pytest.mark.parametrize(

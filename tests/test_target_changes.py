@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl import api
-from eaglectl.api.inputs import open_target
+from eaglectl.api.targets import open_target
 from eaglectl.errors import RefusedError
 from eaglectl.formats.quantised_targets import METHODS
 from eaglectl.formats.reader import read_target

@@ -14,9 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.acceptance.layers import Boundaries, Slots, climb, halves, starts
-from eaglectl.acceptance.measurement import DEAD_LENGTH, Estimate, PromptResult, measure, ratio
+from eaglectl.acceptance.measurement import (
+    DEAD_LENGTH,
+    Estimate,
+    PromptResult,
+    gain_effect,
+    gain_p_value,
+    holm,
+    measure,
+    prompts_needed,
+    ratio,
+)
 from eaglectl.acceptance.sensitivity import LEAST_PROMPTS, Drafts, FirstPass, Gains
-from eaglectl.acceptance.significance import gain_effect, gain_p_value, holm, prompts_needed
 from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.drafter import Choice, Note
 from eaglectl.errors import UnreadableError

@@ -28,12 +28,12 @@ from eaglectl.acceptance.measurement import (
     FEWEST_PROMPTS,
     Estimate,
     Measurement,
+    p_words,
     prompts_to_tell,
     ratio,
 )
 from eaglectl.acceptance.report import MAX_REGRESSION, SmokeReport
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MOST_TIMES, Variant
-from eaglectl.acceptance.significance import p_words
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.text import listed

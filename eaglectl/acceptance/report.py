@@ -14,6 +14,7 @@ from eaglectl.acceptance.measurement import (
     Measurement,
     PromptResult,
     measure,
+    p_words,
     prompts_to_tell,
     ratio,
     shortcomings,
@@ -24,7 +25,6 @@ from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
 from eaglectl.acceptance.published import Published
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
 from eaglectl.acceptance.showing import ShownAnswer
-from eaglectl.acceptance.significance import p_words
 from eaglectl.base import Result
 from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
 

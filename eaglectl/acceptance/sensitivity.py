@@ -15,15 +15,19 @@ from msgspec.structs import replace
 from eaglectl.acceptance.candidates import Candidate, candidates
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import (
+    LEVEL,
     Estimate,
     Measurement,
     PromptResult,
+    gain_effect,
+    gain_p_value,
+    holm,
     measure,
+    prompts_needed,
     prompts_to_tell,
     ratio,
 )
 from eaglectl.acceptance.prompts import batches_by_length
-from eaglectl.acceptance.significance import LEVEL, gain_effect, gain_p_value, holm, prompts_needed
 from eaglectl.acceptance.stage import Stage
 from eaglectl.errors import RefusedError
 from eaglectl.progress import Progress

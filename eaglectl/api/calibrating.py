@@ -12,11 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.api.converting import convert, readable_folder
-from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measured_questions
 from eaglectl.api.options import CalibrateOptions, ConvertOptions
-from eaglectl.api.targets import runnable_target
+from eaglectl.api.targets import check_timeout, open_target, runnable_target
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder

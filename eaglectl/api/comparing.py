@@ -9,7 +9,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.api.copies import pickles_copied
-from eaglectl.api.inputs import open_target
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import DiffOptions
 from eaglectl.api.targets import (
@@ -17,6 +16,7 @@ from eaglectl.api.targets import (
     TargetChoice,
     choose_target,
     fitting_target,
+    open_target,
     with_places_looked_at,
 )
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint

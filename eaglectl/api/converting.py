@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from eaglectl.api.copies import OpenedSource, opened, pinned_folder, selected_tokens_of, without_pickles
-from eaglectl.api.inputs import open_target, special_tokens
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measure_open_questions, measure_run
 from eaglectl.api.options import ConvertOptions
-from eaglectl.api.targets import TargetChoice, asking_for, choose_target, fitting_target
+from eaglectl.api.targets import (
+    TargetChoice,
+    asking_for,
+    choose_target,
+    fitting_target,
+    open_target,
+    special_tokens,
+)
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.checkpoint.source import FolderSource, Source

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.copies import OpenedSource, opened, selected_tokens_of
-from eaglectl.api.inputs import open_target
 from eaglectl.api.options import ConvertOptions, MeasureOptions
-from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, weights_folder
+from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, open_target, weights_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.conversion.planning import make_plan

@@ -7,23 +7,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.api.inputs import open_target
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import ValidateOptions
 from eaglectl.api.release import (
     Content,
+    ReleaseTarget,
     card_facts,
+    changes_of,
     check_published,
     check_report,
     make_plan,
     other_pins,
     release_policy,
+    release_target,
     served_releases,
     with_signature,
     with_written_files,
 )
-from eaglectl.api.release_changes import changes_of
-from eaglectl.api.release_target import ReleaseTarget, release_target
+from eaglectl.api.targets import open_target
 from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder

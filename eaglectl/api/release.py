@@ -10,20 +10,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.api.comparing import compare_headers
 from eaglectl.api.options import ValidateOptions
-from eaglectl.api.release_target import ReleaseTarget
+from eaglectl.api.targets import NONE_NAMED, TargetChoice, base_models, named_choices, open_target
 from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.layout import BOM, CARD, PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.hub_names import SCHEME, is_repo_name
+from eaglectl.checkpoint.layout import BOM, CARD, CONFIG, PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.comparison.comparison import Comparison
+from eaglectl.comparison.sides import open_side
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
-from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
 from eaglectl.publishing.attestation import make_statement, run_of
 from eaglectl.publishing.bom import make_bom
 from eaglectl.publishing.card import make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
+from eaglectl.publishing.changes import Changes
 from eaglectl.publishing.files import LeftOut, UploadFile, written_file
 from eaglectl.publishing.frozen import FrozenSource
 from eaglectl.publishing.plan import RepositoryState, UploadPlan
@@ -34,6 +40,7 @@ from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files
 from eaglectl.publishing.upload import find_proposal
 from eaglectl.reports.documents.document import as_dict
 from eaglectl.reports.documents.validate import validate_document
+from eaglectl.text import listed
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict
@@ -42,6 +49,21 @@ from eaglectl.verdicts import CheckVerdict
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
 # rules on what eaglectl writes into the folder, but for the digests, which it has just computed
 OF_RELEASES = ("EGL901", "EGL902", "EGL903", "EGL905", "EGL906", "EGL907", "EGL908")
+
+# rules on width, tokens, and a target that is none
+RULES = ("EGL701", "EGL702", "EGL706", "EGL708")
+OTHER = "; --target takes another"
+
+
+class ReleaseTarget(Struct, frozen=True):
+    """A target in words for the plan; `place` is what --target would take, None where there is none.
+
+    `gap` states for the card what was not compared; empty where nothing is left open.
+    """
+
+    how: str
+    place: str | None = None
+    gap: str = ""
 
 
 class Content(Struct, frozen=True):
@@ -252,3 +274,102 @@ def with_signature(plan: UploadPlan, signer: SigningKey, *, is_dry: bool) -> Upl
         note = LeftOut(SIGNATURE, "it is made when the files are sent")
         return replace(plan, files=files, left_out=(*plan.left_out, note))
     return replace(plan, files=(*files, written_file(SIGNATURE, sign_files(files, signer))))
+
+
+def release_target(
+    source: FrozenSource, folder: str, options: ValidateOptions, base_model: str | None = None
+) -> ReleaseTarget:
+    """The target that was given, or the first of those that the files name; only config.json files are read.
+
+    `base_model` is the one that the card will name.
+
+    Raises RefusedError for a named target that does not fit the drafter.
+    """
+    if options.target is not None:
+        return ReleaseTarget(f"{options.target}, given by --target", options.target)
+    others = {base_model: "--base-model"} if base_model else None
+    choices = list(named_choices(source, may_fetch=True, others=others))
+    seen = [choice for choice in choices if choice.place is not None]
+    unseen = [choice for choice in choices if choice.place is None]
+    for choice in seen:
+        _check_fits(source, folder, choice, options)
+    how = "; ".join([_origin(choice) for choice in seen[:1]] + [choice.missing for choice in unseen])
+    if len(bases := base_models(source)) > 1:
+        how = "; ".join(
+            filter(
+                None, (how, f"base_model in {CARD} names {len(bases)} models, and a drafter has one target")
+            )
+        )
+    place = seen[0].place if seen else None
+    return ReleaseTarget(how or NONE_NAMED, place, _gap(unseen, is_any=bool(seen)))
+
+
+def _origin(choice: TargetChoice) -> str:
+    """Which target this is, and which file names it."""
+    return choice.how.removesuffix(OTHER)
+
+
+def _check_fits(source: FrozenSource, folder: str, choice: TargetChoice, options: ValidateOptions) -> None:
+    """Raise RefusedError for a target of other width or vocabulary, or that is a drafter."""
+    policy = replace(options.read_policy(), required=frozenset())
+    narrow = ValidateOptions(
+        choice.place,
+        select=RULES,
+        policy=policy,
+        headers_only=True,
+        answers=options.answers,
+        has_engines=False,
+    )
+    report = judge_source(source, folder, narrow)
+    if errors := [finding for finding in report.findings if finding.severity == "error"]:
+        shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors)
+        raise RefusedError(
+            f"{folder} must not be published: {shown}. The target is {_origin(choice)}: name"
+            " the one that it was trained on there, or give it by --target",
+            where=errors[0].match.where,
+        )
+
+
+def _gap(unseen: Sequence[TargetChoice], *, is_any: bool) -> str:
+    """What the card says of targets that were not looked up: those that a reader can know by name."""
+    if names := [str(choice.text) for choice in unseen if is_repo_name(str(choice.text))]:
+        return (
+            f"The config of {listed(names)} could not be looked up when this was published: width and"
+            " vocabulary were not compared with it."
+        )
+    if is_any:
+        return ""
+    return (
+        "No target could be looked up when this was published: width and vocabulary were compared with none."
+    )
+
+
+def changes_of(
+    plan: UploadPlan, frozen: FrozenSource, folder: str, target: str | None, answers: Answers
+) -> Changes | None:
+    """How the drafter differs from the repository's, by config and headers; None where that has no files.
+
+    A comparison that fails does not raise: the result states why nothing was compared.
+    """
+    state = plan.state
+    if state is None or not plan.changed:
+        return None
+    there = f"{plan.repo}@{state.head}"
+    weights = tuple(file.name for file in plan.changed if file.name.endswith(".safetensors"))
+    diff = command("diff", there, folder, target=target, answers=answers)
+    if CONFIG not in state.files:
+        return Changes(None, f"{plan.repo} has no {CONFIG} yet", weights, diff)
+    if not weights and CONFIG not in {file.name for file in plan.changed}:
+        return Changes(None, "config and weights are the same bytes", weights, diff)
+    try:
+        return Changes(_compare(there, frozen, folder, target, answers), "", weights, diff)
+    except EaglectlError as error:
+        return Changes(None, f"could not be compared: {error}", weights, diff)
+
+
+def _compare(
+    there: str, frozen: FrozenSource, folder: str, target: str | None, answers: Answers
+) -> Comparison:
+    known = open_target(target)
+    before = open_side("A", f"{SCHEME}{there}", lambda _: known, answers)
+    return compare_headers(before, open_side("B", folder, lambda _: known, answers, frozen), answers)

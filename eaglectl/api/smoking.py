@@ -14,11 +14,10 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
-from eaglectl.api.inputs import check_timeout, open_target
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
 from eaglectl.api.options import INSTALLED, SERVERS, ConvertOptions, SmokeOptions
-from eaglectl.api.targets import runnable_target
+from eaglectl.api.targets import check_timeout, open_target, runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder

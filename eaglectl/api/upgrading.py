@@ -23,11 +23,11 @@ from eaglectl.api.converting import (
 )
 from eaglectl.api.copies import OpenedSource, opened
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
-from eaglectl.api.measuring import PairMeasurement
 from eaglectl.api.open_questions import measure_open_questions, measure_run
 from eaglectl.api.options import TOLERANCE, CalibrateOptions, ConvertOptions, UpgradeOptions
 from eaglectl.api.targets import TargetChoice, asking_for, weights_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
+from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.writer import check_apart, check_free
 from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
@@ -35,7 +35,7 @@ from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
-from eaglectl.progress import OnProgress
+from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.results import Conversion
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from eaglectl.conversion.calibration import Statistics
     from eaglectl.conversion.plan import ConversionPlan
 
+
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
+
+MAX_TOKENS = 64
 
 
 @with_keywords
@@ -334,3 +337,46 @@ def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
             "dtype": gate.dtype,
         }
     }
+
+
+class PairMeasurement(Struct, frozen=True):
+    """A drafter, the target in `folder` that runs it, the prompts and the device; `max_tokens` per prompt."""
+
+    files: OpenedSource
+    target: Target
+    folder: Path
+    prompts: "tuple[Prompt, ...]"
+    device: str = "auto"
+    max_tokens: int = MAX_TOKENS
+    trust_remote_code: bool = False
+    ignore_eos: bool = False
+
+    def measure(
+        self,
+        before: ConvertOptions,
+        after: ConvertOptions,
+        tolerance: float,
+        on_progress: OnProgress | None = None,
+    ) -> "Gate":
+        """Convert the drafter both ways into a temporary folder and measure the acceptance of each."""
+        report_step(on_progress, LOADING)
+        from eaglectl.acceptance.gate import run_gate
+        from eaglectl.acceptance.job import EngineJob
+
+        with scratch_folder() as scratch:
+            jobs = []
+            for side, options in (("before", before), ("after", after)):
+                plan = plan_conversion(self.files, self.target, options)
+                write_conversion(self.files, plan, scratch / side, options)
+                job = EngineJob(
+                    scratch / side,
+                    plan.drafter,
+                    self.folder,
+                    self.prompts,
+                    max_tokens=self.max_tokens,
+                    device=self.device,
+                    trust_remote_code=self.trust_remote_code,
+                    ignores_eos=self.ignore_eos,
+                )
+                jobs.append(job)
+            return run_gate(jobs[0], jobs[1], tolerance, on_progress)

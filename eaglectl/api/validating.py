@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from eaglectl.api.copies import pickles_copied
-from eaglectl.api.inputs import open_target, target_source
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import ValidateOptions
-from eaglectl.api.targets import TargetChoice, choose_target, fitting_target
+from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, open_target, target_source
 from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config, why_no_checkpoint
 from eaglectl.checkpoint.opening import check_cached, open_source, uncompared_weights
 from eaglectl.checkpoint.source import FolderSource, Source

@@ -24,6 +24,9 @@ from eaglectl.verdicts import FactState
 # defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
 YARN: Mapping[str, float] = {"beta_fast": 32, "beta_slow": 1}
 SLIDING = ("sliding_window", "layer_types")
+# facts that are left out where neither drafter has them, and those of MLA alone
+OF_SOME = Dimensions.__struct_fields__
+OF_MLA = ("rope_interleave", "rope_factors")
 DEPTH = "the default depends on the target's depth; pass --target"
 
 
@@ -47,45 +50,45 @@ def _as_float32(value: Any) -> Any:
 
 def _facts(a: Side, b: Side) -> Iterator[Fact]:
     output = _norm_output(a, b)
-    facts_a, facts_b = _plain_facts(a.drafter), _plain_facts(b.drafter)
-    yield stated_fact("kind", a.drafter.kind, b.drafter.kind)
-    yield _version(a.drafter, b.drafter, output.state)
-    yield _boundaries(a, b)
-    yield stated_fact("fc_norm", a.drafter.norms.fc_norm, b.drafter.norms.fc_norm)
-    yield output
-    for name, value in facts_a.items():
-        yield stated_fact(name, value, facts_b[name])
-    yield from _dimensions(a.drafter, b.drafter)
-    yield from _rope(a.drafter, b.drafter)
-    for key, value in a.drafter.settings.items():
-        yield stated_fact(key, value, b.drafter.settings.get(key))
-    facts_a, facts_b = _carried_facts(a.drafter), _carried_facts(b.drafter)
-    for name, value in facts_a.items():
-        yield stated_fact(name, value, facts_b[name])
-
-
-def _plain_facts(drafter: Drafter) -> dict[str, Any]:
-    return {
-        "norm_before_fc": drafter.norms.norm_before_fc,
-        "norm_before_residual": drafter.norms.norm_before_residual,
-        "attention": drafter.dims.attention,
+    special = {
+        "eagle": _version(a.drafter, b.drafter, output.state),
+        "boundaries": _boundaries(a, b),
+        "norm_output": output,
+        "rope_scaling": _scaling_fact(a.drafter, b.drafter),
     }
+    values_b, is_mla = _values(b.drafter), "MLA" in (a.drafter.dims.attention, b.drafter.dims.attention)
+    for name, value in _values(a.drafter).items():
+        is_of_both = name not in OF_SOME or (value, values_b[name]) != (None, None)
+        if is_of_both and (is_mla or name not in OF_MLA):
+            yield special.get(name) or stated_fact(name, value, values_b[name])
 
 
-def _carried_facts(drafter: Drafter) -> dict[str, Any]:
+def _values(drafter: Drafter) -> dict[str, Any]:
+    """The value of each fact that a drafter states, in the order in which facts are listed."""
+    dims, norms, rope, carried = drafter.dims, drafter.norms, drafter.rope, drafter.carried
+    is_sliding = Feature.SLIDING_WINDOW in drafter.features()
     return {
-        "sliding_window": _sliding(drafter),
+        "kind": drafter.kind,
+        "eagle": drafter.version,
+        "boundaries": _shown(drafter.aux),
+        "fc_norm": norms.fc_norm,
+        "norm_output": norms.norm_output,
+        "norm_before_fc": norms.norm_before_fc,
+        "norm_before_residual": norms.norm_before_residual,
+        "attention": dims.attention,
+        **{name: getattr(dims, name) or None for name in OF_SOME},
+        "rope_theta": rope.theta,
+        "rope_scaling": _scaling(rope),
+        "rope_interleave": rope.is_interleaved,
+        "rope_factors": list(rope.mla_factors),
+        "partial_rotary_factor": (rope.scaling or {}).get("partial_rotary_factor")
+        or _carried(drafter, "partial_rotary_factor", 1.0),
+        **drafter.settings,
+        "sliding_window": {key: carried.get(key) for key in SLIDING} if is_sliding else None,
         "mask_token_id": _mask_token(drafter),
         "logit_scale": _carried(drafter, "logit_scale", 1.0),
         "quantisation": drafter.quantisation,
     }
-
-
-def _dimensions(a: Drafter, b: Drafter) -> Iterator[Fact]:
-    for name in Dimensions.__struct_fields__:
-        size_a, size_b = getattr(a.dims, name), getattr(b.dims, name)
-        if size_a or size_b:
-            yield stated_fact(name, size_a or None, size_b or None)
 
 
 def stated_fact(name: str, a: Any, b: Any, why: str = "") -> Fact:
@@ -132,7 +135,8 @@ def _boundaries(a: Side, b: Side) -> Fact:
         return stated_fact("boundaries", *values)
     if aux_a.is_default and aux_b.is_default:
         return Fact("boundaries", *values, FactState.EQUAL)
-    if a.drafter.producer == b.drafter.producer and _is_written_alike(aux_a, aux_b):
+    is_one_default = aux_a.is_default == aux_b.is_default and aux_a.boundaries is aux_b.boundaries
+    if a.drafter.producer == b.drafter.producer and is_one_default and aux_a.ids == aux_b.ids:
         why = "neither file says what its ids mean, and both are written alike"
         return Fact("boundaries", *values, FactState.EQUAL, why)
     if not _may_agree(aux_a, aux_b):
@@ -178,10 +182,6 @@ def _is_made_of(checkpoint: Checkpoint, digests: Collection[str | None]) -> bool
     return False
 
 
-def _is_written_alike(a: AuxLayers, b: AuxLayers) -> bool:
-    return a.is_default == b.is_default and a.ids == b.ids and a.boundaries is b.boundaries
-
-
 def _shown(aux: AuxLayers) -> Any:
     if aux.boundaries is not None:
         return list(aux.boundaries)
@@ -195,10 +195,7 @@ def _may_agree(a: AuxLayers, b: AuxLayers) -> bool:
     readings_a, readings_b = _readings(a), _readings(b)
     if readings_a is not None and readings_b is not None:
         return bool(readings_a & readings_b)
-    if readings_a is None:
-        known, is_default = readings_b, a.is_default
-    else:
-        known, is_default = readings_a, b.is_default
+    known, is_default = (readings_b, a.is_default) if readings_a is None else (readings_a, b.is_default)
     return known is None or not is_default or any(map(may_be_default, known))
 
 
@@ -213,24 +210,15 @@ def _readings(aux: AuxLayers) -> frozenset[tuple[int, ...]] | None:
     )
 
 
-def _rope(a: Drafter, b: Drafter) -> Iterator[Fact]:
-    yield stated_fact("rope_theta", a.rope.theta, b.rope.theta)
-    scaling = stated_fact("rope_scaling", _scaling(a.rope), _scaling(b.rope))
-    yield _by_factors(scaling, a, b) if scaling.state == FactState.DIFFERS else scaling
-    if "MLA" in (a.dims.attention, b.dims.attention):
-        yield stated_fact("rope_interleave", a.rope.is_interleaved, b.rope.is_interleaved)
-        yield stated_fact("rope_factors", list(a.rope.mla_factors), list(b.rope.mla_factors))
-    yield stated_fact("partial_rotary_factor", _partial_rotary(a), _partial_rotary(b))
-
-
-def _by_factors(fact: Fact, a: Drafter, b: Drafter) -> Fact:
-    """The fact where a GGUF file states a scaling by its factors, which are the other side's llama3."""
+def _scaling_fact(a: Drafter, b: Drafter) -> Fact:
+    """The scalings; a GGUF file states one by its factors, which may be the other side's llama3."""
+    fact = stated_fact("rope_scaling", _scaling(a.rope), _scaling(b.rope))
     factors = [(drafter.rope.scaling or {}).get(BY_FACTORS) for drafter in (a, b)]
-    other = b if factors[0] else a
-    if None not in factors or factors == [None, None] or scaling_type(other.rope) != "llama3":
+    other, stated = (b, factors[0]) if factors[0] else (a, factors[1])
+    is_one_sided = None in factors and stated and scaling_type(other.rope) == "llama3"
+    if fact.state == FactState.EQUAL or not is_one_sided:
         return fact
-    stated = np.array(factors[0] or factors[1], np.float32)
-    if not np.array_equal(stated, llama3_factors(other.rope, other.dims.head_dim)):
+    if not np.array_equal(np.array(stated, np.float32), llama3_factors(other.rope, other.dims.head_dim)):
         return fact
     return Fact(fact.name, fact.a, fact.b, FactState.EQUAL, "the file's factors are those of llama3")
 
@@ -245,17 +233,6 @@ def _scaling(rope: Rope) -> Mapping[str, Any] | None:
     if stated.get("rope_type", "default") == "default" and len(stated) <= 1:
         return None
     return {**YARN, **stated} if stated.get("rope_type") == "yarn" else stated
-
-
-def _partial_rotary(drafter: Drafter) -> Any:
-    stated = (drafter.rope.scaling or {}).get("partial_rotary_factor")
-    return stated or _carried(drafter, "partial_rotary_factor", 1.0)
-
-
-def _sliding(drafter: Drafter) -> Mapping[str, Any] | None:
-    if Feature.SLIDING_WINDOW not in drafter.features():
-        return None
-    return {key: drafter.carried.get(key) for key in SLIDING}
 
 
 def _mask_token(drafter: Drafter) -> Any:

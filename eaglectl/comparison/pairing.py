@@ -8,25 +8,19 @@ from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.comparison.comparison import Side, TensorPair, TensorSide
-from eaglectl.comparison.contents import Content, Files
+from eaglectl.comparison.values import Content, Files, digests, distance, is_zero
 from eaglectl.comparison.vocabulary import SharedRows
 from eaglectl.conversion.aux_blocks import in_ascending_order
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.errors import RefusedError
 from eaglectl.progress import ByteCounter, OnProgress
-from eaglectl.validation.scanning import FLOAT_FORMATS
 from eaglectl.verdicts import TensorState
 
+# SHA-256 by file of each side's files that are known without reading; equal files need not be read
+KnownDigests = tuple[Mapping[str, str], Mapping[str, str]]
 MAPS = ("d2t", "t2d")  # compared as the tokens that they mean
 HEAD = "lm_head.weight"
-
-
-class KnownDigests(Struct, frozen=True):
-    """SHA-256 of whole files of each side that are known without reading; equal files need not be read."""
-
-    a: Mapping[str, str]
-    b: Mapping[str, str]
 
 
 class HeaderPair(Struct, frozen=True):
@@ -63,7 +57,7 @@ def pair_headers(a: Side, b: Side, rows: SharedRows | None = None) -> Iterator[H
     tensors_a, tensors_b = tensors_of(a), tensors_of(b)
     for name in dict.fromkeys((*tensors_a, *tensors_b)):
         tensor_a, tensor_b = tensors_a.get(name), tensors_b.get(name)
-        if rows and _is_head(name, tensor_a, a.drafter) and _is_head(name, tensor_b, b.drafter):
+        if rows is not None and _is_head(name, tensor_a, a.drafter) and _is_head(name, tensor_b, b.drafter):
             assert tensor_a and tensor_b
             yield _pair_heads(tensor_a, tensor_b, rows)
         else:
@@ -78,25 +72,21 @@ def _is_head(name: str, tensor: Tensor | None, drafter: Drafter) -> bool:
 
 
 def _pair_heads(a: Tensor, b: Tensor, rows: SharedRows) -> HeaderPair:
-    if not rows.a:
-        return HeaderPair(
-            TensorPair(HEAD, TensorState.BYTES, _side(a), _side(b), remark="no token is in both"), None, None
-        )
-    a, b = a.with_rows(rows.a), b.with_rows(rows.b)
-    remark = f"the rows of {len(rows.a)} tokens that are in both"
+    if not rows:
+        pair = replace(_pair(HEAD, a, b), state=TensorState.BYTES, remark="no token is in both")
+        return HeaderPair(pair, None, None)
+    a, b = (tensor.with_rows(kept) for tensor, kept in zip((a, b), zip(*rows, strict=True), strict=True))
+    remark = f"the rows of {len(rows)} tokens that are in both"
     return HeaderPair(replace(_pair(HEAD, a, b), remark=remark), a, b)
 
 
 def _pair(name: str, a: Tensor | None, b: Tensor | None) -> TensorPair:
-    return TensorPair(name, _header_state(a, b), _side(a), _side(b))
-
-
-def _header_state(a: Tensor | None, b: Tensor | None) -> TensorState:
+    state = TensorState.NOT_COMPARED
     if a is None or b is None:
-        return TensorState.ONLY_A if b is None else TensorState.ONLY_B
-    if a.shape != b.shape:
-        return TensorState.SHAPE
-    return TensorState.DTYPE if a.dtype != b.dtype else TensorState.NOT_COMPARED
+        state = TensorState.ONLY_A if b is None else TensorState.ONLY_B
+    elif a.shape != b.shape or a.dtype != b.dtype:
+        state = TensorState.SHAPE if a.shape != b.shape else TensorState.DTYPE
+    return TensorPair(name, state, _side(a), _side(b))
 
 
 def _side(tensor: Tensor | None) -> TensorSide | None:
@@ -109,8 +99,8 @@ def is_known_equal(a: Checkpoint, b: Checkpoint, header: HeaderPair, known: Know
         return False
     if (header.a.shape, header.a.dtype) != (header.b.shape, header.b.dtype):
         return False
-    places = _places(a, header.a, known.a)
-    return places is not None and places == _places(b, header.b, known.b)
+    places = _places(a, header.a, known[0])
+    return places is not None and places == _places(b, header.b, known[1])
 
 
 def _places(
@@ -166,40 +156,28 @@ def with_widened_vectors(pair: TensorPair) -> TensorPair:
 def _pair_data(
     header: HeaderPair, files_a: Files, files_b: Files, on_bytes: Callable[[int], None]
 ) -> TensorPair:
-    content_a = Content(header.a, files_a) if header.a else None
-    content_b = Content(header.b, files_b) if header.b else None
-    if content_a and content_b:
-        return _compare_data(header.pair, content_a, content_b, on_bytes)
-    if content := content_a or content_b:
-        return _read_alone(header.pair, content, on_bytes)
-    return header.pair
-
-
-def _compare_data(pair: TensorPair, a: Content, b: Content, on_bytes: Callable[[int], None]) -> TensorPair:
-    from eaglectl.comparison import values
-
-    assert pair.a and pair.b
-    digests = values.digests(a, b, on_bytes)
-    pair = replace(pair, a=replace(pair.a, sha256=digests.a), b=replace(pair.b, sha256=digests.b))
-    if pair.state == TensorState.SHAPE:
-        return pair
-    if pair.state == TensorState.NOT_COMPARED:
-        pair = replace(pair, state=TensorState.EQUAL if digests.a == digests.b else TensorState.BYTES)
-    return pair if pair.state == TensorState.EQUAL else replace(pair, numbers=values.distance(a, b))
-
-
-def _read_alone(pair: TensorPair, content: Content, on_bytes: Callable[[int], None]) -> TensorPair:
-    """A tensor of one side only.
+    """The pair with its data compared; of a tensor of one side only, with its digest.
 
     A bias of zeros adds nothing: vLLM requires one beside q, k and v biases, and convert writes it.
     """
-    from eaglectl.comparison import values
-
-    sha256 = values.digest(content, on_bytes)
-    a, b = (side and replace(side, sha256=sha256) for side in (pair.a, pair.b))
-    if pair.name.endswith(".bias") and content.tensor.dtype in FLOAT_FORMATS and values.is_zero(content):
-        return replace(pair, a=a, b=b, state=TensorState.ZEROS, remark="zeros, which add nothing")
-    return replace(pair, a=a, b=b)
+    a = Content(header.a, files_a) if header.a else None
+    b = Content(header.b, files_b) if header.b else None
+    if (content := a or b) is None:
+        return header.pair
+    digest_a, digest_b = digests(a or content, b or content, on_bytes)
+    pair = replace(
+        header.pair,
+        a=header.pair.a and replace(header.pair.a, sha256=digest_a),
+        b=header.pair.b and replace(header.pair.b, sha256=digest_b),
+    )
+    if not (a and b):
+        if pair.name.endswith(".bias") and is_zero(content):
+            return replace(pair, state=TensorState.ZEROS, remark="zeros, which add nothing")
+        return pair
+    if pair.state == TensorState.NOT_COMPARED:
+        pair = replace(pair, state=TensorState.EQUAL if digest_a == digest_b else TensorState.BYTES)
+    is_measured = pair.state not in (TensorState.SHAPE, TensorState.EQUAL)
+    return replace(pair, numbers=distance(a, b)) if is_measured else pair
 
 
 def _nbytes(tensor: Tensor | None) -> int:

@@ -113,25 +113,20 @@ def _options(answers: Answers) -> Iterator[str]:
 
 def known_digests(a: Side, b: Side) -> KnownDigests:
     """Digests of whole weight files that are known without a download; none where both are local."""
-    return KnownDigests(_digests(a, b), _digests(b, a))
+    return _digests(a, b), _digests(b, a)
 
 
 def _digests(side: Side, other: Side) -> dict[str, str]:
     """The Hub's digests, and those of local files with the size of a file that the other side has there."""
     source, files = side.checkpoint.source, side.checkpoint.weight_files
+    hub = other.checkpoint.source
     if isinstance(source, HubSource):
         return {file: source.digests[file] for file in files if file in source.digests}
-    sizes = _sizes_on_hub(other.checkpoint)
+    if not isinstance(hub, HubSource):
+        return {}
+    sizes = {hub.size(file) for file in other.checkpoint.weight_files}
     paths = {file: source.path(file) for file in files if source.size(file) in sizes}
     return {file: _sha256(path) for file, path in paths.items() if path}
-
-
-def _sizes_on_hub(checkpoint: Checkpoint) -> set[int]:
-    """Sizes of the weight files; empty for a local checkpoint."""
-    source = checkpoint.source
-    if not isinstance(source, HubSource):
-        return set()
-    return {source.size(file) for file in checkpoint.weight_files}
 
 
 def _sha256(path: Path) -> str:

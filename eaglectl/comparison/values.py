@@ -1,16 +1,22 @@
 """The data of two tensors, block by block: digests, and how far their numbers are apart."""
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import FileIO
+from itertools import accumulate
 from math import isfinite, prod, sqrt
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
+from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.comparison.comparison import Numbers
-from eaglectl.comparison.contents import Content
+from eaglectl.conversion.arithmetic import encode, evaluate, join_absorbed
+from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
+from eaglectl.errors import UnreadableError
 from eaglectl.validation.scanning import FLOAT_FORMATS, Floats, as_floats
 
 OnBytes = Callable[[int], None]
@@ -19,14 +25,65 @@ BLOCK = 4 << 20
 NUMBER_BLOCK = 256 << 10
 
 
-class DigestPair(Struct, frozen=True):
-    """SHA-256 of the data of each side."""
+class Files(ExitStack):
+    """The weight files of a checkpoint, kept open while it is read."""
 
-    a: str
-    b: str
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
+        self._open: dict[str, FileIO | None] = {}
+
+    def read(self, stored: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of a stored tensor's data. Raises UnreadableError."""
+        tensor = self.checkpoint.tensors[stored]
+        try:
+            if tensor.file not in self._open:
+                path = self.checkpoint.source.path(tensor.file)
+                self._open[tensor.file] = self.enter_context(path.open("rb", buffering=0)) if path else None
+            if (stream := self._open[tensor.file]) is None:
+                return self.checkpoint.read(stored, start, stop)
+            stream.seek(tensor.start + start)
+            data = stream.read(stop - start)
+        except OSError as error:
+            raise UnreadableError(
+                f"{tensor.file} in {self.checkpoint.source.place}: {error.strerror}"
+            ) from None
+        if len(data) != stop - start:
+            raise UnreadableError(f"{tensor.file} ends within {stored}: it is truncated or being written")
+        return data
 
 
-def digests(a: Content, b: Content, on_bytes: OnBytes) -> DigestPair:
+class Content:
+    """The data of a canonical tensor as contiguous bytes; a computed tensor is held in memory."""
+
+    def __init__(self, tensor: Tensor, files: Files) -> None:
+        self.tensor, self._files = tensor, files
+        self._whole: bytes | None = None
+        self._segments: tuple[Segment, ...] = ()
+        match tensor.origin:
+            case Absorbed(w_kc, w_vc):
+                self._whole = b"".join(join_absorbed(files.checkpoint, w_kc, w_vc))
+            case Computed():
+                self._whole = encode(evaluate(tensor, files.checkpoint), tensor.dtype, tensor.name)
+            case segments:
+                self._segments = segments
+        self._ends = list(accumulate(segment.stop - segment.start for segment in self._segments))
+        self.nbytes = len(self._whole) if self._whole is not None else (self._ends or [0])[-1]
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop)."""
+        if self._whole is not None:
+            return self._whole[start:stop]
+        parts = []
+        for index in range(bisect_right(self._ends, start), bisect_left(self._ends, stop) + 1):
+            segment, end = self._segments[index], min(stop, self._ends[index])
+            shift = segment.stop - self._ends[index]
+            parts.append(self._files.read(segment.stored, start + shift, end + shift))
+            start = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def digests(a: Content, b: Content, on_bytes: OnBytes) -> tuple[str, str]:
     """SHA-256 of both; the second is computed from the first difference on. `on_bytes` counts bytes of A."""
     hash_a, hash_b = hashlib.sha256(), None
     size = max(a.nbytes, b.nbytes)
@@ -38,17 +95,12 @@ def digests(a: Content, b: Content, on_bytes: OnBytes) -> DigestPair:
         if hash_b:
             hash_b.update(block_b)
         on_bytes(len(block_a))
-    return DigestPair(hash_a.hexdigest(), (hash_b or hash_a).hexdigest())
+    return hash_a.hexdigest(), (hash_b or hash_a).hexdigest()
 
 
 def _block(content: Content, start: int) -> bytes:
     """The block at `start`; empty beyond the end."""
     return content.read(start, min(start + BLOCK, content.nbytes)) if start < content.nbytes else b""
-
-
-def digest(content: Content, on_bytes: OnBytes) -> str:
-    """SHA-256 of the data of a tensor of one side only."""
-    return digests(content, content, on_bytes).a
 
 
 def is_zero(content: Content) -> bool:
@@ -67,7 +119,9 @@ def distance(a: Content, b: Content) -> Numbers | None:
         sums = _DifferenceSums()
         for raw_a, raw_b, is_same in _blocks(a, b):
             numbers_b = None if is_same else _numbers(dtype_b, raw_b)
-            differing = _differing_words(dtype_a, raw_a, raw_b) if dtype_a == dtype_b else None
+            # words of one dtype: -0 is not 0, and a NaN equals itself
+            width = FLOAT_FORMATS[dtype_a].width
+            differing = _count_differing(width, raw_a, raw_b) if dtype_a == dtype_b else None
             sums.add(_numbers(dtype_a, raw_a), numbers_b, differing)
         return sums.numbers(count)
     if dtype_a != dtype_b or DTYPE_BITS[dtype_a] < 8:
@@ -93,11 +147,6 @@ def _count_differing(width: int, raw_a: bytes, raw_b: bytes) -> int:
     """How many words of `width` bytes differ."""
     words_a, words_b = (np.frombuffer(raw, f"<u{width}") for raw in (raw_a, raw_b))
     return int(np.count_nonzero(words_a != words_b))
-
-
-def _differing_words(dtype: str, raw_a: bytes, raw_b: bytes) -> int:
-    """How many words of one dtype of floats differ: -0 is not 0, and a NaN equals itself."""
-    return _count_differing(FLOAT_FORMATS[dtype].width, raw_a, raw_b)
 
 
 def _numbers(dtype: str, raw: bytes) -> Floats:

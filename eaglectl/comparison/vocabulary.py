@@ -1,18 +1,20 @@
 """The draft vocabularies of two drafters as target tokens, from offsets or absolute ids, in any order."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
 from eaglectl.comparison.comparison import Fact, Remark, Side
-from eaglectl.drafter.tensors import Tensor
 from eaglectl.drafter.vocabulary import DraftVocabulary, Ids, from_tokens, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.verdicts import FactState
 
 NAME = "draft_tokens"
+# rows of lm_head in A and in B that are of one token
+SharedRows = Sequence[tuple[int, int]]
 NO_MAPS = (None, None)
 NO_TOKENS = (
     "d2t leads out of the target's tokens, to one twice, or does not ascend; llama.cpp reads token ids"
@@ -37,71 +39,49 @@ class VocabularyReading(Struct, frozen=True):
         return self.lists[0] if len(self.lists) == 1 else None
 
 
-class SharedRows(Struct, frozen=True):
-    """Rows of lm_head in A and in B that are of the same tokens, in one order."""
-
-    a: Sequence[int]
-    b: Sequence[int]
-
-
 def read(side: Side, answer: str | None) -> VocabularyReading:
     """Read one side; `answer` ("offset", "absolute") decides a d2t that fits as both.
 
     Raises UnreadableError.
     """
-    drafter, dims = side.drafter, side.drafter.dims
-    d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
-    if d2t is None and t2d is None and not drafter.has_reduced_vocabulary:
-        return VocabularyReading((tuple(range(dims.vocab)),), "no map: all tokens, in their order", NO_MAPS)
-    data = tuple(_data(side, tensor) for tensor in (d2t, t2d))
-    if d2t is None and (t2d is None or by_name(drafter.producer).has_unordered_rows):
-        return _absent(side, data)
+    drafter, maps = side.drafter, [side.drafter.tensors.get(name) for name in ("d2t", "t2d")]
+    if not any(maps) and not drafter.has_reduced_vocabulary:
+        every = tuple(range(drafter.dims.vocab))
+        return VocabularyReading((every,), "no map: all tokens, in their order", NO_MAPS)
+    raw = tuple(None if tensor is None else side.checkpoint.read(tensor.stored[0]) for tensor in maps)
+    if maps[0] is None and (maps[1] is None or by_name(drafter.producer).has_unordered_rows):
+        return _absent(side, raw)
     try:
-        values = tuple(_integers(tensor, raw) for tensor, raw in zip((d2t, t2d), data, strict=True))
-    except RefusedError as error:
-        return VocabularyReading((), str(error), data)
-    return _interpret(side, values, answer)
-
-
-def _data(side: Side, tensor: Tensor | None) -> bytes | None:
-    return None if tensor is None else side.checkpoint.read(tensor.stored[0])
-
-
-def _integers(tensor: Tensor | None, raw: bytes | None) -> Ids | None:
-    return numbers(tensor.name, tensor.dtype, raw) if tensor and raw is not None else None
-
-
-def _interpret(side: Side, values: tuple[Ids | None, ...], answer: str | None) -> VocabularyReading:
-    """The meaning of d2t and t2d; two meanings where d2t fits as both and no answer is given."""
-    dims = side.drafter.dims
-    raw = tuple(None if value is None else value.tobytes() for value in values)
-
-    if side.is_gguf and values[0] is not None:
-        return _of_token_ids(side, values[0], raw)
-
-    def read_as(reading: str | None) -> DraftVocabulary:
-        return read_vocabulary(values[0], values[1], dims.draft_vocab, dims.vocab, reading)
-
-    try:
-        only = read_as(None)
+        d2t, t2d = (
+            None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
+            for tensor, data in zip(maps, raw, strict=True)
+        )
+        raw = tuple(None if value is None else value.tobytes() for value in (d2t, t2d))
+        return VocabularyReading(*_meanings(side, d2t, t2d, answer), raw)
     except RefusedError as error:
         return VocabularyReading((), str(error), raw)
-    except UsageError as error:  # d2t fits as both
-        if answer:
-            chosen = read_as(answer)
-            return VocabularyReading((_tokens(chosen),), chosen.how, raw)
-        both = tuple(_tokens(read_as(reading)) for reading in ("offset", "absolute"))
-        return VocabularyReading(both, str(error), raw)
-    return VocabularyReading((_tokens(only),), only.how, raw)
 
 
-def _of_token_ids(side: Side, d2t: Ids, raw: tuple[bytes | None, ...]) -> VocabularyReading:
-    """The meaning of a GGUF file's d2t, whose tokens may stand in any order."""
+def _meanings(
+    side: Side, d2t: Ids | None, t2d: Ids | None, answer: str | None
+) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """The tokens that d2t and t2d may mean, and how; two lists where d2t fits as both, and nobody answers."""
+    dims = side.drafter.dims
+    if side.is_gguf and d2t is not None:  # its tokens may stand in any order
+        try:
+            tokens = from_tokens(d2t.tolist(), dims.draft_vocab, dims.vocab)
+        except RefusedError:
+            raise RefusedError(NO_TOKENS) from None
+        return (_tokens(tokens),), "d2t holds absolute ids"
+    read_as = partial(read_vocabulary, d2t, t2d, dims.draft_vocab, dims.vocab)
     try:
-        tokens = from_tokens(d2t.tolist(), side.drafter.dims.draft_vocab, side.drafter.dims.vocab)
-    except RefusedError:
-        return VocabularyReading((), NO_TOKENS, raw)
-    return VocabularyReading((_tokens(tokens),), "d2t holds absolute ids", raw)
+        only = read_as(None)
+    except UsageError as error:  # d2t fits as both
+        if answer is None:
+            both = tuple(_tokens(read_as(reading)) for reading in ("offset", "absolute"))
+            return both, str(error)
+        only = read_as(answer)
+    return (_tokens(only),), only.how
 
 
 def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:
@@ -154,8 +134,7 @@ def head_rows(a: VocabularyReading, b: VocabularyReading) -> SharedRows | None:
     if a.tokens is None or b.tokens is None or a.tokens == b.tokens:
         return None
     rows_b = {token: row for row, token in enumerate(b.tokens)}
-    shared = [(row, rows_b[token]) for row, token in enumerate(a.tokens) if token in rows_b]
-    return SharedRows([row for row, _ in shared], [row for _, row in shared])
+    return [(row, rows_b[token]) for row, token in enumerate(a.tokens) if token in rows_b]
 
 
 def remarks(a: VocabularyReading, b: VocabularyReading) -> tuple[Remark, ...]:

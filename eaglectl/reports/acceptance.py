@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from eaglectl.acceptance.measurement import Estimate
+from eaglectl.acceptance.measurement import Estimate, p_words
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.acceptance.showing import ShownAnswer
-from eaglectl.acceptance.significance import p_words
 from eaglectl.reports.figures import Bar, Panel, Panels, Series, fitted, lengths, shares
 from eaglectl.reports.section import (
     TONES,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.api.inputs import open_target
+from eaglectl.api.targets import open_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.conversion.arithmetic import evaluate

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.acceptance import prompt_sets
-from eaglectl.acceptance.prompt_sets import lines_of
-from eaglectl.acceptance.prompts import choose_prompts
+from eaglectl.acceptance import prompts
+from eaglectl.acceptance.prompts import choose_prompts, lines_of
 from eaglectl.api.kept import KeptRuns, Run, cache_folder
 from eaglectl.errors import UnreadableError
 from tests.builders import drafter_folder
@@ -77,9 +76,9 @@ def test_a_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ch
 def test_a_cached_set_of_prompts_is_the_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
-    monkeypatch.setattr(prompt_sets, "_packaged", lambda chosen: None)
-    monkeypatch.setattr(prompt_sets, "is_offline", lambda: True)
-    chosen = prompt_sets.prompt_sets()["mt-bench"]
+    monkeypatch.setattr(prompts, "_installed", lambda chosen: None)
+    monkeypatch.setattr(prompts, "is_offline", lambda: True)
+    chosen = prompts.prompt_sets()["mt-bench"]
     file = tmp_path / "set"
     monkeypatch.setattr(type(chosen), "cached", property(lambda _: file))
     file.write_bytes(gzip.compress(b"{}" * 100))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.acceptance import templates
-from eaglectl.acceptance.templates import TemplateLimitError, rendered
+from eaglectl.acceptance import tokens
+from eaglectl.acceptance.tokens import TemplateLimitError, rendered
 
 jinja2 = pytest.importorskip("jinja2")
 pytest.importorskip("transformers")
@@ -39,8 +39,8 @@ def written(template: str) -> str:
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_without_an_end_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     template, words = ENDLESS[name]
-    monkeypatch.setattr(templates, "SECONDS", 0.5)
-    monkeypatch.setattr(templates, "MAX_MEMORY", 256 << 20)
+    monkeypatch.setattr(tokens, "SECONDS", 0.5)
+    monkeypatch.setattr(tokens, "MAX_MEMORY", 256 << 20)
     limits, start = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()
     with pytest.raises((TemplateLimitError, MemoryError), match=words):
         written(template)
@@ -49,7 +49,7 @@ def test_a_template_without_an_end_is_stopped(name: str, monkeypatch: pytest.Mon
 
 
 def test_arithmetic_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    monkeypatch.setattr(tokens, "SECONDS", 0.5)
     start = time.monotonic()
     with pytest.raises(TemplateLimitError):
         written("{% set n = x | length + 8 %}{{ n ** 99999999 > 1 }}")
@@ -61,7 +61,7 @@ def test_arithmetic_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -
 def test_a_thread_and_a_taken_alarm_have_a_deadline_too(
     monkeypatch: pytest.MonkeyPatch, is_alarm_taken: bool
 ) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    monkeypatch.setattr(tokens, "SECONDS", 0.5)
 
     def outcome() -> BaseException | None:
         try:
@@ -91,7 +91,7 @@ def test_a_template_that_ends_is_rendered_and_leaves_no_thread() -> None:
 
 @pytest.mark.slow
 def test_the_command_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    monkeypatch.setattr(tokens, "SECONDS", 1.0)
     target = tmp_path / "target"
     target.mkdir()
     for path in TARGET.iterdir():
@@ -106,7 +106,7 @@ def test_the_command_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_code_can_be_traced_after_a_template_was_rendered() -> None:
     code = (
-        "import sys; from eaglectl.acceptance.templates import rendered\n"
+        "import sys; from eaglectl.acceptance.tokens import rendered\n"
         "def called(): return 'x'\n"
         "rendered(called); trace = lambda *given: trace; sys.settrace(trace); called(); sys.settrace(None)"
     )
