@@ -162,18 +162,24 @@ def _pair_data(
     """
     a = Content(header.a, files_a) if header.a else None
     b = Content(header.b, files_b) if header.b else None
+    if a and b:
+        return _compare_data(header.pair, a, b, on_bytes)
     if (content := a or b) is None:
         return header.pair
-    digest_a, digest_b = digests(a or content, b or content, on_bytes)
-    pair = replace(
-        header.pair,
-        a=header.pair.a and replace(header.pair.a, sha256=digest_a),
-        b=header.pair.b and replace(header.pair.b, sha256=digest_b),
-    )
-    if not (a and b):
-        if pair.name.endswith(".bias") and is_zero(content):
-            return replace(pair, state=TensorState.ZEROS, remark="zeros, which add nothing")
-        return pair
+    pair, (sha256, _) = header.pair, digests(content, content, on_bytes)
+    pair = replace(pair, a=_with_digest(pair.a, sha256), b=_with_digest(pair.b, sha256))
+    if pair.name.endswith(".bias") and is_zero(content):
+        return replace(pair, state=TensorState.ZEROS, remark="zeros, which add nothing")
+    return pair
+
+
+def _with_digest(side: TensorSide | None, sha256: str) -> TensorSide | None:
+    return None if side is None else replace(side, sha256=sha256)
+
+
+def _compare_data(pair: TensorPair, a: Content, b: Content, on_bytes: Callable[[int], None]) -> TensorPair:
+    digest_a, digest_b = digests(a, b, on_bytes)
+    pair = replace(pair, a=_with_digest(pair.a, digest_a), b=_with_digest(pair.b, digest_b))
     if pair.state == TensorState.NOT_COMPARED:
         pair = replace(pair, state=TensorState.EQUAL if digest_a == digest_b else TensorState.BYTES)
     is_measured = pair.state not in (TensorState.SHAPE, TensorState.EQUAL)
