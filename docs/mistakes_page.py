@@ -13,9 +13,8 @@ import numpy as np
 from eaglectl import api
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import judged_unversioned, unversioned_behaviour
-from eaglectl.engines.engine import Case
+from eaglectl.engines.engine import Case, Switch
 from eaglectl.engines.layers import capture
-from eaglectl.engines.reading import Switch
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import View
 from eaglectl.verdicts import ServedAs

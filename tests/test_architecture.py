@@ -75,7 +75,7 @@ HOMES = {
     "jsonschema": ("acceptance/server/answers.py", "validation/rules/config_schema.py"),
     "httpx2": ("acceptance/server/http.py",),
     "anyio": ("acceptance/server/http.py",),
-    "huggingface_hub": ("checkpoint/hub.py", "checkpoint/hub_download.py", "publishing/"),
+    "huggingface_hub": ("checkpoint/hub.py", "checkpoint/hub_session.py", "publishing/"),
     "transformers": ("reference/target.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))

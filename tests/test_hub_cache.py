@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import hub_cache, hub_digests, source
+from eaglectl.checkpoint import hub_cache, source
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.errors import UnreadableError
 from tests.builders import call, drafter_folder, floats
@@ -146,8 +146,8 @@ def test_what_was_compared_is_read_once(hub: LoopbackHub, monkeypatch: pytest.Mo
             read.append(len(block))
             yield block
 
-    blocks: Callable[[int], Iterator[bytes]] = hub_digests.blocks_of
-    monkeypatch.setattr(hub_digests, "blocks_of", counted)
+    blocks: Callable[[int], Iterator[bytes]] = hub_cache.blocks_of
+    monkeypatch.setattr(hub_cache, "blocks_of", counted)
     assert call("--offline", *COMMANDS["convert"]).code == 0
     assert sum(read) == sum(path.stat().st_size for path in snapshot().iterdir())
     change(WEIGHTS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.checkpoint import ranges
+from eaglectl.checkpoint import hub as hub_module
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.errors import UnreadableError
@@ -488,8 +488,8 @@ def test_a_connection_that_is_cut_once_is_tried_again(big: LoopbackHub) -> None:
 
 
 def test_a_drip_is_cut_off(big: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "PATIENCE", 0.2)
-    monkeypatch.setattr(ranges, "SLOWEST", 1e9)
+    monkeypatch.setattr(hub_module, "PATIENCE", 0.2)
+    monkeypatch.setattr(hub_module, "SLOWEST", 1e9)
     big.faults.append(
         for_weights(lambda r, p: replace(p(), pause=0.05, piece=10) if r.is_elsewhere else None)
     )

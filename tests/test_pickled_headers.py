@@ -71,7 +71,7 @@ def test_looking_reads_a_few_kb(
 
 
 def test_a_dry_run_reads_a_few_kb_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from eaglectl.checkpoint.pinned import PinnedSource
+    from eaglectl.checkpoint.source import PinnedSource
 
     sizes: list[int] = []
     read = PinnedSource.read

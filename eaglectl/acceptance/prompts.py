@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from eaglectl.acceptance.published import Preset, presets
 from eaglectl.checkpoint.files import MIB, decoded, open_regular, read_small_file
 from eaglectl.checkpoint.hub import is_offline
-from eaglectl.checkpoint.hub_download import load_client
-from eaglectl.checkpoint.hub_session import TransferError, hub_calls
+from eaglectl.checkpoint.hub_session import TransferError, hub_calls, load_client
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.text import listed
 

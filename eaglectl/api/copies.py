@@ -10,9 +10,8 @@ from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_con
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opening import check_cached
-from eaglectl.checkpoint.pinned import PinnedSource
 from eaglectl.checkpoint.scratch import scratch_folder
-from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.checkpoint.source import FolderSource, PinnedSource, Source
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError
 

@@ -8,7 +8,19 @@ from typing import Any, TypeGuard
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.header import PULL, Header, StoredTensor, header_length, parse_header, parse_json
+from eaglectl.checkpoint.header import (
+    JSON,
+    POINTER,
+    PULL,
+    SHARDS,
+    UNSAFE,
+    WEIGHTS,
+    Header,
+    StoredTensor,
+    header_length,
+    parse_header,
+    parse_json,
+)
 from eaglectl.checkpoint.layout import (
     CONFIG,
     GGUF,
@@ -22,7 +34,6 @@ from eaglectl.checkpoint.layout import (
     pickle_files,
 )
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.checkpoint.topics import JSON, POINTER, SHARDS, UNSAFE, WEIGHTS
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.text import listed
 

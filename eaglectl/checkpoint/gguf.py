@@ -11,9 +11,16 @@ from math import isfinite, prod
 from typing import Any
 
 from eaglectl.checkpoint.files import MIB
-from eaglectl.checkpoint.header import DTYPE_BITS, LFS_POINTER, MAX_TENSORS, PULL, StoredTensor
+from eaglectl.checkpoint.header import (
+    DTYPE_BITS,
+    HEADER,
+    LFS_POINTER,
+    MAX_TENSORS,
+    POINTER,
+    PULL,
+    StoredTensor,
+)
 from eaglectl.checkpoint.source import Source
-from eaglectl.checkpoint.topics import HEADER, POINTER
 from eaglectl.errors import RefusedError, UnreadableError
 
 MAGIC = b"GGUF"

@@ -11,8 +11,16 @@ from typing import Any, TypeGuard
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.topics import HEADER, POINTER
 from eaglectl.errors import UnreadableError
+
+# the `topic` of errors met while a checkpoint is read: names of the `validate` rules that report them
+HEADER = "safetensors-header"
+POINTER = "lfs-pointer"
+WEIGHTS = "one-weight-source"
+SHARDS = "shard-index"
+JSON = "readable-json"
+UNSAFE = "unsafe-file"
+
 
 MAX_HEADER = 100_000_000
 LIMIT = 2**64

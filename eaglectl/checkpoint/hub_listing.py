@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl.checkpoint.header import parse_json
-from eaglectl.checkpoint.hub_digests import ListedDigests
+from eaglectl.checkpoint.hub_cache import ListedDigests
 from eaglectl.checkpoint.hub_errors import HubRequest, unreachable
 from eaglectl.checkpoint.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.source import Source

@@ -1,7 +1,7 @@
 """Weights in pickles, which are never unpickled.
 
-`.bin`, `.pt` and the shards of a torch distributed checkpoint are read as tables of tensors (tensor_table,
-torch_file): a few KB, without torch. To be converted, the weights are then copied out of their storages as
+`.bin`, `.pt` and the shards of a torch distributed checkpoint are read as tables of tensors
+(torch_file): a few KB, without torch. To be converted, the weights are then copied out of their storages as
 bytes.
 """
 
@@ -16,19 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
-from eaglectl.checkpoint.header import LFS_POINTER, PULL, StoredTensor
+from eaglectl.checkpoint.header import LFS_POINTER, POINTER, PULL, UNSAFE, WEIGHTS, StoredTensor
 from eaglectl.checkpoint.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.checkpoint.source import FolderSource, Source
-from eaglectl.checkpoint.tensor_table import (
+from eaglectl.checkpoint.torch_file import (
     StorageView,
+    TorchFile,
     UnfitTensorError,
     is_tensor,
+    read_torch_file,
     state_views,
     tensor_view,
 )
-from eaglectl.checkpoint.topics import POINTER, UNSAFE, WEIGHTS
-from eaglectl.checkpoint.torch_file import TorchFile, read_torch_file
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.text import listed
 

@@ -21,9 +21,8 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.gguf import ARCHITECTURE, FACTORS, MAGIC
 from eaglectl.checkpoint.header import DTYPE_BITS
-from eaglectl.checkpoint.renaming import exchange, rename_new
 from eaglectl.checkpoint.scratch import scratch_folder, sync_folder
-from eaglectl.checkpoint.writer import FULL, OLD, check_apart
+from eaglectl.checkpoint.writer import FULL, OLD, check_apart, exchange, rename_new
 from eaglectl.conversion.arithmetic import cast
 from eaglectl.drafter.drafter import Drafter, Rope
 from eaglectl.drafter.tensors import Tensor

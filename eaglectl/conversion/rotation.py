@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_weight_file
 from eaglectl.checkpoint.files import is_folder
-from eaglectl.checkpoint.target_rotation import rotation_file
+from eaglectl.checkpoint.target_files import rotation_file
 from eaglectl.conversion.arithmetic import BLOCK, Array, decode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.target_head import (

@@ -11,8 +11,7 @@ from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.digests import HEADER_KEY, Range, tensor_ranges
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.checkpoint.layout import SINGLE
-from eaglectl.checkpoint.pinned import PinnedSource
-from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.source import PinnedSource, Source
 from eaglectl.checkpoint.writer import Copy
 from eaglectl.conversion.plan import ConversionPlan, Step
 from eaglectl.errors import UsageError

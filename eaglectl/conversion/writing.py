@@ -16,8 +16,7 @@ from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests
 from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD
-from eaglectl.checkpoint.pinned import PinnedSource, changed
-from eaglectl.checkpoint.source import Source
+from eaglectl.checkpoint.source import PinnedSource, Source, changed
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card

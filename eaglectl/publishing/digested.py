@@ -10,7 +10,7 @@ from typing import Protocol
 from eaglectl.checkpoint.digests import HEADER_KEY, Digests, RangeDigests, tensor_ranges
 from eaglectl.checkpoint.header import header_length, parse_header
 from eaglectl.checkpoint.hub import HubSource
-from eaglectl.checkpoint.hub_digests import blocks_of, has_digest
+from eaglectl.checkpoint.hub_cache import blocks_of, has_digest
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter

@@ -13,7 +13,7 @@ import eaglectl
 from eaglectl.api.calibrating import readable_folder
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.checkpoint import writer
-from eaglectl.checkpoint.pinned import PinnedSource
+from eaglectl.checkpoint.source import PinnedSource
 from eaglectl.errors import EaglectlError, UnreadableError
 from tests.builders import call, contents, drafter_folder, sharded_folder
 from tests.faults.test_races import names

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 
-from eaglectl.checkpoint import renaming
+from eaglectl.checkpoint import writer
 from eaglectl.checkpoint.writer import check_apart
 from eaglectl.errors import UsageError
 from tests.builders import call, contents
@@ -117,15 +117,15 @@ def test_a_file_system_without_links_gets_its_file(
     def link(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(renaming, "_rename", lambda *_: False)
-    monkeypatch.setattr(renaming.os, "link", link)
+    monkeypatch.setattr(writer, "_rename", lambda *_: False)
+    monkeypatch.setattr(writer.os, "link", link)
     part, file = tmp_path / "part", tmp_path / "file"
     part.write_text("new")
     if is_there:
         file.write_text("old")
         with pytest.raises(FileExistsError):
-            renaming.rename_new(part, file)
+            writer.rename_new(part, file)
         assert file.read_text() == "old" and part.exists()
         return
-    renaming.rename_new(part, file)
+    writer.rename_new(part, file)
     assert names(tmp_path) == ["file"] and file.read_text() == "new"

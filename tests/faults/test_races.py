@@ -8,7 +8,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint import renaming, writer
+from eaglectl.checkpoint import writer
 from eaglectl.checkpoint.writer import Folder
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from tests.builders import contents, drafter_folder
@@ -60,7 +60,7 @@ def appearing(monkeypatch: pytest.MonkeyPatch, function: str, act: Callable[[], 
 
 def without_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a system or a file system without renameat2's flags."""
-    monkeypatch.setattr(renaming, "_rename", lambda source, target, linux, macos: False)
+    monkeypatch.setattr(writer, "_rename", lambda source, target, linux, macos: False)
 
 
 @pytest.mark.parametrize("has_flags", [True, False])

@@ -238,7 +238,7 @@ def test_a_thread_writes_without_handling_signals(tmp_path: Path) -> None:
 class Stepper:
     """Raises a signal before the nth line that some files run while it is handled; counts those lines."""
 
-    FILES = ("writer.py", "scratch.py", "signals.py", "renaming.py", "reports/files.py")
+    FILES = ("writer.py", "scratch.py", "signals.py", "reports/files.py")
 
     def __init__(self, number: signal.Signals, nth: int) -> None:
         self.number, self.nth, self.lines = number, nth, 0

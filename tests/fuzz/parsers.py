@@ -38,8 +38,7 @@ from eaglectl.checkpoint.opcodes import PickleError, read_pickle
 from eaglectl.checkpoint.record import is_untrained
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.target_files import check_kernels, read_tokenizer_config
-from eaglectl.checkpoint.tensor_table import NAMES, UnfitTensorError, state_views
-from eaglectl.checkpoint.torch_file import read_torch_file
+from eaglectl.checkpoint.torch_file import NAMES, UnfitTensorError, read_torch_file, state_views
 from eaglectl.conversion.calibration import read_statistics
 from eaglectl.conversion.pruning import read_counts
 from eaglectl.drafter.drafter import Target

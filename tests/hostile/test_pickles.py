@@ -32,13 +32,14 @@ from eaglectl.checkpoint.opcodes import (
     read_pickle,
 )
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.tensor_table import (
+from eaglectl.checkpoint.torch_file import (
     NAMES,
     StorageView,
+    TorchFile,
     UnfitTensorError,
+    read_torch_file,
     state_views,
 )
-from eaglectl.checkpoint.torch_file import TorchFile, read_torch_file
 from eaglectl.errors import UnreadableError
 from tests.builders import contents, drafter_folder, drafter_tensors
 from tests.conftest import FIXTURES

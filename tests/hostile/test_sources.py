@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import hub_download
+from eaglectl.checkpoint import hub_session
 from eaglectl.checkpoint import source as sources
-from eaglectl.checkpoint.pinned import PinnedSource
-from eaglectl.checkpoint.source import MAX_WHOLE_FILE, FolderSource
+from eaglectl.checkpoint.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
 from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
@@ -256,7 +255,7 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
 ) -> None:
     snapshot = tmp_path / "snapshots/abc"
     snapshot.mkdir(parents=True)
-    hub_download.remember(snapshot, "main", "abc")
+    hub_session.remember(snapshot, "main", "abc")
     ref = tmp_path / "refs/main"
     assert ref.read_text(encoding="utf-8") == "abc"
     really = Path.write_text
@@ -266,6 +265,6 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", half)
-    hub_download.remember(snapshot, "main", "def")
+    hub_session.remember(snapshot, "main", "def")
     assert ref.read_text(encoding="utf-8") == "abc"
     assert list(ref.parent.iterdir()) == [ref]

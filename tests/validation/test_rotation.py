@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.target_rotation import rotation_file, rotation_mark
+from eaglectl.checkpoint.target_files import rotation_file, rotation_mark
 from eaglectl.drafter.matrices import embedding_digest
 from eaglectl.validation.scanning import is_rotated
 from tests.builders import HIDDEN, VOCAB, Stored, drafter_folder, drafter_tensors, floats, write_safetensors

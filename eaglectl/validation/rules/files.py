@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.header import LFS_POINTER, parse_json
+from eaglectl.checkpoint.header import HEADER, JSON, LFS_POINTER, POINTER, SHARDS, UNSAFE, WEIGHTS, parse_json
 from eaglectl.checkpoint.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE
-from eaglectl.checkpoint.topics import HEADER, JSON, POINTER, SHARDS, UNSAFE, WEIGHTS
 from eaglectl.errors import UnreadableError
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject

@@ -5,7 +5,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.target_rotation import rotation_file, rotation_mark
+from eaglectl.checkpoint.target_files import rotation_file, rotation_mark
 from eaglectl.drafter.matrices import (
     EMBEDDINGS,
     HEADS,
