@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.boundaries import (
+    TRAINING_DEFAULT,
     AuxLayers,
     convention_by_pattern,
-    default_boundaries,
-    may_be_default,
     sorted_order,
     to_boundaries,
 )
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.behaviour import behaviour
 from eaglectl.engines.layers import capture
@@ -51,7 +49,7 @@ kinds = st.sampled_from(
     ("depth", "expected"), [(32, (2, 16, 29)), (61, (2, 30, 58)), (36, (2, 18, 33)), (80, (2, 40, 77))]
 )
 def test_the_default_is_what_engines_take(depth: int, expected: tuple[int, ...]) -> None:
-    assert default_boundaries(depth) == expected
+    assert TRAINING_DEFAULT.at(depth) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,18 +71,13 @@ def test_numbers_give_their_convention_away_only_when_they_must(
 
 @given(depths)
 def test_the_training_default_is_written_and_counted_alike(depth: int) -> None:
-    assert TRAINING_DEFAULT.at(depth) == default_boundaries(depth)
-    assert TRAINING_DEFAULT.may_be(default_boundaries(depth))
-    assert not TRAINING_DEFAULT.may_be((1, *default_boundaries(depth)[1:]))
+    assert TRAINING_DEFAULT.at(depth) == (2, depth // 2, depth - 3)
+    assert TRAINING_DEFAULT.may_be((2, depth // 2, depth - 3))
+    assert not TRAINING_DEFAULT.may_be((1, depth // 2, depth - 3))
 
 
 def test_ids_of_any_size_are_no_default_and_cost_no_time() -> None:
     assert not TRAINING_DEFAULT.may_be((2, 10**9, 10**18))
-
-
-@given(depths)
-def test_a_default_may_be_a_default(depth: int) -> None:
-    assert may_be_default(default_boundaries(depth))
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6))

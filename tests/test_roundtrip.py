@@ -11,7 +11,6 @@ from safetensors import safe_open
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.drafter.boundaries import default_boundaries
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
@@ -157,5 +156,5 @@ def test_the_default_of_a_given_target_is_written_out(tmp_path: Path) -> None:
     done = eaglectl.convert(
         str(case.folder), tmp_path / "out", ConvertOptions(target=str(tmp_path / "target"))
     )
-    assert done.plan.config["eagle_aux_hidden_state_layer_ids"] == list(default_boundaries(8)) == [2, 4, 5]
+    assert done.plan.config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert done.plan.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]

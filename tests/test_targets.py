@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.drafter.boundaries import to_boundaries
-from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.drafter.boundaries import DefaultLayers, to_boundaries
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.behaviour import behaviour, releases
 from eaglectl.engines.data import FOLDER, read

@@ -16,7 +16,7 @@ from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, rat
 from eaglectl.acceptance.prompts import batches_by_length
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant, shared_start
 from eaglectl.acceptance.stage import Stage
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
 from eaglectl.verdicts import ReadingOutcome

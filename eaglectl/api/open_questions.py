@@ -21,7 +21,7 @@ from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.tensor_steps import draft_vocabulary
 from eaglectl.conversion.writing import WriteOptions, write_plan
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, Target, question
 from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name

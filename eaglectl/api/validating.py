@@ -15,7 +15,7 @@ from eaglectl.checkpoint.opening import check_cached, open_source, uncompared_we
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
-from eaglectl.formats.marks import why_other
+from eaglectl.formats.other_drafters import why_other
 from eaglectl.progress import OnProgress, notify
 from eaglectl.validation.catalogue import select_rules
 from eaglectl.validation.judge import Report, judge, skipped_report, unopened_report

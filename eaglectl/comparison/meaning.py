@@ -11,8 +11,13 @@ from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.record import history
 from eaglectl.comparison.comparison import Fact, Side, TensorPair
 from eaglectl.conversion.gguf_file import llama3_factors, scaling_type
-from eaglectl.drafter.boundaries import AuxLayers, Convention, may_be_default, sorted_order, to_boundaries
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT
+from eaglectl.drafter.boundaries import (
+    TRAINING_DEFAULT,
+    AuxLayers,
+    Convention,
+    sorted_order,
+    to_boundaries,
+)
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.formats.config_keys import MISSING, Keys
@@ -196,7 +201,7 @@ def _may_agree(a: AuxLayers, b: AuxLayers) -> bool:
     if readings_a is not None and readings_b is not None:
         return bool(readings_a & readings_b)
     known, is_default = (readings_b, a.is_default) if readings_a is None else (readings_a, b.is_default)
-    return known is None or not is_default or any(map(may_be_default, known))
+    return known is None or not is_default or any(map(TRAINING_DEFAULT.may_be, known))
 
 
 def _readings(aux: AuxLayers) -> frozenset[tuple[int, ...]] | None:

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.doubts import doubt_entries
 from eaglectl.formats.format import CheckpointSummary
-from eaglectl.formats.settling import fact_record
+from eaglectl.formats.settling import doubt_entries, fact_record
 
 
 class GeneratedBytes(Struct, frozen=True):

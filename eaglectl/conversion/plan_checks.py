@@ -10,7 +10,7 @@ from eaglectl.checkpoint.layout import RECORD, SINGLE
 from eaglectl.checkpoint.source import Source
 from eaglectl.conversion.plan import ConversionPlan, Step
 from eaglectl.conversion.request import DEFAULT_LAYOUT
-from eaglectl.drafter.boundaries import may_be_default
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError
@@ -87,7 +87,7 @@ def _why(missing: Iterable[Feature], reasons: Mapping[Feature, str]) -> str:
 def _check_default_layers(drafter: Drafter, format: Format) -> None:
     """Raise UsageError where the layers may be the default ones of a target that is not known."""
     boundaries = drafter.aux.boundaries
-    if drafter.target.depth is None and boundaries and may_be_default(boundaries):
+    if drafter.target.depth is None and boundaries and TRAINING_DEFAULT.may_be(boundaries):
         raise UsageError(
             f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
             " default; pass --target to show that they are"

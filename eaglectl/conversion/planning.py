@@ -35,8 +35,8 @@ from eaglectl.drafter.vocabulary import offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.formats.catalogue import default_format
+from eaglectl.formats.config_schema import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
-from eaglectl.formats.numbers import check_numbers
 from eaglectl.formats.reader import model_class_of
 from eaglectl.formats.writer import write_config
 from eaglectl.text import printable

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
 
-from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.drafter.boundaries import DefaultLayers
 from eaglectl.engines.data import cached, check_evidence, load, read
 from eaglectl.engines.releases import is_within, release_order
 from eaglectl.verdicts import ServedAs

@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.drafter.boundaries import AuxLayers, to_boundaries
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers, DefaultLayers, to_boundaries
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.behaviour import AddsOne, Runner
 

@@ -8,13 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import (
+    TRAINING_DEFAULT,
     AuxLayers,
     Convention,
     convention_by_pattern,
     sorted_order,
     to_boundaries,
 )
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Choice, Note, Target, question
 from eaglectl.errors import UsageError
 from eaglectl.formats.config_keys import Keys, Reading

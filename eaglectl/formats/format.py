@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.drafter.boundaries import Convention
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT, Convention, DefaultLayers
 from eaglectl.drafter.drafter import Choice, Drafter, Feature, Level, Note, SettledBy, question
 from eaglectl.errors import UsageError
 from eaglectl.options import ANSWERS, Option, Options

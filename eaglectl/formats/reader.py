@@ -11,18 +11,16 @@ from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.formats.assembly import name_notes, read_head, read_tensors
 from eaglectl.formats.aux_ids import aux_layers_by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys, Reading
-from eaglectl.formats.doubts import all_doubts
+from eaglectl.formats.config_schema import number_notes
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
-from eaglectl.formats.names import Names, read_names
-from eaglectl.formats.numbers import number_notes
+from eaglectl.formats.names import Names, name_notes, read_head, read_names, read_tensors
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.quantised_targets import quantised_changes
 from eaglectl.formats.rope import read_rope, target_rope
-from eaglectl.formats.settling import settled_drafter
+from eaglectl.formats.settling import all_doubts, settled_drafter
 from eaglectl.formats.sizes import read_dimensions
 from eaglectl.formats.switches import (
     TENSOR_FLAGS,

@@ -1,16 +1,97 @@
-"""Dimensions by tensor shapes, compared with the config; the shapes win, and a difference is noted."""
+"""Dimensions by tensor shapes, compared with the config; the shapes win, and a difference is noted.
+
+The heads of an attention layer are read off its weights: those of GQA, MHA and MQA, or MLA's ranks.
+"""
 
 from collections import Counter
+from collections.abc import Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Choice, Note, Target, question
-from eaglectl.drafter.tensors import NORM, Dimensions
+from eaglectl.drafter.tensors import NORM, Dimensions, is_quantised_part
 from eaglectl.errors import OptionNeededError, RefusedError
-from eaglectl.formats.attention import read_heads, read_mla
 from eaglectl.formats.config_keys import MISSING, Keys, Reading
-from eaglectl.formats.measured import Shapes, agreed, plain_shapes
 from eaglectl.formats.names import Names
+
+
+class Shapes(Struct, frozen=True):
+    """Shapes by canonical name, without packed (quantised) weights."""
+
+    of: Mapping[str, tuple[int, ...]]
+
+    def axis(self, name: str, axis: int) -> int | None:
+        """The size of one axis, None where the tensor is absent; a tensor of too few axes is refused."""
+        shape = self.of.get(name)
+        if shape is None:
+            return None
+        if axis >= len(shape):
+            raise RefusedError(
+                f"{name} is {list(shape)}; {axis + 1} axes or more were expected",
+                "tensor-shape",
+                f"tensor:{name}",
+            )
+        return shape[axis]
+
+    def first(self, *places: tuple[str, int]) -> int | None:
+        """The first of several (name, axis) that is there."""
+        return next((size for name, axis in places if (size := self.axis(name, axis)) is not None), None)
+
+
+def plain_shapes(names: Names) -> Shapes:
+    """Shapes of all tensors whose stored shape is their real one."""
+    tables = {**names.plain, **names.fused, **names.absorbed}
+    packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
+    four_bit = {
+        name
+        for name, t in tables.items()
+        if t.dtype in ("U8", "I8", "F4")
+        and f"{name}_scale" in tables
+        and name.endswith(".weight")
+        and t.dtype != "I8"
+    }
+    kept = {
+        n: t.shape
+        for n, t in tables.items()
+        if not is_quantised_part(n) and n.rpartition(".")[0] not in packed and n not in four_bit
+    }
+    return Shapes(kept)
+
+
+def agreed(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> Reading[int]:
+    """A dimension: `measured` on the tensors, or else as the config states it.
+
+    Raises RefusedError where neither gives it.
+    """
+    stated = keys.count(key)
+    value = stated if measured is None else measured
+    if value is None:
+        raise RefusedError(
+            f"config.json has no {key}, and no tensor gives it; add it to config.json",
+            keys.absence(key),
+            "config.json",
+        )
+    notes: tuple[Note, ...] = ()
+    if stated is not None and stated != value:
+        text = f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed"
+        topic = "layer-count" if key == "num_hidden_layers" else "config-dimensions"
+        notes = (Note("warning", key, text, topic),)
+    elif stated is None and always:
+        notes = (Note("note", key, f"config has no {key}; the tensors say {value}"),)
+    return Reading(value, (key,), notes)
+
+
+def whole(name: str, rows: int, by: int, what: str) -> int:
+    """The quotient of rows that must divide evenly; `what` names the divisor. Raises RefusedError."""
+    if rows % by:
+        raise RefusedError(
+            f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
+            "config-dimensions",
+            "config.json",
+        )
+    return rows // by
+
 
 LARGEST_VOCABULARY = 10_000_000
 
@@ -193,3 +274,163 @@ def _read_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_known: 
         why = f"{text}, or {named} of {total // named}, as the target's width is not stated"
         note = question(key, why, "aux-count", [Choice("--target", is_free=True)])
     return Reading(number, (key,), (note,))
+
+
+HEAD_KEYS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+
+
+def read_heads(keys: Keys, shapes: Shapes, hidden: int) -> Reading[dict[str, int]]:
+    """The heads of GQA, MHA or MQA.
+
+    Shapes: q_proj [heads*head_dim, input], k_proj [kv_heads*head_dim, input], q_norm [head_dim].
+    """
+    heads, kv_stated, dim_stated = map(keys.count, HEAD_KEYS)
+    if heads is None:
+        raise RefusedError(
+            "config.json has no num_attention_heads, and shapes give only heads x head_dim; add it to"
+            " config.json",
+            keys.absence("num_attention_heads"),
+            "config.json",
+        )
+    head_dim = _head_dim(shapes, heads, kv_stated or heads, dim_stated)
+    notes = []
+    if (dim_stated or hidden / heads) != head_dim:
+        assumed = (
+            f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+        )
+        stated = f"config says head_dim: {dim_stated}" if dim_stated else assumed
+        text = f"{stated}, and the tensors say {head_dim}; the tensors are believed"
+        notes.append(Note("warning", "head_dim", text, "head-dim"))
+    kv_heads = _kv_heads(shapes, heads, kv_stated, head_dim)
+    if (kv_stated or heads) != kv_heads:
+        text = (
+            f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors"
+            " are believed"
+        )
+        notes.append(Note("warning", "num_key_value_heads", text, "config-dimensions"))
+    return Reading({"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}, HEAD_KEYS, tuple(notes))
+
+
+def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> int:
+    query = shapes.first(("layers.0.self_attn.q_proj.weight", 0), ("layers.0.self_attn.o_proj.weight", 1))
+    fused = shapes.axis("layers.0.self_attn.qkv_proj.weight", 0)
+    head_dim = shapes.axis("layers.0.self_attn.q_norm.weight", 0)
+    if head_dim is None and query:
+        head_dim = whole("q_proj", query, heads, "num_attention_heads")
+    if stated and query and query != heads * stated and head_dim != stated:
+        raise RefusedError(
+            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows"
+            f"{_fitting(shapes, query, heads, stated)}; correct num_attention_heads or head_dim",
+            "head-dim",
+            "config.json:head_dim",
+        )
+    if head_dim is None and fused:
+        head_dim = whole(
+            "qkv_proj", fused, heads + 2 * kv_heads, "num_attention_heads + 2 num_key_value_heads"
+        )
+    head_dim = head_dim or stated
+    if head_dim is None:
+        raise RefusedError(
+            "config.json has no head_dim, and no attention weight gives it; add it to config.json",
+            "head-dim",
+            "config.json",
+        )
+    if query and query != heads * head_dim:
+        raise RefusedError(
+            f"layers.0.self_attn.q_proj has {query} rows; {heads} heads of {head_dim} need"
+            f" {heads * head_dim}; correct num_attention_heads",
+            "head-dim",
+            "config.json:num_attention_heads",
+        )
+    return head_dim
+
+
+def _fitting(shapes: Shapes, query: int, heads: int, stated: int) -> str:
+    """Which pairs of heads and head_dim q_proj and k_proj fit, of those that keep one of the two numbers."""
+    key = shapes.axis("layers.0.self_attn.k_proj.weight", 0) or query
+    pairs = [(query // stated, stated), (heads, query // heads)]
+    fitting = [
+        f"{number} heads of {width}" for number, width in pairs if number * width == query and not key % width
+    ]
+    return f", as of {' or '.join(fitting)}" if fitting else ""
+
+
+def _kv_heads(shapes: Shapes, heads: int, stated: int | None, head_dim: int) -> int:
+    key = shapes.first(("layers.0.self_attn.k_proj.weight", 0), ("layers.0.self_attn.v_proj.weight", 0))
+    kv_heads = whole("k_proj", key, head_dim, "head_dim") if key else stated or heads
+    if kv_heads > heads or heads % kv_heads:
+        raise RefusedError(
+            f"{heads} query heads cannot share {kv_heads} key heads evenly; correct num_attention_heads",
+            "config-dimensions",
+            "config.json:num_attention_heads",
+        )
+    return kv_heads
+
+
+def read_mla(keys: Keys, shapes: Shapes) -> Reading[dict[str, int]]:
+    """MLA ranks and head sizes, each from the tensor that fixes it."""
+    layer = "layers.0.self_attn."
+
+    def minus(total: int | None, part: int) -> int | None:
+        return None if total is None else total - part
+
+    heads = agreed(keys, "num_attention_heads", shapes.axis(layer + "w_kc", 0))
+    latent_places = ((layer + "kv_a_layernorm.weight", 0), (layer + "kv_b_proj.weight", 1))
+    kv_rank = agreed(keys, "kv_lora_rank", shapes.first(*latent_places))
+    measured = shapes.first(
+        (layer + "q_a_layernorm.weight", 0),
+        (layer + "q_a_proj.weight", 0),
+        (layer + "q_b_proj.weight", 1),
+    )
+    if measured is None and shapes.axis(layer + "q_proj.weight", 0):
+        q_rank = _without_query_lora(keys)
+    else:
+        q_rank = agreed(keys, "q_lora_rank", measured)
+    fused = shapes.first(
+        (layer + "fused_qkv_a_proj.weight", 0), (layer + "fused_qkv_a_proj_with_mqa.weight", 0)
+    )
+    latent = shapes.axis(layer + "kv_a_proj_with_mqa.weight", 0) or minus(fused, q_rank.value)
+    rope = agreed(keys, "qk_rope_head_dim", minus(latent, kv_rank.value))
+    query = layer + ("q_b_proj.weight" if q_rank.value else "q_proj.weight")
+    nope = agreed(
+        keys,
+        "qk_nope_head_dim",
+        shapes.axis(layer + "w_kc", 1) or _per_head(shapes, query, heads.value, rope.value),
+    )
+    value = agreed(
+        keys,
+        "v_head_dim",
+        shapes.axis(layer + "w_vc", 2)
+        or _per_head(shapes, layer + "kv_b_proj.weight", heads.value, nope.value),
+    )
+    sizes = {
+        "heads": heads.value,
+        "kv_heads": heads.value,
+        "q_lora_rank": q_rank.value,
+        "kv_lora_rank": kv_rank.value,
+        "qk_nope_head_dim": nope.value,
+        "qk_rope_head_dim": rope.value,
+        "v_head_dim": value.value,
+    }
+    unused = Reading(None, ("num_key_value_heads", "head_dim", "qk_head_dim"))
+    return Reading.of(sizes, heads, unused, kv_rank, q_rank, rope, nope, value)
+
+
+def _without_query_lora(keys: Keys) -> Reading[int]:
+    """The rank 0, with the problem that vLLM's and SGLang's classes always merge q_a_proj."""
+    stated = keys.count("q_lora_rank")
+    said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
+    problem = Note(
+        "problem",
+        "layers.0.self_attn.q_a_proj.weight",
+        f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
+        " can load; pass --mla-query-lora to write q_proj as the two",
+        "missing-tensor",
+        names_option=True,
+    )
+    return Reading(0, ("q_lora_rank",), (problem,))
+
+
+def _per_head(shapes: Shapes, name: str, heads: int, less: int) -> int | None:
+    rows = shapes.axis(name, 0)
+    return None if rows is None else whole(name, rows, heads, "num_attention_heads") - less

@@ -14,9 +14,8 @@ from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.doubts import doubt_entries
 from eaglectl.formats.format import CheckpointSummary
-from eaglectl.formats.settling import fact_record
+from eaglectl.formats.settling import doubt_entries, fact_record
 from eaglectl.publishing.files import UploadFile
 from eaglectl.validation.rules.release import RECORD_SCHEMA
 from eaglectl.verdicts import CheckVerdict

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from eaglectl.drafter.boundaries import AuxLayers
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers, DefaultLayers
 from eaglectl.drafter.drafter import Note, are_stated
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES

@@ -6,7 +6,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.boundaries import AuxLayers, default_boundaries
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers
 from eaglectl.drafter.drafter import Drafter, Norms, Rope, Target
 from eaglectl.drafter.tensors import LAYER_SHAPES, Dimensions, Tensor, expected_shape
 from eaglectl.engines.engine import Engine
@@ -76,7 +76,7 @@ def ideal(version: str, attention: str) -> Drafter:
     family = ATTENTION[attention]
     dims, norms, target = MLA if family == "mla" else GQA, NORMS[version], TARGETS[family]
     assert target.depth is not None
-    boundaries = default_boundaries(target.depth)
+    boundaries = TRAINING_DEFAULT.at(target.depth)
     aux = AuxLayers(3, boundaries, True, "the default", boundaries, "boundary")
     scaling = YARN if family == "mla" else None
     settings = {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "hidden_act": "silu"}

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 import eaglectl
 from eaglectl.api.validating import ValidateOptions
-from eaglectl.drafter.default_layers import TRAINING_DEFAULT, DefaultLayers
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import behaviour, merge
 from eaglectl.engines.data import FOLDER

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from eaglectl.checkpoint.opening import open_source
-from eaglectl.formats.marks import why_other
+from eaglectl.formats.other_drafters import why_other
 from eaglectl.reports.ci.outputs import FORMATS
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import CASES, Case

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.drafter.boundaries import DefaultLayers
 from eaglectl.engines.behaviour import Behaviour
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.layers import IDS

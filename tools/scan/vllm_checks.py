@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eaglectl.drafter.default_layers import DefaultLayers
+from eaglectl.drafter.boundaries import DefaultLayers
 from eaglectl.engines.behaviour import Behaviour
 from eaglectl.engines.layers import IDS
 from eaglectl.engines.releases import is_since, is_within

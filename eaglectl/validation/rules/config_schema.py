@@ -10,8 +10,8 @@ from typing import Any
 
 import eaglectl
 from eaglectl.formats.catalogue import detect
+from eaglectl.formats.config_schema import is_within
 from eaglectl.formats.format import CheckpointSummary, Format
-from eaglectl.formats.numbers import is_within
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject
 

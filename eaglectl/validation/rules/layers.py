@@ -12,7 +12,7 @@ from eaglectl.engines.layers import IDS, CapturedLayers
 from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm import flat_as_read
-from eaglectl.formats.marks import drafter_mark
+from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject
 

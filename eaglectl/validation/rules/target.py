@@ -7,7 +7,7 @@ from msgspec import Struct
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.errors import EaglectlError
-from eaglectl.formats.marks import drafter_mark
+from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import Subject
 
