@@ -51,3 +51,10 @@ class UnreadableError(EaglectlError):
 
     exit_code: ClassVar[int] = 3
     kind: ClassVar[str] = "unreadable"
+
+
+def check(*faults: tuple[object, str]) -> None:
+    """Raise UsageError with the text of the first fault that is there."""
+    for is_there, text in faults:
+        if is_there:
+            raise UsageError(text)

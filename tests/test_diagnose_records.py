@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from eaglectl.acceptance.causes import CAUSES
 from eaglectl.acceptance.diagnosis import Walk, causes_of
-from eaglectl.api.diagnosing import DiagnoseOptions, evidence_of_reading
+from eaglectl.api.diagnosing import DiagnoseOptions, Looks
 from tests.builders import call
 from tests.engine.agreement import judging
 from tests.engine.agreement import records as vllm_records
@@ -130,7 +130,7 @@ def ending(case: str, targets: Path, folder: Path) -> tuple[str, str]:
 
 def ending_of(drafter: Path, target: Path, engine: str) -> tuple[str, str]:
     """The cause and the next commands for a drafter that is alive in the reference."""
-    evidence = evidence_of_reading(str(drafter), str(target), DiagnoseOptions(engine=engine))
+    evidence = Looks(str(drafter), str(target), DiagnoseOptions(engine=engine), None).start()
     walk = Walk().through(causes_of(CAUSES, "reading"), evidence)
     if not walk.found:
         evidence = replace(evidence, reference=smoke_report())

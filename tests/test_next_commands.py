@@ -20,7 +20,7 @@ from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.causes import CAUSES  # noqa: E402
 from eaglectl.acceptance.diagnosis import Diagnosis, Missed, Stage, Walk, causes_of  # noqa: E402
 from eaglectl.acceptance.measurement import measure  # noqa: E402
-from eaglectl.api.diagnosing import evidence_of_reading  # noqa: E402
+from eaglectl.api.diagnosing import Looks  # noqa: E402
 from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, floats, read_safetensors  # noqa: E402
@@ -212,12 +212,12 @@ def test_every_cause_with_commands_is_run() -> None:
 
 
 def test_a_conversion_that_changes_nothing_is_not_printed(good: Path) -> None:
-    evidence = evidence_of_reading(str(good), str(TARGET), api.DiagnoseOptions(engine="vllm"))
+    evidence = Looks(str(good), str(TARGET), api.DiagnoseOptions(engine="vllm"), None).start()
     assert "convert" not in evidence.commands
 
 
 def test_every_command_is_parsed() -> None:
-    evidence = evidence_of_reading(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="sglang"))
+    evidence = Looks(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="sglang"), None).start()
     assert {"diagnose", "validate", "inspect", "smoke", "probe", "convert"} == set(evidence.commands)
     for name, line in evidence.commands.items():
         assert parse_fault(shlex.split(line)[1:]) == "", name
@@ -332,7 +332,7 @@ def test_what_an_engine_did_is_repaired_by_the_conversion(
     change, expected, _ = ENGINE[name]
     report = trainers_own.evidence.reference
     assert report is not None
-    read = evidence_of_reading(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="vllm==0.33.0"))
+    read = Looks(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="vllm==0.33.0"), None).start()
     changes: dict[str, Any] = {"validated": read.validated, "commands": read.commands}
     try:
         run = change(replace(report.run, engine="vllm", version="0.33.0"))

@@ -14,11 +14,10 @@ import jsonschema
 import pytest
 
 from eaglectl import api
-from eaglectl.acceptance.installed import ask
+from eaglectl.acceptance.installed import SGLANG, ask, run_sglang
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.process import InstalledEngine
 from eaglectl.acceptance.prompts import Prompt
-from eaglectl.acceptance.sglang.run import SGLANG, run_sglang
 from eaglectl.acceptance.sglang.scheduler import describe, load_over_nan
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError, UsageError

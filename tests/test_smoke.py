@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl.acceptance import installed, reference_engine  # noqa: E402
+from eaglectl.acceptance import installed  # noqa: E402
 from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
 from eaglectl.acceptance.prompts import batches_by_length, builtin_prompts, read_prompts  # noqa: E402
-from eaglectl.acceptance.vllm import run as vllm_run  # noqa: E402
+from eaglectl.api import smoking  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
@@ -327,7 +327,7 @@ def test_progress_counts_the_prompts_of_a_run(target: Path, prompts: Path) -> No
 def test_an_unknown_probe_is_refused_before_anything_runs(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference_engine, "run_reference", lambda job: pytest.fail("it ran"))
+    monkeypatch.setattr(smoking, "_run", lambda job, engine: pytest.fail("it ran"))
     with pytest.raises(UsageError, match=r"probe='luck'\): sensitivity or drift was expected"):
         eaglectl.smoke(DRAFTER, str(target), eaglectl.SmokeOptions(engine="reference", probe="luck"))
 
@@ -364,7 +364,7 @@ def test_load_only_lists_what_the_file_does_not_fill(
 ) -> None:
     answer = {**LOADED, "unfilled": unfilled}
     monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
-    monkeypatch.setattr(vllm_run, "ask", lambda engine, job, mode, texts: answer)
+    monkeypatch.setattr(installed, "ask", lambda engine, job, mode, texts: answer)
     call = ["smoke", str(FIXTURES / "producers/vllm/native"), "--target", str(target), "--load-only"]
     assert run([*call, "--json"]) == code
     document = json.loads(capsys.readouterr().out)

@@ -10,6 +10,7 @@ from eaglectl.acceptance.answering import MeasuredAnswer
 from eaglectl.acceptance.layers import LayerSearch
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.base import Result
+from eaglectl.errors import RefusedError
 from eaglectl.validation.judge import Report
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 
@@ -58,9 +59,10 @@ class Evidence(Struct, frozen=True):
     pair: PairFacts = PairFacts()
     missed: Mapping[str, Missed] = field(default_factory=dict)
 
-    def with_missed(self, look: str, error: Exception, *, is_refusal: bool = False) -> "Evidence":
+    def with_missed(self, look: str, error: Exception) -> "Evidence":
         """The evidence with why a look gave nothing."""
-        return replace(self, missed={**self.missed, look: Missed(str(error), is_refusal)})
+        missed = Missed(str(error), is_refusal=isinstance(error, RefusedError))
+        return replace(self, missed={**self.missed, look: missed})
 
     def gap(self, look: str) -> str:
         """Why a look was not taken; empty where it was, or where it refused the drafter."""

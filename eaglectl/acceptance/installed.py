@@ -1,17 +1,21 @@
 """A drafter in an installed engine: the runs with and without it, and what the engine resolved."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from eaglectl.acceptance.engine_arguments import unknown_argument
-from eaglectl.acceptance.job import EngineJob, EngineRun
+from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
 from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.process import InstalledEngine
+from eaglectl.acceptance.process import SGLANG, VLLM, InstalledEngine
 from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
 from eaglectl.checkpoint.target_files import code_needed, read_target_config
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.text import listed
 
 # environment variables with which engines simulate acceptance, or the target's choice of experts
 SYNTHETIC = (
@@ -19,6 +23,8 @@ SYNTHETIC = (
     "SGLANG_SIMULATE_UNIFORM_EXPERTS",
     "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
 )
+# made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
+UNUSED = re.compile(r"layers\.[1-9]\d*\.input_layernorm\.weight")
 HANG = "a drafter with another number of aux layers than its fc can make it hang"
 
 
@@ -116,3 +122,44 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "prompts": texts,
         "context": read_context_length(job.target),
     }
+
+
+def load_only(job: EngineJob) -> LoadResult:
+    """What vLLM's drafter class and loader make of the files, on parameters that are NaN before.
+
+    Raises as `run_installed` does.
+    """
+    VLLM.require("--engine reference")
+    check_measured()
+    answer = ask(VLLM, job, "load", [])
+    return LoadResult(answer["version"], tuple(answer["unfilled"]), answer["resolved"])
+
+
+def run_sglang(job: EngineJob) -> EngineRun:
+    """Run `job` in SGLang. Raises as `run_installed` does."""
+    run = run_installed(SGLANG, job)
+    resolved = dict(run.resolved)
+    used = resolved.pop("draft_tokens", None)
+    more = (*_other_tokens(used, job.draft_tokens), *_unfilled(resolved.get("unfilled") or []))
+    return replace(run, resolved=resolved, differences=(*run.differences, *more))
+
+
+def _other_tokens(used: Sequence[int] | None, meant: Sequence[int] | None) -> Iterator[str]:
+    """Where SGLang takes draft tokens for other tokens of the target than the checkpoint means."""
+    if used is None or meant is None or list(used) == list(meant):
+        return
+    if len(used) != len(meant):
+        yield f"d2t: SGLang uses {len(used)} draft tokens, the checkpoint has {len(meant)}"
+        return
+    number = sum(mine != theirs for mine, theirs in zip(used, meant, strict=True))
+    place = next(place for place, pair in enumerate(zip(used, meant, strict=True)) if pair[0] != pair[1])
+    yield (
+        f"d2t: SGLang takes {number} of {len(meant)} draft tokens for others, the first is {place}: it uses"
+        f" token {used[place]}, the checkpoint means {meant[place]}"
+    )
+
+
+def _unfilled(names: Sequence[str]) -> Iterator[str]:
+    """Parameters that SGLang uses and nothing fills."""
+    if used := [name for name in names if not UNUSED.search(name)]:
+        yield f"SGLang uses {listed(used)}, which neither the file nor the target fills"

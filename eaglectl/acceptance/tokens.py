@@ -13,7 +13,12 @@ from typing import Any
 
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import TOKEN_IDS, Prompt
-from eaglectl.checkpoint.target_files import read_end_tokens, read_target_config, text_part
+from eaglectl.checkpoint.target_files import (
+    read_end_tokens,
+    read_target_config,
+    read_tokenizer_config,
+    text_part,
+)
 from eaglectl.errors import UnreadableError, UsageError
 
 NO_TEMPLATE = (
@@ -144,6 +149,11 @@ def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
 def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:
     """The messages of a chat prompt; a text is one user message."""
     return prompt.messages or ({"role": "user", "content": prompt.text},)
+
+
+def has_chat_template(target: Path) -> bool:
+    """Whether the target's tokenizer has a chat template."""
+    return (target / "chat_template.jinja").is_file() or "chat_template" in read_tokenizer_config(target)
 
 
 def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.acceptance.engine_arguments import check_engine_arguments
+from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.prompts import BATCH, Prompt, batches_by_length, choose_prompts, prompt_digest
+from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise, until_end
+from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
 from eaglectl.api.converting import convert, readable_folder
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.open_questions import measured_questions
@@ -21,7 +26,16 @@ from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
-from eaglectl.conversion.calibration import Statistics
+from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
+from eaglectl.conversion.calibration import (
+    MassiveTokens,
+    Matrices,
+    Statistics,
+    drafter_digest,
+    target_digest,
+    write_statistics,
+)
+from eaglectl.conversion.upgrade_checks import check_changeable
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
@@ -30,8 +44,6 @@ from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.text import listed
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.prompts import Prompt
     from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.target_engine import StateSource, TargetEngine
@@ -73,9 +85,6 @@ def calibrate(
     They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
     the device or the target's weights, RefusedError and UsageError as `convert` does.
     """
-    from eaglectl.acceptance.prompts import choose_prompts
-    from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
-    from eaglectl.conversion.calibration import write_statistics
 
     source, options = os.fspath(source), options or CalibrateOptions()
     _check(options)
@@ -109,14 +118,12 @@ def calibrate(
 def collect_statistics(
     source: str,
     target: str,
-    prompts: Sequence["Prompt"],
+    prompts: Sequence[Prompt],
     options: CalibrateOptions,
     on_progress: OnProgress | None = None,
 ) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
 
     with _opened_pair(source, target, options) as pair:
         job = EngineJob(
@@ -147,7 +154,6 @@ def collect_stored(
 ) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
     _require_torch()
-    from eaglectl.acceptance.prompts import Prompt
     from eaglectl.reference.loading import load_drafter, load_embedding
     from eaglectl.reference.stored_states import StatesLayers, StoredStates
     from eaglectl.reference.target import choose_device, drafter_device
@@ -190,16 +196,9 @@ class _Pair(Struct, frozen=True):
     target: Path
 
     def statistics(
-        self, prompts: Sequence["Prompt"], source: "StateSource", sizes: "Sizes", moments: "Moments"
+        self, prompts: Sequence[Prompt], source: "StateSource", sizes: "Sizes", moments: "Moments"
     ) -> Statistics:
         """What was collected from `source` over `prompts`, with the digests of the pair."""
-        from eaglectl.acceptance.prompts import prompt_digest
-        from eaglectl.conversion.calibration import (
-            MassiveTokens,
-            Matrices,
-            drafter_digest,
-            target_digest,
-        )
 
         digests = {
             "drafter": drafter_digest(self.checkpoint, self.drafter),
@@ -252,9 +251,8 @@ def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterato
         yield _Pair(checkpoint, drafter, boundaries, place, folder)
 
 
-def split_prompts(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tuple[Prompt, ...]]":
+def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
     """Distinct prompts for calibration, and those for the gate: every third of them."""
-    from eaglectl.acceptance.prompts import prompt_digest
 
     distinct = tuple({prompt_digest(prompt): prompt for prompt in prompts}.values())
     for_calibration = tuple(prompt for index, prompt in enumerate(distinct) if index % GATE_SHARE)
@@ -263,7 +261,6 @@ def split_prompts(prompts: Sequence["Prompt"]) -> "tuple[tuple[Prompt, ...], tup
 
 def _check(options: CalibrateOptions) -> None:
     """Raise UsageError for an unknown engine, or an option that this engine does not have."""
-    from eaglectl.acceptance.engine_arguments import check_engine_arguments
 
     check_timeout(options.timeout)
     _check_states(options)
@@ -305,7 +302,6 @@ def _require_torch() -> None:
 
 def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
     """The trained aux boundaries. Raises UsageError or RefusedError where calibration is impossible."""
-    from eaglectl.conversion.upgrade_checks import check_changeable
 
     if drafter.aux.boundaries is None:
         raise UsageError("the trained aux layers are not known; pass --aux-layers")
@@ -316,7 +312,6 @@ def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
 
 
 def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
-    from eaglectl.acceptance.prompts import batches_by_length
     from eaglectl.reference.collecting import Batch
 
     return [
@@ -335,7 +330,6 @@ class _Answers(Struct, frozen=True):
 
     def after(self, batch: "Batch") -> "Batch":
         """The batch with the answers after its texts; texts too short to measure are left out."""
-        from eaglectl.acceptance.tokens import until_end
 
         answers = self.engine.answers(batch.texts, self.tokens)
         texts = [
@@ -395,7 +389,7 @@ def _collect(
 
 @contextmanager
 def _start_engine(
-    options: CalibrateOptions, job: "EngineJob", length: int
+    options: CalibrateOptions, job: EngineJob, length: int
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
     """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
     from eaglectl.reference.loading import load_drafter
@@ -417,8 +411,6 @@ def _start_engine(
         model = load_drafter(job.folder, drafter, dtype=dtype, device=drafter_device(device))
         yield TransformersEngine(target, device, dtype), model
         return
-    from eaglectl.acceptance.prompts import BATCH
-    from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
 
     vllm_options = VllmOptions(
         target=job.target,

@@ -5,13 +5,21 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.acceptance.causes import CAUSES, CONTRADICTION
+from eaglectl.acceptance.diagnosis import STAGES, Evidence, PairFacts, Stage, Walk, causes_of, conclude
+from eaglectl.acceptance.looks import may_be_low, serving_errors
+from eaglectl.acceptance.prompts import choose_prompts
+from eaglectl.acceptance.report import SmokeReport
+from eaglectl.acceptance.sensitivity import Variant
+from eaglectl.acceptance.tokens import has_chat_template
 from eaglectl.api.converting import convert
+from eaglectl.api.fixing import fix
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset
@@ -34,17 +42,13 @@ from eaglectl.api.validating import validate
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import read_target_config, text_part
+from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.progress import OnProgress
 from eaglectl.validation.policy import Policy
-
-if TYPE_CHECKING:
-    from eaglectl.acceptance.diagnosis import Evidence, Stage
-    from eaglectl.acceptance.report import SmokeReport
-    from eaglectl.acceptance.sensitivity import Variant
 
 
 @with_keywords
@@ -55,14 +59,12 @@ def diagnose(
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> "eaglectl.Diagnosis":
+) -> eaglectl.Diagnosis:
     """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
 
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
     options that make no sense, UnreadableError where the target or the prompts are not there.
     """
-    from eaglectl.acceptance.causes import CAUSES
-    from eaglectl.acceptance.diagnosis import STAGES, Walk, causes_of, conclude
 
     source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
     options = as_preset(options)
@@ -70,7 +72,7 @@ def diagnose(
     choice = runnable_target(source, target, options.answers, "diagnose")
     place = str(choice.place)
     questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
-    looks = _Looks(source, place, replace(options, answers=questions.answers), on_progress)
+    looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
     evidence, walk = looks.start(), Walk()
     for stage in STAGES:
         evidence = looks.after(stage, evidence)
@@ -81,13 +83,7 @@ def diagnose(
     return replace(diagnosis, measured=questions.measured)
 
 
-def evidence_of_reading(source: str, target: str, options: DiagnoseOptions) -> "Evidence":
-    """The evidence before anything is run: what validate finds for the target and the engine."""
-    return _Looks(source, target, options, None).start()
-
-
 def _check(options: DiagnoseOptions) -> None:
-    from eaglectl.acceptance.prompts import choose_prompts
 
     if options.expected is not None and not 1 < options.expected <= options.k + 1:
         raise UsageError(
@@ -102,7 +98,7 @@ def _check(options: DiagnoseOptions) -> None:
         raise UsageError(f"--engine {engine}: vllm, sglang or a server's URL was expected")
 
 
-class _Looks(Struct, frozen=True):
+class Looks(Struct, frozen=True):
     """What each stage adds to the evidence."""
 
     source: str
@@ -110,12 +106,12 @@ class _Looks(Struct, frozen=True):
     options: DiagnoseOptions
     on_progress: OnProgress | None
 
-    def start(self) -> "Evidence":
+    def start(self) -> Evidence:
         """The evidence of reading the files."""
-        from eaglectl.acceptance.diagnosis import Evidence
 
-        options = self.options
-        name = None if options.engine is None else self._engine_name(options.engine)
+        options, name = self.options, self.options.engine
+        if name is not None:
+            name = "server" if name.startswith(SERVERS) else parse_engine(name).engine
         engines = () if name in (None, "server") else (self._requirement(str(name)),)
         asked = ValidateOptions(
             target=self.target,
@@ -130,62 +126,47 @@ class _Looks(Struct, frozen=True):
         known = {**evidence.commands, **self._repairs(evidence), **self._conversion(name)}
         return replace(evidence, commands=known)
 
-    def _repairs(self, evidence: "Evidence") -> dict[str, str]:
+    def _repairs(self, evidence: Evidence) -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
-        from eaglectl.acceptance.causes import CONTRADICTION
-        from eaglectl.acceptance.looks import serving_errors
-        from eaglectl.api.fixing import fix
-        from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 
-        source, target, answers = self.source, self.target, self.options.answers
         errors = {finding.rule.name: finding for finding in serving_errors(evidence, of_target=False)}
         if set(errors) == {CONTRADICTION}:
             return {
-                reading: command("convert", source, "--fix-reading", reading, target=target, answers=answers)
+                reading: self._command("convert", "--fix-reading", reading)
                 for reading in (FROM_T2D, FROM_D2T)
                 if reading in errors[CONTRADICTION].fix
             }
         if not errors:
             return {}
-        asked = ValidateOptions(target=target, answers=answers, policy=Policy())
+        asked = ValidateOptions(target=self.target, answers=self.options.answers, policy=Policy())
         with scratch_folder() as folder, suppress(EaglectlError):
-            fixed = {finding.rule.name for finding in fix(source, folder / "fixed", asked).fixed}
+            fixed = {finding.rule.name for finding in fix(self.source, folder / "fixed", asked).fixed}
             if set(errors) <= fixed:
-                return {"fix": command("validate", source, "--fix", target=target, answers=answers)}
+                return {"fix": self._command("validate", "--fix")}
         return {}
 
     def _conversion(self, engine: str | None) -> dict[str, str]:
         """The conversion for the engine, if it can be made and changes anything."""
         if engine is None:
             return {}
-        source, target, answers = self.source, self.target, self.options.answers
-        layout = layout_for(engine)
-        asked = ConvertOptions(layout, target=target, answers=answers, dry_run=True, measure=None)
+        layout, answers = layout_for(engine), self.options.answers
+        asked = ConvertOptions(layout, target=self.target, answers=answers, dry_run=True, measure=None)
         with suppress(EaglectlError):
-            plan = convert(source, None, asked).plan
+            plan = convert(self.source, None, asked).plan
             if plan.changes or not all(step.action == "kept" for step in plan.steps):
-                line = command("convert", source, "--for", layout, target=target, answers=answers)
-                return {"convert": line}
+                return {"convert": self._command("convert", "--for", layout)}
         return {}
 
-    def after(self, stage: "Stage", evidence: "Evidence") -> "Evidence":
+    def after(self, stage: Stage, evidence: Evidence) -> Evidence:
         """The evidence with what this stage looks at."""
-        match stage:
-            case "reference":
-                return self._reference(evidence)
-            case "engine":
-                return self._engine(evidence)
-            case "measured":
-                return self._prompts(evidence)
-        return evidence
+        looks = {"reference": self._reference, "engine": self._engine, "measured": self._prompts}
+        return looks[stage](evidence) if stage in looks else evidence
 
-    def _reference(self, evidence: "Evidence") -> "Evidence":
+    def _reference(self, evidence: Evidence) -> Evidence:
         try:
             report = self._smoke("reference", probe="sensitivity")
-        except RefusedError as error:
-            return evidence.with_missed("reference", error, is_refusal=True)
-        # a question about the file, or prompts that do not fit
-        except (UsageError, UnreadableError) as error:
+        # the last two: a question about the file, or prompts that do not fit
+        except (RefusedError, UsageError, UnreadableError) as error:
             return evidence.with_missed("reference", error)
         evidence = replace(evidence, reference=report)
         best = report.probed.best if report.probed else None
@@ -194,7 +175,7 @@ class _Looks(Struct, frozen=True):
         # layers one off may be better than the stated ones and still not those of the training
         return self._layers(report, evidence) if best is None or best.is_of_layers else evidence
 
-    def _layers(self, report: "SmokeReport", evidence: "Evidence") -> "Evidence":
+    def _layers(self, report: SmokeReport, evidence: Evidence) -> Evidence:
         """Other aux layers, where no reading that the probe knows is better."""
         options = self._smoke_options("reference")
         try:
@@ -206,11 +187,11 @@ class _Looks(Struct, frozen=True):
         evidence = replace(evidence, layers=search)
         return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
 
-    def _with_repair(self, evidence: "Evidence", name: str, variant: "Variant") -> "Evidence":
+    def _with_repair(self, evidence: Evidence, name: str, variant: Variant) -> Evidence:
         line = repair_command(self.source, self.target, self.options.answers, variant)
         return replace(evidence, commands={**evidence.commands, name: line})
 
-    def _engine(self, evidence: "Evidence") -> "Evidence":
+    def _engine(self, evidence: Evidence) -> Evidence:
         engine = self.options.engine
         if engine is None:
             return evidence
@@ -218,20 +199,18 @@ class _Looks(Struct, frozen=True):
             if not engine.startswith(SERVERS):
                 engine = self._runnable(engine, str(evidence.engine_name))
             return replace(evidence, engine=self._smoke(engine))
-        except RefusedError as error:
-            return evidence.with_missed("engine", error, is_refusal=True)
         except EaglectlError as error:
             return evidence.with_missed("engine", error)
 
-    def _prompts(self, evidence: "Evidence") -> "Evidence":
+    def _prompts(self, evidence: Evidence) -> Evidence:
         """Other temperatures and the chat template, where those can be the cause."""
-        from eaglectl.acceptance.diagnosis import PairFacts
-        from eaglectl.acceptance.looks import may_be_low
 
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
-        chats = self._as_chats()
-        has_embedding = "embed_tokens.weight" in drafter.tensors
-        evidence = replace(evidence, pair=PairFacts(self._is_quantised(), has_embedding, bool(chats)))
+        target, chats = Path(on_disk(self.target, has_weights=False)), self._as_chats()
+        parts = read_target_config(target), text_part(read_target_config(target))
+        is_quantised = any(part.get("quantization_config") for part in parts)
+        pair = PairFacts(is_quantised, "embed_tokens.weight" in drafter.tensors, bool(chats))
+        evidence = replace(evidence, pair=pair)
         if self.options.temperature > 0:
             evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
         if not chats or not may_be_low(evidence):
@@ -243,7 +222,7 @@ class _Looks(Struct, frozen=True):
                 return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
         return evidence
 
-    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> "SmokeReport":
+    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> SmokeReport:
         asked = replace(self._smoke_options(engine), temperature=temperature, **given)
         if given.get("prompts") or temperature != self.options.temperature:
             asked = replace(asked, like=None)  # no longer the run of its preset
@@ -266,9 +245,6 @@ class _Looks(Struct, frozen=True):
             answers=options.answers,
         )
 
-    def _engine_name(self, engine: str) -> str:
-        return "server" if engine.startswith(SERVERS) else parse_engine(engine).engine
-
     def _requirement(self, name: str) -> str:
         """The release to read for: the one that was asked for, or that is installed and known."""
         asked, installed = str(self.options.engine), installed_release(ENGINES[name])
@@ -288,30 +264,27 @@ class _Looks(Struct, frozen=True):
             raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
         return name
 
+    def _command(self, verb: str, *words: str) -> str:
+        """A command of eaglectl on this drafter and target."""
+        return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
+
     def _commands(self) -> dict[str, str]:
-        source, target, answers = self.source, self.target, self.options.answers
         options = self.options
         prompts = [] if options.prompts is None else ["--prompts", str(options.prompts)]
         if options.like is not None:
             prompts = ["--like", options.like]
         run = ["--engine", "reference", *prompts]
-        again = [*([] if self.options.engine is None else ["--engine", self.options.engine]), *prompts]
+        again = [*([] if options.engine is None else ["--engine", options.engine]), *prompts]
         return {
-            "diagnose": command("diagnose", source, *again, target=target, answers=answers),
-            "validate": command("validate", source, target=target, answers=answers),
-            "inspect": command("inspect", source, target=target, answers=answers),
-            "smoke": command("smoke", source, *run, target=target, answers=answers),
-            "probe": command("smoke", source, *run, "--probe", "drift", target=target, answers=answers),
+            "diagnose": self._command("diagnose", *again),
+            "validate": self._command("validate"),
+            "inspect": self._command("inspect"),
+            "smoke": self._command("smoke", *run),
+            "probe": self._command("smoke", *run, "--probe", "drift"),
         }
-
-    def _is_quantised(self) -> bool:
-        config = read_target_config(Path(on_disk(self.target, has_weights=False)))
-        return any(part.get("quantization_config") for part in (config, text_part(config)))
 
     def _as_chats(self) -> Sequence[dict[str, Any]]:
         """The plain prompts as users' messages; none where the target has no template or there are others."""
-        from eaglectl.acceptance.prompts import choose_prompts
-        from eaglectl.acceptance.server.openai import has_chat_template
 
         options = self.options
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts

@@ -1,18 +1,16 @@
 """`--like`: runs as a source made them, and what others reach, of `smoke`, `diagnose` and `ready`."""
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from eaglectl.acceptance.published import Published, Settings, preset, published_for
 from eaglectl.api.options import DiagnoseOptions, ReadyOptions, SmokeOptions
 from eaglectl.api.targets import target_names
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.options import options_of
-
-if TYPE_CHECKING:
-    from eaglectl.acceptance.published import Published
 
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 
@@ -25,7 +23,6 @@ def as_preset(options: RunOptions) -> RunOptions:
     """
     if options.like is None:
         return options
-    from eaglectl.acceptance.published import preset
 
     wanted = preset(options.like)
     if options.prompts not in (None, options.like):
@@ -44,14 +41,11 @@ def as_preset(options: RunOptions) -> RunOptions:
     return replace(options, prompts=options.like, k=k, **values)
 
 
-def published_beside(
-    source: str, target: str | None, options: RunOptions, k: int | None = None
-) -> "Published":
+def published_beside(source: str, target: str | None, options: RunOptions, k: int | None = None) -> Published:
     """What others reached with drafters of the target; with no known target, nothing.
 
     `k`: the length of the chain that ran, where that is not the one that was asked for.
     """
-    from eaglectl.acceptance.published import Published, Settings, published_for
 
     settings = Settings(
         k or options.k,

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.acceptance.answering import MeasuredAnswer
+from eaglectl.acceptance.engine_arguments import check_engine_arguments
+from eaglectl.acceptance.prompts import builtin_prompts, choose_prompts, digest_prompts
+from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.comparing import diff
 from eaglectl.api.converting import convert, default_place
 from eaglectl.api.diagnosing import diagnose
@@ -55,14 +59,11 @@ from eaglectl.formats.format import Answers
 from eaglectl.options import options_of
 from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
+from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.acceptance.answering import MeasuredAnswer
-    from eaglectl.acceptance.report import SmokeReport
-    from eaglectl.validation.judge import Report
-
     KeptAnswers = tuple[Answers, tuple[MeasuredAnswer, ...], str, Mapping[str, Any]]
 
 REFERENCE = "reference"
@@ -129,7 +130,6 @@ def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple
 
 def _tokens(options: ReadyOptions) -> int | None:
     """The new tokens of all prompts; None where prompts would have to be read to count them."""
-    from eaglectl.acceptance.prompts import builtin_prompts
 
     prompts = options.sample or (len(builtin_prompts()) if options.prompts is None else None)
     return None if prompts is None else prompts * options.max_tokens
@@ -142,7 +142,6 @@ def _questions(
     answers, measuring = options.answers, options.measuring
     if measuring is None or not kept.is_on:
         return measured_questions(source, target, answers, measuring, on_progress)
-    from eaglectl.acceptance.answering import MeasuredAnswer
 
     def make() -> "KeptAnswers":
         made = measured_questions(source, target, answers, measuring, on_progress)
@@ -179,7 +178,6 @@ def _request(name: str) -> EngineRequest:
 
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
     """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
-    from eaglectl.acceptance.engine_arguments import check_engine_arguments
 
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     here = {
@@ -233,7 +231,7 @@ class _Work(Struct, frozen=True):
     options: ReadyOptions
     on_progress: OnProgress | None
     kept: KeptRuns
-    runs: "dict[object, tuple[SmokeReport | None, str]]" = field(default_factory=dict)
+    runs: dict[object, tuple[SmokeReport | None, str]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     @property
@@ -325,7 +323,7 @@ class _Work(Struct, frozen=True):
             report_step(self.on_progress, "validating")
             return replace(result, report=self._validated(place, states))
 
-    def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> "Report | None":
+    def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> Report | None:
         """The report on the output for the engines that serve it; None where none does."""
         labels = tuple(state.label for state in states if state.is_serving)
         if not labels:
@@ -394,7 +392,7 @@ class _Work(Struct, frozen=True):
         verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
         return replace(result, verdict=verdict, reason=reason)
 
-    def _diagnosed(self, result: Readiness, failed: "SmokeReport") -> Readiness:
+    def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
         """The result of a run that failed, with `diagnose`'s ending where that can look."""
         reason = "; ".join(failed.failures)
         options = self.options
@@ -509,7 +507,7 @@ class _Work(Struct, frozen=True):
 
     def _measured(
         self, place: str, engine: str | None, state: EngineReadiness
-    ) -> "tuple[SmokeReport | None, str]":
+    ) -> tuple[SmokeReport | None, str]:
         """A run of the files at `place`, or why there is none.
 
         The reference runs what files mean: it stands for an engine that runs them as trained.
@@ -525,7 +523,7 @@ class _Work(Struct, frozen=True):
 
     def _run(
         self, place: str, engine: str, reading: NetworkReading | None = None
-    ) -> "tuple[SmokeReport | None, str]":
+    ) -> tuple[SmokeReport | None, str]:
         if self.weights is None:
             return None, "the target's weights are not here"
         if engine == REFERENCE and not _has_torch():
@@ -540,9 +538,7 @@ class _Work(Struct, frozen=True):
                     self.failed.append(str(error))
         return self.runs[key]
 
-    def _smoke(self, place: str, engine: str, reading: NetworkReading | None) -> "SmokeReport":
-        from eaglectl.acceptance.prompts import choose_prompts, digest_prompts
-        from eaglectl.acceptance.report import SmokeReport
+    def _smoke(self, place: str, engine: str, reading: NetworkReading | None) -> SmokeReport:
 
         answers = self.options.answers if place == self.source else Answers()
         asked, target = self.options.smoke_options(engine, answers), str(self.weights)

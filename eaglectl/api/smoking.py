@@ -7,11 +7,31 @@ from contextlib import contextmanager
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.acceptance.engine_arguments import check_engine_arguments
+from eaglectl.acceptance.gate import compare_positions
+from eaglectl.acceptance.installed import load_only as load
+from eaglectl.acceptance.installed import run_installed, run_sglang
+from eaglectl.acceptance.job import EngineJob, EngineRun
+from eaglectl.acceptance.layers import LayerSearch, search_layers
+from eaglectl.acceptance.probe import probe_drift
+from eaglectl.acceptance.process import VLLM
+from eaglectl.acceptance.prompts import Prompt, choose_prompts
+from eaglectl.acceptance.reference_engine import run_reference
+from eaglectl.acceptance.report import (
+    MAX_REGRESSION,
+    Pair,
+    SmokeReport,
+    compare_drafters,
+    make_report,
+    with_variants,
+)
+from eaglectl.acceptance.sensitivity import Variant, probe_sensitivity
+from eaglectl.acceptance.showing import show_answer
 from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
@@ -23,22 +43,20 @@ from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
+from eaglectl.conversion.tensor_steps import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.engines.engine import NetworkReading
+from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import LOADING, OnProgress, report_step
 
-if TYPE_CHECKING:
-    from eaglectl.acceptance.job import EngineJob, EngineRun
-    from eaglectl.acceptance.layers import LayerSearch
-    from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.acceptance.report import Pair, SmokeReport
-    from eaglectl.acceptance.sensitivity import Variant
-    from eaglectl.engines.engine import NetworkReading
-
-ENGINES = (*INSTALLED, "reference")
+RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
+    "vllm": partial(run_installed, VLLM),
+    "sglang": run_sglang,
+    "reference": run_reference,
+}
 
 
 @with_keywords
@@ -49,7 +67,7 @@ def smoke(
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> "eaglectl.SmokeReport":
+) -> eaglectl.SmokeReport:
     """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
 
     vLLM and SGLang get the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
@@ -66,10 +84,8 @@ def smoke_drafts(
     on_progress: OnProgress | None,
     *,
     compares_plain: bool = True,
-) -> "SmokeReport":
+) -> SmokeReport:
     """`smoke`, whose reference need not decode without the drafter where nobody asks what is lossless."""
-    from eaglectl.acceptance.prompts import choose_prompts
-    from eaglectl.acceptance.report import MAX_REGRESSION, compare_drafters
 
     options = as_preset(options)
     _check(options)
@@ -84,17 +100,18 @@ def smoke_drafts(
             f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
     engine = _choose_engine(options.engine)
-    if against is not None and engine not in ENGINES:
+    if against is not None and engine not in RUNNERS:
         raise UsageError(
             "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
             " vllm"
         )
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
-    report = replace(report, choice=chosen)
-    others = published_beside(given, str(choice.place), options, report.k)
-    report = replace(report, published=others)
-    if choice.how:
-        report = replace(report, notes=(f"target: {choice.how}", *report.notes))
+    report = replace(
+        report,
+        choice=chosen,
+        published=published_beside(given, str(choice.place), options, report.k),
+        notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
+    )
     if against is not None:
         least = MAX_REGRESSION if options.max_regression is None else options.max_regression
         positions = _positions(report, (source, against), folder, options, least, on_progress)
@@ -104,23 +121,25 @@ def smoke_drafts(
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
-        return _with_probe(
-            report, job, options.probe, partial(repair_command, given, target, options.answers)
-        )
+        if options.probe == "drift":
+            return replace(report, drift_conditions=probe_drift(job))
+        is_reference = report.run.engine == "reference"
+        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+        repair = partial(repair_command, given, target, options.answers)
+        return with_variants(report, probe_sensitivity(job, stated.results), repair)
 
 
 def _positions(
-    report: "SmokeReport",
+    report: SmokeReport,
     drafters: tuple[str, str],
     target: Path,
     options: SmokeOptions,
     least: float,
     on_progress: OnProgress | None,
-) -> "Pair | None":
+) -> Pair | None:
     """What both drafters draft from every position of the answers; None where only rounds can be compared."""
     if report.run.engine != "reference" or options.temperature > 0:
         return None
-    from eaglectl.acceptance.gate import compare_positions
 
     assert report.choice is not None
     report_step(on_progress, "drafting from every position")
@@ -132,16 +151,15 @@ def _positions(
 def search_aux_layers(
     source: str,
     target: str,
-    report: "SmokeReport",
+    report: SmokeReport,
     options: SmokeOptions,
     *,
     on_progress: OnProgress | None = None,
-) -> "LayerSearch":
+) -> LayerSearch:
     """Aux boundaries that draft better than those of the file, on the prompts and answers of a reference run.
 
     Raises UnreadableError for too few prompts.
     """
-    from eaglectl.acceptance.layers import search_layers
 
     assert report.choice is not None
     place, options = Path(on_disk(target)), replace(options, engine="reference")
@@ -152,18 +170,15 @@ def search_aux_layers(
 def smoke_as_read(
     source: str,
     target: str,
-    reading: "NetworkReading",
+    reading: NetworkReading,
     options: SmokeOptions,
     *,
     on_progress: OnProgress | None = None,
-) -> "SmokeReport":
+) -> SmokeReport:
     """The report of the reference on the network that an engine makes of the files, by its reading of them.
 
     Raises as `smoke` does.
     """
-    from eaglectl.acceptance.prompts import choose_prompts
-    from eaglectl.acceptance.reference_engine import run_reference
-    from eaglectl.acceptance.report import make_report
 
     _check(options)
     report_step(on_progress, LOADING)
@@ -177,10 +192,8 @@ def smoke_as_read(
 @with_keywords
 def load_only(
     source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
-) -> "eaglectl.LoadResult":
+) -> eaglectl.LoadResult:
     """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.vllm.run import load_only as load
 
     check_timeout(timeout)
     source, target = os.fspath(source), path_text(target)
@@ -199,44 +212,43 @@ def _check(options: SmokeOptions) -> None:
             "--trust-remote-code: a server loads the target itself; give the option to the server"
         )
     check_timeout(options.timeout)
-    _check_arguments(options)
-    if not 0 <= options.temperature < inf or not 0 <= options.seed < 1 << 63:
-        raise UsageError("--temperature and --seed need to be at least 0, and numbers of 64 bits")
-    if options.max_regression is not None and options.against is None:
-        raise UsageError("--max-regression is the least ratio to another drafter; name that with --against")
-    if options.max_regression is not None and not 0 < options.max_regression < inf:
-        raise UsageError(
-            f"--max-regression {options.max_regression:g}: a ratio above 0 was expected, like 0.97"
-        )
-    if options.show and _choose_engine(options.engine) != "reference":
-        raise UsageError("--show needs what each draft had accepted, which --engine reference alone tells")
-    if options.k < 1 or options.max_tokens < 1:
-        raise UsageError("-k and --max-tokens need to be at least 1")
-
-
-def _check_arguments(options: SmokeOptions) -> None:
-    """Raise UsageError for arguments of an engine that has none, or that would change what is measured."""
-    from eaglectl.acceptance.engine_arguments import check_engine_arguments
-
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    given = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
-    is_given = options.engine_arguments or options.tensor_parallel_size > 1
-    if is_given and _choose_engine(options.engine) not in INSTALLED:
-        raise UsageError(f"{given} is for an installed engine: pass --engine vllm or --engine sglang")
+    engine, least = _choose_engine(options.engine), options.max_regression
+    argument = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
+    has_argument = options.engine_arguments or options.tensor_parallel_size > 1
+    is_number = 0 <= options.temperature < inf and 0 <= options.seed < 1 << 63
+    check(
+        (
+            has_argument and engine not in INSTALLED,
+            f"{argument} is for an installed engine: pass --engine vllm or --engine sglang",
+        ),
+        (not is_number, "--temperature and --seed need to be at least 0, and numbers of 64 bits"),
+        (
+            least is not None and options.against is None,
+            "--max-regression is the least ratio to another drafter; name that with --against",
+        ),
+        (
+            least is not None and not 0 < least < inf,
+            f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
+        ),
+        (
+            options.show and engine != "reference",
+            "--show needs what each draft had accepted, which --engine reference alone tells",
+        ),
+        (options.k < 1 or options.max_tokens < 1, "-k and --max-tokens need to be at least 1"),
+    )
 
 
 def _report(
     source: str,
     target: Path,
-    prompts: "tuple[Prompt, ...]",
+    prompts: tuple[Prompt, ...],
     options: SmokeOptions,
     on_progress: OnProgress | None,
     *,
     compares_plain: bool = True,
-) -> "SmokeReport":
+) -> SmokeReport:
     """The report of one drafter, without probes."""
-    from eaglectl.acceptance.report import make_report
-    from eaglectl.acceptance.showing import show_answer
 
     if Path(source).resolve() == target.resolve():
         raise RefusedError(
@@ -261,39 +273,22 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
     return digests
 
 
-def repair_command(source: str, target: str | None, answers: Answers, variant: "Variant") -> str:
+def repair_command(source: str, target: str | None, answers: Answers, variant: Variant) -> str:
     """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
-
-
-def _with_probe(
-    report: "SmokeReport", job: "EngineJob", probe: str, repair: "Callable[[Variant], str]"
-) -> "SmokeReport":
-    from eaglectl.acceptance.probe import probe_drift
-    from eaglectl.acceptance.reference_engine import run_reference
-    from eaglectl.acceptance.report import with_variants
-    from eaglectl.acceptance.sensitivity import probe_sensitivity
-
-    if probe == "drift":
-        return replace(report, drift_conditions=probe_drift(job))
-    stated = (
-        report.run if report.run.engine == "reference" else run_reference(replace(job, compares_plain=False))
-    )
-    return with_variants(report, probe_sensitivity(job, stated.results), repair)
 
 
 @contextmanager
 def _job(
     source: str,
     target: Path,
-    prompts: "tuple[Prompt, ...]",
+    prompts: tuple[Prompt, ...],
     options: SmokeOptions,
     on_progress: OnProgress | None = None,
-) -> "Iterator[EngineJob]":
+) -> Iterator[EngineJob]:
     """The engine's job: the folder as stored, or for the reference engine with canonical names."""
-    from eaglectl.acceptance.job import EngineJob
 
-    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> "EngineJob":
+    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> EngineJob:
         return EngineJob(
             folder,
             drafter,
@@ -316,8 +311,10 @@ def _job(
     engine = _choose_engine(options.engine)
     if engine != "reference":
         stored = open_folder(source)
-        drafter = _stored_drafter(stored, target, options.answers)
-        tokens = _draft_tokens(stored, drafter, options.answers) if engine == "sglang" else None
+        drafter, tokens = _stored_drafter(stored, target, options.answers), None
+        if engine == "sglang":  # the target token of each draft token, as the checkpoint means it
+            vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
+            tokens = tuple(vocabulary.targets.tolist())
         yield job(stored.root, drafter, tokens)
         return
     with scratch_folder() as scratch:
@@ -325,7 +322,11 @@ def _job(
         rewrite = ConvertOptions(
             target=str(target), answers=options.answers, link=True, measure=None, force_unserved=True
         )
-        marked = _marked_tokens(source, target, options) if options.probe == "sensitivity" else ()
+        marked: tuple[int, ...] = ()
+        if options.probe == "sensitivity":
+            with opened(open_folder(source), None, is_looked_at=True) as files:
+                drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
+                marked = marked_tokens(files.checkpoint, drafter)
         if marked:  # the probe tries both, and engines read d2t
             rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
         conversion = convert(source, folder, rewrite)
@@ -341,48 +342,19 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
     return drafter
 
 
-def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:
-    """The target tokens that t2d marks, where d2t is whole too and has others."""
-    from eaglectl.conversion.tensor_steps import marked_tokens
-
-    with opened(open_folder(source), None, is_looked_at=True) as files:
-        drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
-        return marked_tokens(files.checkpoint, drafter)
-
-
-def _draft_tokens(stored: FolderSource, drafter: Drafter, answers: Answers) -> tuple[int, ...]:
-    """The target token of each draft token, as the checkpoint means it."""
-    from eaglectl.conversion.tensor_steps import draft_vocabulary
-
-    return tuple(draft_vocabulary(read_checkpoint(stored), drafter, answers, None).targets.tolist())
-
-
 def _choose_engine(engine: str) -> str:
     """The value of --engine, with auto resolved."""
-    from eaglectl.acceptance.vllm.process import VLLM
 
     if engine == "auto":
         return "vllm" if VLLM.is_installed() else "reference"
-    if engine not in ENGINES and not engine.startswith(SERVERS):
-        raise UsageError(f"--engine {engine}: auto, {', '.join(ENGINES)} or a server's URL was expected")
+    if engine not in RUNNERS and not engine.startswith(SERVERS):
+        raise UsageError(f"--engine {engine}: auto, {', '.join(RUNNERS)} or a server's URL was expected")
     return engine
 
 
-def _run(job: "EngineJob", engine: str) -> "EngineRun":
-    match engine:
-        case "vllm":
-            from eaglectl.acceptance.vllm.run import run_vllm
+def _run(job: EngineJob, engine: str) -> EngineRun:
+    if engine in RUNNERS:
+        return RUNNERS[engine](job)
+    from eaglectl.acceptance.server.run import run_server  # late: its checks of answers are slow to load
 
-            return run_vllm(job)
-        case "sglang":
-            from eaglectl.acceptance.sglang.run import run_sglang
-
-            return run_sglang(job)
-        case "reference":
-            from eaglectl.acceptance.reference_engine import run_reference
-
-            return run_reference(job)
-        case url:
-            from eaglectl.acceptance.server.run import run_server
-
-            return run_server(job, url)
+    return run_server(job, engine)

@@ -5,11 +5,14 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.acceptance.gate import Gate, run_gate
+from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.prompts import Prompt, prompt_digest
 from eaglectl.api.calibrating import GATE_SHARE, collect_statistics, split_prompts
 from eaglectl.api.converting import (
     check_options,
@@ -30,20 +33,16 @@ from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.checkpoint.writer import check_apart, check_free
+from eaglectl.conversion.calibration import Statistics, check_statistics, read_statistics
+from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
+from eaglectl.conversion.upgrade_checks import is_output_free, needs_statistics
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.results import Conversion
-
-if TYPE_CHECKING:
-    from eaglectl.acceptance.gate import Gate
-    from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.conversion.calibration import Statistics
-    from eaglectl.conversion.plan import ConversionPlan
-
 
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 
@@ -155,7 +154,7 @@ class _Upgrade(Struct, frozen=True):
         record = {**conversion.record, **gate_record(gate)}
         return self._written(out, replace(conversion, record=record), gate)
 
-    def _written(self, out: Path | None, conversion: ConvertOptions, gate: "Gate | None") -> Conversion:
+    def _written(self, out: Path | None, conversion: ConvertOptions, gate: Gate | None) -> Conversion:
         start = time.perf_counter()
         plan = self._plan(conversion)
         out = out or default_place(self.files.original, plan.drafter.version)
@@ -167,7 +166,7 @@ class _Upgrade(Struct, frozen=True):
         seconds = time.perf_counter() - start
         return Conversion(plan, out, self.files.pickles, seconds, gate, serving)
 
-    def _plan(self, conversion: ConvertOptions) -> "ConversionPlan":
+    def _plan(self, conversion: ConvertOptions) -> ConversionPlan:
         """The plan, which an engine runs as trained. Raises RefusedError where none does."""
         return served_plan(self.files, plan_conversion(self.files, self.target, conversion), conversion)
 
@@ -180,9 +179,8 @@ class _Upgrade(Struct, frozen=True):
         if not self.conversion.dry_run and (out is not None or is_whole):
             check_free(place, force=self.conversion.force)
 
-    def _statistics(self, drafter: Drafter) -> "tuple[Statistics | None, tuple[Prompt, ...]]":
+    def _statistics(self, drafter: Drafter) -> tuple[Statistics | None, tuple[Prompt, ...]]:
         """The statistics, if they are given or can be collected, and the prompts left for the gate."""
-        from eaglectl.acceptance.prompts import prompt_digest
 
         prompts = self.options.read_prompts()
         if self.options.statistics is not None:
@@ -210,9 +208,7 @@ class _Upgrade(Struct, frozen=True):
         )
         return statistics, left
 
-    def _read_statistics(self, folder: Path, drafter: Drafter) -> "Statistics":
-        from eaglectl.conversion.calibration import check_statistics, read_statistics
-        from eaglectl.conversion.upgrade_checks import is_output_free
+    def _read_statistics(self, folder: Path, drafter: Drafter) -> Statistics:
 
         statistics = read_statistics(folder)
         is_free = is_output_free(drafter, self.options.is_norm_output)
@@ -228,7 +224,6 @@ class _Upgrade(Struct, frozen=True):
 
     def _can_calibrate(self, drafter: Drafter) -> bool:
         """Whether statistics are needed and the drafter runs; if not, the plan states what is wrong."""
-        from eaglectl.conversion.upgrade_checks import needs_statistics
 
         if drafter.quantisation is not None or drafter.notes_at("problem") or drafter.notes_at("question"):
             return False
@@ -238,9 +233,9 @@ class _Upgrade(Struct, frozen=True):
         self,
         conversion: ConvertOptions,
         drafter: Drafter,
-        prompts: "tuple[Prompt, ...]",
+        prompts: tuple[Prompt, ...],
         out: Path | None,
-    ) -> "Gate":
+    ) -> Gate:
         """Both drafters in vLLM's layout, run on the same prompts.
 
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
@@ -291,7 +286,7 @@ class _Upgrade(Struct, frozen=True):
         )
 
 
-def _check_gate(folder: Path | None, prompts: "tuple[Prompt, ...]") -> None:
+def _check_gate(folder: Path | None, prompts: tuple[Prompt, ...]) -> None:
     """Raise UsageError where the gate cannot run the target or enough prompts."""
     if folder is None:
         raise UsageError(
@@ -310,7 +305,7 @@ def _check_gate(folder: Path | None, prompts: "tuple[Prompt, ...]") -> None:
         )
 
 
-def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
+def gate_record(gate: Gate | None) -> Mapping[str, Any]:
     """What eaglectl.json keeps of a gate."""
     if gate is None:
         return {"gate": None}
@@ -345,7 +340,7 @@ class PairMeasurement(Struct, frozen=True):
     files: OpenedSource
     target: Target
     folder: Path
-    prompts: "tuple[Prompt, ...]"
+    prompts: tuple[Prompt, ...]
     device: str = "auto"
     max_tokens: int = MAX_TOKENS
     trust_remote_code: bool = False
@@ -357,11 +352,9 @@ class PairMeasurement(Struct, frozen=True):
         after: ConvertOptions,
         tolerance: float,
         on_progress: OnProgress | None = None,
-    ) -> "Gate":
+    ) -> Gate:
         """Convert the drafter both ways into a temporary folder and measure the acceptance of each."""
         report_step(on_progress, LOADING)
-        from eaglectl.acceptance.gate import run_gate
-        from eaglectl.acceptance.job import EngineJob
 
         with scratch_folder() as scratch:
             jobs = []

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from eaglectl import api
-from eaglectl.acceptance.installed import differences
+from eaglectl.acceptance.installed import differences, load_only, run_installed
 from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.process import VLLM
 from eaglectl.acceptance.prompts import Prompt, read_prompts
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.acceptance.vllm.process import VLLM
-from eaglectl.acceptance.vllm.run import load_only, run_vllm
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from tests.engine import pairs
@@ -128,7 +127,7 @@ def test_a_drafter_that_breaks_vllm_ends_in_one_sentence_and_leaves_no_process(
     with pytest.raises(
         (RefusedError, UnreadableError), match=r"not run this drafter|did not finish|ended with code"
     ) as caught:
-        run_vllm(job(folder, drafter, read_prompts(folder / "prompts.jsonl"), timeout=45))
+        run_installed(VLLM, job(folder, drafter, read_prompts(folder / "prompts.jsonl"), timeout=45))
     assert "\n" not in str(caught.value)
     assert pairs.marked(mark) == []
 

@@ -9,8 +9,7 @@ from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.acceptance.server.answers import get
 from eaglectl.acceptance.server.http import Server
-from eaglectl.acceptance.tokens import chat_messages
-from eaglectl.checkpoint.target_files import read_tokenizer_config
+from eaglectl.acceptance.tokens import chat_messages, has_chat_template
 from eaglectl.errors import UnreadableError
 
 # draft tokens in a round; no EAGLE drafter makes as many
@@ -58,11 +57,6 @@ def complete(
 def most_tokens(job: EngineJob) -> int:
     """The most new tokens of a request, and the most rounds: a server may finish the last round."""
     return job.max_tokens + MAX_STEPS
-
-
-def has_chat_template(target: Path) -> bool:
-    """Whether the target's tokenizer has a chat template, as acceptance/tokens.py uses it."""
-    return (target / "chat_template.jinja").is_file() or "chat_template" in read_tokenizer_config(target)
 
 
 def other_drafter(folder: Path, drafter: str, shown: str) -> tuple[str, ...]:

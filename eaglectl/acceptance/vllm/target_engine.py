@@ -15,9 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from eaglectl.acceptance.engine_arguments import unknown_argument
-from eaglectl.acceptance.process import ANSWER, REQUEST, kill_session, last_lines
+from eaglectl.acceptance.process import ANSWER, REQUEST, VLLM, kill_session, last_lines
 from eaglectl.acceptance.tokens import read_context_length
-from eaglectl.acceptance.vllm.process import VLLM
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.acceptance.installed import ask
+from eaglectl.acceptance.installed import SGLANG, ask
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.acceptance.sglang.run import SGLANG
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UnreadableError
 from tests.conftest import FIXTURES
