@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,9 +26,14 @@ from eaglectl.api.targets import (
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import open_folder
 from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.checkpoint.writer import check_apart
 from eaglectl.conversion.plan import ConversionPlan
+from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.rotation import TargetRotation, Targets, find_rotation
 from eaglectl.conversion.serving import output_verdicts, serving_layout, unserved
+from eaglectl.conversion.target_head import find_target_head
+from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
 from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
 from eaglectl.engines.registry import (
     ENGINES,
@@ -38,7 +43,7 @@ from eaglectl.engines.registry import (
     unfollowed_verdicts,
 )
 from eaglectl.engines.releases import ranges
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.formats.commands import completing
 from eaglectl.formats.format import Answers
@@ -47,10 +52,6 @@ from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
-
-if TYPE_CHECKING:
-    from eaglectl.conversion.rotation import TargetRotation
-    from eaglectl.conversion.target_head import TargetMatrix
 
 # names of folders that trainers give, which tell no drafter from another
 UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
@@ -90,32 +91,24 @@ def convert(
             on_plan(plan.completed(complete))
         if options.gguf is not None:
             _check_gguf(plan, options, options.gguf, place)
-        if options.dry_run:
-            seconds = time.perf_counter() - start
-            return Conversion(
-                plan.completed(complete),
-                None,
-                files.pickles,
-                seconds,
-                measured=questions.measured,
-                trust_remote_code=options.is_trusting,
-            )
-        write_conversion(files, plan, place, options, on_progress)
-    seconds, serving = time.perf_counter() - start, output_serving(plan, place, options)
-    return Conversion(
-        plan.completed(complete),
-        place,
-        files.pickles,
-        seconds,
-        serving=serving,
-        gguf=options.gguf,
-        measured=questions.measured,
-        trust_remote_code=options.is_trusting,
-    )
+        conversion = Conversion(
+            plan.completed(complete),
+            None,
+            files.pickles,
+            0.0,
+            measured=questions.measured,
+            trust_remote_code=options.is_trusting,
+        )
+        if not options.dry_run:
+            write_conversion(files, plan, place, options, on_progress)
+            serving = output_serving(plan, place, options)
+            conversion = replace(conversion, out=place, serving=serving, gguf=options.gguf)
+    return replace(conversion, seconds=time.perf_counter() - start)
 
 
 def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: Path) -> None:
     """Raise an EaglectlError where the file cannot be written, or would not be drafted with as trained."""
+
     from eaglectl.conversion.gguf_file import check_drafter, check_gguf
 
     check_gguf(gguf, out, force=options.force)
@@ -131,6 +124,7 @@ def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: 
 @contextmanager
 def _gguf_beside(folder: Path, target: Target, options: ConvertOptions, name: str) -> Iterator[None]:
     """Write the GGUF file of a folder before it is published as `name`: both appear, or neither does."""
+
     from eaglectl.conversion.gguf_file import gguf_written
 
     assert options.gguf is not None
@@ -141,13 +135,35 @@ def _gguf_beside(folder: Path, target: Target, options: ConvertOptions, name: st
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
-    """Raise UsageError for an engine that is not known, and where writing `out` could touch an input."""
-    from eaglectl.checkpoint.writer import check_apart
+    """Raise UsageError for an engine that is not known, for options that do not go together, and where
+    writing `out` could touch an input.
+    """
 
     for engine in options.engines:
         parse_engine(engine)
-    _check_gguf_options(options)
-    _check_rotation_options(options)
+    layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
+    named = " or ".join(f"--for {format.name}" for format in layouts)
+    is_upgrade, is_rotated = options.version == "3.1", options.target_rotation is not None
+    check(
+        (
+            options.gguf is not None and (is_upgrade or by_name(options.format_name) not in layouts),
+            f"--gguf goes with {named}, and EAGLE-3; llama.cpp alone loads GGUF files",
+        ),
+        (
+            not is_rotated and options.trained_target is not None,
+            "--trained-target is for --target-rotation; leave it out",
+        ),
+        (
+            is_rotated and is_upgrade,
+            "--target-rotation is a conversion of its own: leave --to 3.1 out, and convert the output with"
+            " it",
+        ),
+        (
+            is_rotated and options.has_target_head,
+            "--materialize-lm-head would copy the rotated target's lm_head; leave it out: --target-rotation"
+            " takes the head from --trained-target",
+        ),
+    )
     inputs = [original.root, *map(Path, filter(None, (options.target, options.trained_target)))]
     if options.pruning:
         inputs.append(options.pruning.counts)
@@ -156,33 +172,6 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
             check_apart(Path(out), path)
         if options.gguf is not None:
             check_apart(options.gguf, path, "--gguf")
-
-
-def _check_gguf_options(options: ConvertOptions) -> None:
-    """Raise UsageError for --gguf with a layout or a version that no engine loads as GGUF."""
-    if options.gguf is None:
-        return
-    layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
-    if options.version == "3.1" or by_name(options.format_name) not in layouts:
-        named = " or ".join(f"--for {format.name}" for format in layouts)
-        raise UsageError(f"--gguf goes with {named}, and EAGLE-3; llama.cpp alone loads GGUF files")
-
-
-def _check_rotation_options(options: ConvertOptions) -> None:
-    """Raise UsageError for what --target-rotation does not go with."""
-    if options.target_rotation is None:
-        if options.trained_target is not None:
-            raise UsageError("--trained-target is for --target-rotation; leave it out")
-        return
-    if options.version == "3.1":
-        raise UsageError(
-            "--target-rotation is a conversion of its own: leave --to 3.1 out, and convert the output with it"
-        )
-    if options.has_target_head:
-        raise UsageError(
-            "--materialize-lm-head would copy the rotated target's lm_head; leave it out: --target-rotation"
-            " takes the head from --trained-target"
-        )
 
 
 def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
@@ -207,23 +196,16 @@ def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> 
         kept = special_tokens(options.target)
         options = replace(options, pruning=replace(options.pruning, kept=kept))
     if options.has_target_head and options.head is None:
-        options = replace(options, head=_target_head(options.target))
+        if options.target is None:
+            raise UsageError(
+                "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
+            )
+        options = replace(options, head=find_target_head(read_checkpoint(open_folder(options.target))))
     return target, options
-
-
-def _target_head(target: str | None) -> "TargetMatrix":
-    from eaglectl.conversion.target_head import find_target_head
-
-    if target is None:
-        raise UsageError(
-            "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
-        )
-    return find_target_head(read_checkpoint(open_folder(target)))
 
 
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
-    from eaglectl.conversion.planning import make_plan
 
     drafter = read_drafter(files.checkpoint, options.answers, target)
     if options.target_rotation is not None and options.rotation is None:
@@ -232,14 +214,11 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     plan = make_plan(files.checkpoint, drafter, options, options.answers, selected)
     notes = [*plan.notes, *_engine_warnings(plan, options)]
     if options.link and not files.pickles:
-        from eaglectl.conversion.writing import link_notes
-
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
     return replace(plan, notes=tuple(notes))
 
 
-def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> "TargetRotation":
-    from eaglectl.conversion.rotation import Targets, find_rotation
+def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> TargetRotation:
 
     if options.target is None:
         raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
@@ -262,7 +241,6 @@ def write_conversion(
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write a plan, all or nothing; weights that were pickles are never linked."""
-    from eaglectl.conversion.writing import WriteOptions, write_plan
 
     originals = files.pickles or files.checkpoint.weight_files
     is_linked = options.link and not files.pickles

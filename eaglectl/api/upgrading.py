@@ -38,15 +38,13 @@ from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
 from eaglectl.conversion.upgrade_checks import is_output_free, needs_statistics
 from eaglectl.drafter.drafter import Drafter, Target
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.results import Conversion
 
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
-
-MAX_TOKENS = 64
 
 
 @with_keywords
@@ -104,22 +102,26 @@ def upgrade(
 
 def _check(options: UpgradeOptions) -> None:
     """Raise UsageError for a value that is not known, and for options that would have no effect."""
-    if not 0 < options.tolerance < math.inf:
-        raise UsageError(f"--tolerance {options.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}")
-    if options.fc_norm == "off" and not options.is_norm_output:
-        raise UsageError(
-            "--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out"
-        )
-    if not options.is_measured:
-        _check_without_gate(options)
-
-
-def _check_without_gate(options: UpgradeOptions) -> None:
     why = "with --init-only there is no gate" if options.is_start else "--no-gate takes the gate away"
-    if options.tolerance != TOLERANCE:
-        raise UsageError(f"{why}, and --tolerance is the gate's; leave it out")
-    if options.statistics is not None and options.prompts is not None:
-        raise UsageError(f"{why}, and --calibration has its prompts already; leave --prompts out")
+    has_own_prompts = options.statistics is not None and options.prompts is not None
+    check(
+        (
+            not 0 < options.tolerance < math.inf,
+            f"--tolerance {options.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}",
+        ),
+        (
+            options.fc_norm == "off" and not options.is_norm_output,
+            "--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out",
+        ),
+        (
+            not options.is_measured and options.tolerance != TOLERANCE,
+            f"{why}, and --tolerance is the gate's; leave it out",
+        ),
+        (
+            not options.is_measured and has_own_prompts,
+            f"{why}, and --calibration has its prompts already; leave --prompts out",
+        ),
+    )
 
 
 class _Upgrade(Struct, frozen=True):
@@ -241,67 +243,64 @@ class _Upgrade(Struct, frozen=True):
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
         conversion.
         """
-        folder = weights_folder(conversion.target)
+        source, folder = self.files.original_path, weights_folder(conversion.target)
         if drafter.quantisation is not None:
-            raise self._unmeasurable(out)
-        _check_gate(folder, prompts)
-        assert folder is not None
-        options = self.options
-        pair = PairMeasurement(
-            self.files,
-            self.target,
-            folder,
-            prompts,
-            options.device,
-            options.max_tokens,
-            options.trust_remote_code,
-            options.ignore_eos,
+            place = str(out or default_place(self.files.original, "3.1"))
+            words = ("--engine", "vllm", "--against", source)
+            line = command("smoke", place, *words, target=self.target_text)
+            raise UsageError(
+                "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then"
+                f" hold the output to its source with `{line}`"
+            )
+        if folder is None:
+            raise UsageError(
+                "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
+                " write without looking"
+            )
+        check(
+            (
+                not prompts,
+                "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or"
+                " --no-gate",
+            ),
+            (
+                len(prompts) < FEWEST_PROMPTS,
+                f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {FEWEST_PROMPTS}"
+                " at the least; give more --prompts, or --no-gate",
+            ),
         )
         after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
         before = replace(after, version=None, recipe=None)
-        gate = pair.measure(before, after, options.tolerance, self.on_progress)
+        report_step(self.on_progress, LOADING)
+        with scratch_folder() as scratch:
+            first = self._job(scratch / "before", folder, prompts, before)
+            second = self._job(scratch / "after", folder, prompts, after)
+            gate = run_gate(first, second, self.options.tolerance, self.on_progress)
         if not gate.is_baseline_alive:
-            probe = command(
-                "smoke",
-                self.files.original_path,
-                "--probe",
-                "sensitivity",
-                *["--trust-remote-code"] * options.trust_remote_code,
-                target=self.target_text,
-                answers=conversion.answers,
-            )
+            trust = ["--trust-remote-code"] * self.options.trust_remote_code
+            probe = ("--probe", "sensitivity", *trust)
+            line = command("smoke", source, *probe, target=self.target_text, answers=conversion.answers)
             raise RefusedError(
                 f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at"
-                f" k=3, which is hardly drafting: find out why before converting it, with `{probe}`"
+                f" k=3, which is hardly drafting: find out why before converting it, with `{line}`"
             )
         return gate
 
-    def _unmeasurable(self, out: Path | None) -> UsageError:
-        """The error for a quantised drafter, which the gate does not run."""
-        source, place = self.files.original_path, str(out or default_place(self.files.original, "3.1"))
-        engine = ("--engine", "vllm", "--against", source)
-        return UsageError(
-            "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then hold"
-            f" the output to its source with `{command('smoke', place, *engine, target=self.target_text)}`"
-        )
-
-
-def _check_gate(folder: Path | None, prompts: tuple[Prompt, ...]) -> None:
-    """Raise UsageError where the gate cannot run the target or enough prompts."""
-    if folder is None:
-        raise UsageError(
-            "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
-            " write without looking"
-        )
-    if not prompts:
-        raise UsageError(
-            "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or"
-            " --no-gate"
-        )
-    if len(prompts) < FEWEST_PROMPTS:
-        raise UsageError(
-            f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {FEWEST_PROMPTS} at"
-            " the least; give more --prompts, or --no-gate"
+    def _job(
+        self, place: Path, target: Path, prompts: tuple[Prompt, ...], conversion: ConvertOptions
+    ) -> EngineJob:
+        """The drafter converted into a folder, for a run on the prompts."""
+        plan, options = plan_conversion(self.files, self.target, conversion), self.options
+        write_conversion(self.files, plan, place, conversion)
+        return EngineJob(
+            place,
+            plan.drafter,
+            target,
+            prompts,
+            max_tokens=options.max_tokens,
+            device=options.device,
+            trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
         )
 
 
@@ -332,44 +331,3 @@ def gate_record(gate: Gate | None) -> Mapping[str, Any]:
             "dtype": gate.dtype,
         }
     }
-
-
-class PairMeasurement(Struct, frozen=True):
-    """A drafter, the target in `folder` that runs it, the prompts and the device; `max_tokens` per prompt."""
-
-    files: OpenedSource
-    target: Target
-    folder: Path
-    prompts: tuple[Prompt, ...]
-    device: str = "auto"
-    max_tokens: int = MAX_TOKENS
-    trust_remote_code: bool = False
-    ignore_eos: bool = False
-
-    def measure(
-        self,
-        before: ConvertOptions,
-        after: ConvertOptions,
-        tolerance: float,
-        on_progress: OnProgress | None = None,
-    ) -> Gate:
-        """Convert the drafter both ways into a temporary folder and measure the acceptance of each."""
-        report_step(on_progress, LOADING)
-
-        with scratch_folder() as scratch:
-            jobs = []
-            for side, options in (("before", before), ("after", after)):
-                plan = plan_conversion(self.files, self.target, options)
-                write_conversion(self.files, plan, scratch / side, options)
-                job = EngineJob(
-                    scratch / side,
-                    plan.drafter,
-                    self.folder,
-                    self.prompts,
-                    max_tokens=self.max_tokens,
-                    device=self.device,
-                    trust_remote_code=self.trust_remote_code,
-                    ignores_eos=self.ignore_eos,
-                )
-                jobs.append(job)
-            return run_gate(jobs[0], jobs[1], tolerance, on_progress)
