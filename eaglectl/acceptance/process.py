@@ -111,6 +111,20 @@ SGLANG = InstalledEngine(
 )
 
 
+def has_torch() -> bool:
+    """Whether the reference can run here."""
+    return all(map(importlib.util.find_spec, ("torch", "transformers")))
+
+
+def require_torch(work: str) -> None:
+    """Raise UnreadableError where the reference cannot run here; `work` is what needs it, with its verb."""
+    if not has_torch():
+        raise UnreadableError(
+            f"{work} torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a"
+            " checkout"
+        )
+
+
 def kill_session(process: "subprocess.Popen[Any]") -> None:
     """Kill a child that leads a session, and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):

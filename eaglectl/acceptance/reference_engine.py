@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 from eaglectl.acceptance.candidates import Candidate
 from eaglectl.acceptance.job import EngineJob, EngineRun
+from eaglectl.acceptance.process import require_torch
 from eaglectl.acceptance.stage import Stage
 from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.engine import NetworkReading
-from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import TimedWork
 
 if TYPE_CHECKING:
-    from eaglectl.reference.model import DraftModel
+    pass
 
 PROVES = "the drafter's maths and its fit to the target; not what an engine loads"
 
@@ -24,14 +25,9 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
     not fit, RefusedError for a drafter that drafts in parallel.
     """
-    try:
-        import eaglectl.reference.loading  # noqa: F401
-        from eaglectl.reference.target import version_text
-    except ImportError:
-        raise UnreadableError(
-            "the reference engine needs torch and transformers; install eaglectl's torch extra: pip install"
-            " '.[torch]' in a checkout"
-        ) from None
+    require_torch("the reference engine needs")
+    from eaglectl.reference.target import version_text
+
     if job.drafter.aux.boundaries is None:
         raise UsageError("the trained aux layers are not known; pass --aux-layers")
     if Feature.PARALLEL in job.drafter.features():
@@ -46,7 +42,9 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     boundaries, model = stage.boundaries, stage.drafter
     if reading is not None:
         boundaries = reading.boundaries or boundaries
-        model = _model_as_read(stage, Candidate(reading.words, "", reading.of(job.drafter), boundaries))
+        as_read = stage.model(Candidate(reading.words, "", reading.of(job.drafter), boundaries))
+        assert as_read is not None, "d2t is read as it was trained"
+        model = as_read
     work.start()
     begin = time.perf_counter()
     results = stage.run(model, boundaries=boundaries, on_done=work.add)
@@ -69,9 +67,3 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
             "draft_sample_method": "greedy",
         },
     )
-
-
-def _model_as_read(stage: Stage, candidate: Candidate) -> "DraftModel":
-    model = stage.model(candidate)
-    assert model is not None, "d2t is read as it was trained"
-    return model

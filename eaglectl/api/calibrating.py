@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from eaglectl.acceptance.engine_arguments import check_engine_arguments
 from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.process import require_torch
 from eaglectl.acceptance.prompts import BATCH, Prompt, batches_by_length, choose_prompts, prompt_digest
 from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise, until_end
 from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
@@ -37,7 +38,7 @@ from eaglectl.conversion.calibration import (
 )
 from eaglectl.conversion.upgrade_checks import check_changeable
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
 from eaglectl.formats.commands import command
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, TimedWork
@@ -140,11 +141,11 @@ def collect_statistics(
         texts = tokenise(job, read_context_length(pair.target))
         with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
             batches = _batches(texts, [prompt.set for prompt in prompts])
+            stop = stop_tokens(job)
             work.start(is_even=False)
-            answers = _Answers(engine, options.answer_tokens, stop_tokens(job), work)
-            answered = [answers.after(batches[0])]
+            answered = [_answered(engine, batches[0], job, stop, work)]
             _time_passes(engine, model, answered[0], batches, work)
-            answered += [answers.after(batch) for batch in batches[1:]]
+            answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
             collected = _collect(engine, model, [b for b in answered if b.texts], work.add, source)
             return pair.statistics(prompts, engine, *collected)
 
@@ -153,7 +154,7 @@ def collect_stored(
     source: str, target: str, options: CalibrateOptions, on_progress: OnProgress | None = None
 ) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
-    _require_torch()
+    require_torch("calibrating runs the target and needs")
     from eaglectl.reference.loading import load_drafter, load_embedding
     from eaglectl.reference.stored_states import StatesLayers, StoredStates
     from eaglectl.reference.target import choose_device, drafter_device
@@ -233,7 +234,7 @@ class _Pair(Struct, frozen=True):
 @contextmanager
 def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterator[_Pair]:
     """Open a drafter and its target. Raises as `calibrate` does."""
-    _require_torch()
+    require_torch("calibrating runs the target and needs")
     source, folder = on_disk(source), Path(on_disk(target))
     if not is_folder(folder):
         raise UnreadableError(
@@ -260,44 +261,34 @@ def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[
 
 
 def _check(options: CalibrateOptions) -> None:
-    """Raise UsageError for an unknown engine, or an option that this engine does not have."""
-
+    """Raise UsageError for options that this engine does not have, or of a run beside states on disk."""
     check_timeout(options.timeout)
-    _check_states(options)
-    if options.sample is not None and options.prompts is None:
-        raise UsageError("--sample draws from a file of prompts; give it with --prompts")
-    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size, is_calibration=True)
-    if options.tensor_parallel_size > 1 and options.engine != "vllm":
-        raise UsageError(
-            "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds"
-        )
-    if options.engine_arguments and options.engine != "vllm":
-        raise UsageError("--engine-arg is for vLLM: pass --engine vllm")
-
-
-def _check_states(options: CalibrateOptions) -> None:
-    """Raise UsageError for options of a run beside states on disk."""
-    if options.states is None and options.states_layers is not None:
-        raise UsageError("--states-layers is of --states; pass the folder of the hidden states too")
-    if options.states is None:
-        return
-    default = CalibrateOptions()
+    default, is_vllm = CalibrateOptions(), options.engine == "vllm"
     given = [option for option, name in OF_A_RUN.items() if getattr(options, name) != getattr(default, name)]
-    if given:
-        raise UsageError(
-            f"--states takes the place of a run of the target, which {listed(given)}"
-            f" {'is' if len(given) == 1 else 'are'} of; leave {'it' if len(given) == 1 else 'them'} out"
-        )
-
-
-def _require_torch() -> None:
-    try:
-        import eaglectl.reference.collecting  # noqa: F401
-    except ImportError:
-        raise UnreadableError(
-            "calibrating runs the target and needs torch and transformers; install eaglectl's torch extra:"
-            " pip install '.[torch]' in a checkout"
-        ) from None
+    verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
+    check(
+        (
+            options.states is None and options.states_layers is not None,
+            "--states-layers is of --states; pass the folder of the hidden states too",
+        ),
+        (
+            options.states is not None and given,
+            f"--states takes the place of a run of the target, which {listed(given)} {verb} of; leave {them}"
+            " out",
+        ),
+        (
+            options.sample is not None and options.prompts is None,
+            "--sample draws from a file of prompts; give it with --prompts",
+        ),
+    )
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size, is_calibration=True)
+    check(
+        (
+            options.tensor_parallel_size > 1 and not is_vllm,
+            "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds",
+        ),
+        (options.engine_arguments and not is_vllm, "--engine-arg is for vLLM: pass --engine vllm"),
+    )
 
 
 def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
@@ -320,25 +311,16 @@ def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch
     ]
 
 
-class _Answers(Struct, frozen=True):
-    """The target's own answers of at most `tokens` tokens, each up to a token of `stop`."""
-
-    engine: "TargetEngine"
-    tokens: int
-    stop: frozenset[int]
-    work: TimedWork
-
-    def after(self, batch: "Batch") -> "Batch":
-        """The batch with the answers after its texts; texts too short to measure are left out."""
-
-        answers = self.engine.answers(batch.texts, self.tokens)
-        texts = [
-            [*text, *until_end(answer, self.stop)] for text, answer in zip(batch.texts, answers, strict=True)
-        ]
-        kept = [index for index, text in enumerate(texts) if len(text) >= MIN_TOKENS]
-        # prompts that are left out have no further pass
-        self.work.add(len(texts) + (PASSES - 1) * (len(texts) - len(kept)))
-        return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
+def _answered(
+    engine: "TargetEngine", batch: "Batch", job: EngineJob, stop: frozenset[int], work: TimedWork
+) -> "Batch":
+    """The batch with the target's own answers after its texts; texts too short to measure are left out."""
+    answers = engine.answers(batch.texts, job.max_tokens)
+    texts = [[*text, *until_end(answer, stop)] for text, answer in zip(batch.texts, answers, strict=True)]
+    kept = [index for index, text in enumerate(texts) if len(text) >= MIN_TOKENS]
+    # prompts that are left out have no further pass
+    work.add(len(texts) + (PASSES - 1) * (len(texts) - len(kept)))
+    return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
 
 
 def _time_passes(

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +181,7 @@ def _joined(notes: list[Note]) -> Iterator[Note]:
 def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
     """The target's folder. Raises UnreadableError with why measuring cannot answer."""
     from eaglectl.acceptance.answering import is_measurable
+    from eaglectl.acceptance.process import require_torch
 
     if problems := drafter.notes_at("problem"):
         raise UnreadableError(f"not measured: {problems[0].text}")
@@ -199,11 +199,7 @@ def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | Non
         )
     if (folder := weights_folder(target)) is None:
         raise UnreadableError("--target with the target's weights would measure it")
-    if find_spec("torch") is None or find_spec("transformers") is None:
-        raise UnreadableError(
-            "measuring it runs the target and needs torch and transformers; install eaglectl's torch extra:"
-            " pip install '.[torch]' in a checkout"
-        )
+    require_torch("measuring it runs the target and needs")
     return folder
 
 

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from eaglectl.acceptance.answering import MeasuredAnswer
 from eaglectl.acceptance.engine_arguments import check_engine_arguments
+from eaglectl.acceptance.process import has_torch
 from eaglectl.acceptance.prompts import builtin_prompts, choose_prompts, digest_prompts
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.comparing import diff
@@ -101,11 +101,11 @@ def ready(
     place, weights = _target(source, target, options.answers)
     runners = _runners(requests, servers)
     notify(steps_text(open_folder(source).root, weights, runners, _tokens(options)))
-    kept = KeptRuns(weights or Path(), options.reuse and weights is not None and _has_torch())
+    kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
     questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
-        inspection = _inspected(source, place, requests, options)
+        inspection = inspect(source, target=place, engines=_labels(requests), answers=options.answers)
     work = _Work(source, place, weights, requests, servers, options, on_progress, kept)
     states = work.stored(inspection)
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
@@ -124,7 +124,7 @@ def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple
         release = installed_release(ENGINES[request.engine]) if request.engine in INSTALLED else None
         if release in request.releases:
             own.append(f"{ENGINES[request.engine].title} {release}")
-    reference = [REFERENCE_TITLE] if _has_torch() and len(own) < len(requests) else []
+    reference = [REFERENCE_TITLE] if has_torch() and len(own) < len(requests) else []
     return (*own, *reference, *servers)
 
 
@@ -205,15 +205,9 @@ def _target(source: str, target: str | None, answers: Answers) -> tuple[str | No
     return target, weights_folder(target)
 
 
-def _inspected(
-    source: str, target: str | None, requests: Sequence[EngineRequest], options: ReadyOptions
-) -> Inspection:
-    labels = [label for request in requests for label in _known(request).labels]
-    return inspect(source, target=target, engines=labels, answers=options.answers)
-
-
-def _known(request: EngineRequest) -> EngineRequest:
-    return replace(request, unknown="")
+def _labels(requests: Sequence[EngineRequest]) -> tuple[str, ...]:
+    """The releases of the requests that are known."""
+    return tuple(label for request in requests for label in replace(request, unknown="").labels)
 
 
 class _Work(Struct, frozen=True):
@@ -239,11 +233,6 @@ class _Work(Struct, frozen=True):
         """Whether the engines were asked for: each of them has to serve the drafter."""
         return bool(self.options.engines)
 
-    @property
-    def is_measuring_asked(self) -> bool:
-        """Whether prompts were named, which are for a measurement and nothing else."""
-        return self.options.prompts is not None
-
     def stored(self, inspection: Inspection) -> tuple[EngineReadiness, ...]:
         """What each engine does with the stored files, with acceptance where it can be run."""
         names = dict.fromkeys(request.engine for request in self.requests)
@@ -256,15 +245,17 @@ class _Work(Struct, frozen=True):
         releases = [release for one in self.requests if one.engine == name for release in one.releases]
         release = self._release(name, releases)
         verdicts = {(verdict.engine, verdict.release): verdict for verdict in inspection.requested}
-        verdict = verdicts.get((name, release))
-        unknown = Verdict(
-            name, release, ServedAs.UNKNOWN, ("its installed release is not known to eaglectl",)
-        )
-        known = verdict or unknown
+        unknown = ("its installed release is not known to eaglectl",)
+        known = verdicts.get((name, release)) or Verdict(name, release, ServedAs.UNKNOWN, unknown)
         place, revision = hub_name(self.source) or (self.source, None)
-        line = self._command(inspection.drafter, place, name, revision)
-        state = EngineReadiness(name, release, known.outcome, known.reasons, command=line)
-        state = replace(state, measure_command=self._measure_command(name, self.source))
+        state = EngineReadiness(
+            name,
+            release,
+            known.outcome,
+            known.reasons,
+            command=self._command(inspection.drafter, place, name, revision),
+            measure_command=self._measure_command(name, self.source),
+        )
         if self._engine(state) is None and known.outcome == ServedAs.DIFFERS:
             return self._as_read(state, known.reading)
         report, gap = self._measured(self.source, self._engine(state), state)
@@ -274,7 +265,7 @@ class _Work(Struct, frozen=True):
         """The state with a run, in the reference, of the network that an engine makes of the stored files."""
         if reading is None:
             gap = "is not installed here, and the reference cannot run what it makes of the files"
-            return replace(state, stored_gap=f"{self._title(state)} {gap}")
+            return replace(state, stored_gap=f"{_title(state)} {gap}")
         report, gap = self._run(self.source, REFERENCE, reading)
         return replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
 
@@ -288,8 +279,7 @@ class _Work(Struct, frozen=True):
 
     def _command(self, drafter: Drafter, place: str, engine: str, revision: str | None = None) -> str:
         """What starts an engine with the files at `place`; llama.cpp needs a GGUF file of them first."""
-        lines = output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)
-        return lines[engine]
+        return output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)[engine]
 
     def _measure_command(self, engine: str, place: str) -> str:
         """What measures an engine that is not run here, once it serves the files at `place`."""
@@ -315,13 +305,18 @@ class _Work(Struct, frozen=True):
                 conversion = self._written(place, questions)
             except RefusedError as error:
                 return replace(result, reason=str(error))
-            shown = str(out if out is not None else self._shown_place(result.inspection))
-            line = self._convert_command(shown)
-            result = replace(result, conversion=conversion, out=out, plan_command=line)
+            version = result.inspection.drafter.version
+            shown = str(default_place(open_folder(self.source), version) if out is None else out)
             states = tuple(self._converted(state, place, shown) for state in result.engines)
-            result = replace(result, engines=states)
             report_step(self.on_progress, "validating")
-            return replace(result, report=self._validated(place, states))
+            return replace(
+                result,
+                conversion=conversion,
+                out=out,
+                plan_command=self._convert_command(shown),
+                engines=states,
+                report=self._validated(place, states),
+            )
 
     def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> Report | None:
         """The report on the output for the engines that serve it; None where none does."""
@@ -383,19 +378,18 @@ class _Work(Struct, frozen=True):
     def _unserved(self, result: Readiness) -> Readiness:
         """The result where no engine, or not each that was asked for, is known to serve the drafter."""
         other = next(state for state in result.engines if not state.is_serving)
-        title = ENGINES[other.engine].title if other.engine in ENGINES else other.engine
-        reasons = other.converted_reasons or other.stored_reasons
         failures = tuple(other.stored.failures) if other.stored else ()
-        why = "; ".join(reasons or failures) or other.stored_gap
-        reason = f"{title} {other.release}".strip() + f": {why}"
+        why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
         is_open = other.final_outcome == ServedAs.UNKNOWN
         verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
-        return replace(result, verdict=verdict, reason=reason)
+        return replace(result, verdict=verdict, reason=f"{_title(other)}: {why}")
 
     def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
         """The result of a run that failed, with `diagnose`'s ending where that can look."""
-        reason = "; ".join(failed.failures)
-        options = self.options
+        options, result = self.options, replace(result, verdict=CheckVerdict.FAIL)
+        result = replace(result, reason="; ".join(failed.failures))
+        if self.weights is None or not has_torch():
+            return result
         asked = DiagnoseOptions(
             prompts=options.prompts,
             like=options.like,
@@ -408,10 +402,8 @@ class _Work(Struct, frozen=True):
             trust_remote_code=options.trust_remote_code,
             answers=options.answers,
         )
-        if self.weights is None or not _has_torch():
-            return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
         diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
-        return replace(result, verdict=CheckVerdict.FAIL, reason=reason, diagnosis=diagnosis)
+        return replace(result, diagnosis=diagnosis)
 
     def _is_better(self, states: Sequence[EngineReadiness], questions: OpenQuestions) -> bool:
         """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
@@ -428,11 +420,6 @@ class _Work(Struct, frozen=True):
         )
 
     @property
-    def _labels(self) -> tuple[str, ...]:
-        """The releases of the requests that are known."""
-        return tuple(label for request in self.requests for label in _known(request).labels)
-
-    @property
     def _layout(self) -> str | None:
         """The layout of the engines that were asked for, where one is for all of them; else the default."""
         layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
@@ -441,7 +428,7 @@ class _Work(Struct, frozen=True):
     def _conversion(self, questions: OpenQuestions) -> ConvertOptions:
         asked = ConvertOptions(
             layout=self._layout,
-            engines=self._labels if self.is_named else (),
+            engines=_labels(self.requests) if self.is_named else (),
             target=self.target,
             measure=None,
         )
@@ -485,14 +472,11 @@ class _Work(Struct, frozen=True):
         with scratch_folder() as scratch:
             yield scratch / "converted"
 
-    def _shown_place(self, inspection: Inspection) -> Path:
-        return default_place(open_folder(self.source), inspection.drafter.version)
-
     def _convert_command(self, place: str) -> str:
         words = ["-o", place]
         if self._layout not in (None, default_format().name):
             words += ["--for", str(self._layout)]
-        words += [word for label in self._labels if self.is_named for word in ("--engine", label)]
+        words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
 
     def _release(self, name: str, releases: Sequence[str]) -> str:
@@ -513,20 +497,17 @@ class _Work(Struct, frozen=True):
         The reference runs what files mean: it stands for an engine that runs them as trained.
         """
         if engine is None and state.final_outcome == ServedAs.FAILS:
-            return None, f"{self._title(state)} fails with it"
+            return None, f"{_title(state)} fails with it"
         if engine is None and state.final_outcome != ServedAs.AS_TRAINED:
-            return None, f"{self._title(state)} is not installed here"
+            return None, f"{_title(state)} is not installed here"
         return self._run(place, engine or REFERENCE)
-
-    def _title(self, state: EngineReadiness) -> str:
-        return f"{ENGINES[state.engine].title} {state.release}".strip()
 
     def _run(
         self, place: str, engine: str, reading: NetworkReading | None = None
     ) -> tuple[SmokeReport | None, str]:
         if self.weights is None:
             return None, "the target's weights are not here"
-        if engine == REFERENCE and not _has_torch():
+        if engine == REFERENCE and not has_torch():
             return None, "no torch"
         key = place, engine, reading and reading.key
         if key not in self.runs:
@@ -534,7 +515,7 @@ class _Work(Struct, frozen=True):
                 self.runs[key] = self._smoke(place, engine, reading), ""
             except (RefusedError, UnreadableError) as error:
                 self.runs[key] = None, str(error)
-                if self.is_measuring_asked or isinstance(error, UnreadableError):
+                if self.options.prompts is not None or isinstance(error, UnreadableError):
                     self.failed.append(str(error))
         return self.runs[key]
 
@@ -551,20 +532,18 @@ class _Work(Struct, frozen=True):
         if engine.startswith(SERVERS):  # what it has loaded is its own
             return make()
         chosen = choose_prompts(asked.prompts, asked.sample, asked.seed)
-        name = f"{'as stored' if place == self.source else 'converted'}, {self._runner(engine, reading)}"
+        runner = f"in {ENGINES[engine].title}" if engine in ENGINES else "in the reference"
+        if reading:
+            runner += f", {reading.words}"
+        name = f"{'as stored' if place == self.source else 'converted'}, {runner}"
         key = (asked, digest_prompts(chosen.prompts), reading and reading.key)
         report = self.kept.get(Run(name, Path(on_disk(place)), key), make, SmokeReport)
         return replace(report, choice=chosen)
 
-    def _runner(self, engine: str, reading: NetworkReading | None) -> str:
-        """What runs the drafter, in words."""
-        if engine == REFERENCE:
-            return f"in the reference, {reading.words}" if reading else "in the reference"
-        return f"in {ENGINES[engine].title}"
 
-
-def _has_torch() -> bool:
-    return find_spec("torch") is not None and find_spec("transformers") is not None
+def _title(state: EngineReadiness) -> str:
+    title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
+    return f"{title} {state.release}".strip()
 
 
 def _as_run(state: EngineReadiness) -> EngineReadiness:
