@@ -3,16 +3,7 @@
 from pathlib import Path
 
 from eaglectl.acceptance.measurement import DEAD_LENGTH
-from eaglectl.acceptance.published import (
-    Figure,
-    Preset,
-    PublishedSource,
-    figures,
-    presets,
-    published_lengths,
-    sources,
-    unlike,
-)
+from eaglectl.acceptance.published import Figure, Preset, PublishedSource, published_file, published_lengths
 
 from tables import table  # isort: skip
 
@@ -45,28 +36,31 @@ CONTRIBUTING.md, "Add a published acceptance length"; the file's schema is `sche
 
 def page() -> str:
     """The whole page."""
-    count = (
-        f"{len(published_lengths())} lengths of {len({figure.drafter for figure in figures()})} drafters for"
-        f" {len({figure.target for figure in figures()})} targets.\n"
-    )
+    figures = published_file().figures
+    drafters, targets = ({getattr(figure, name) for figure in figures} for name in ("drafter", "target"))
+    count = f"{len(published_lengths())} lengths of {len(drafters)} drafters for {len(targets)} targets.\n"
     parts = [HEAD, count]
-    for name, source in sources().items():
-        parts.append(_section(source, [figure for figure in figures() if figure.source == name]))
+    for name, source in published_file().sources.items():
+        parts.append(_section(source, [figure for figure in figures if figure.source == name]))
     return "\n".join([*parts, LIKE + _presets(), RECIPE])
 
 
 def _presets() -> str:
     rows = []
-    for name, preset in presets().items():
+    for name, preset in published_file().presets.items():
         shots = f", {preset.shots} worked in front" if preset.shots else ""
-        cells = [f"`{name}`", preset.prompts + shots, str(preset.k), f"{preset.max_new_tokens:,}"]
+        cells = [f"`{name}`", preset.prompts + shots, str(preset.steps), f"{preset.max_new_tokens:,}"]
         rows.append(f"| {' | '.join(cells)} | {preset.differs or _alike(preset)} |")
-    refused = [f"| `{name}` | | | | cannot be run: {why} |" for name, why in unlike().items()]
+    refused = [f"| `{name}` | | | | cannot be run: {why} |" for name, why in published_file().unlike.items()]
     return "\n".join([*rows, *refused, ""])
 
 
 def _alike(preset: Preset) -> str:
-    return "alike" if sources()[preset.source].prompts else "alike, as far as is stated: not how many prompts"
+    return (
+        "alike"
+        if published_file().sources[preset.source].prompts
+        else "alike, as far as is stated: not how many prompts"
+    )
 
 
 def _section(source: PublishedSource, members: list[Figure]) -> str:

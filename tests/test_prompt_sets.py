@@ -69,18 +69,18 @@ class Use:
         self.server, self.monkeypatch = server, monkeypatch
 
     def __call__(self, name: str, body: bytes) -> PromptSet:
-        real = prompt_sets()[name]
+        real = prompt_sets().sets[name]
         url = f"{self.server.address}/{Path(real.url).name}"
         small = replace(real, url=url, sha256=hashlib.sha256(body).hexdigest(), size=len(body))
         self.server.body = body
-        sets = {**prompt_sets(), name: small}
+        sets = replace(prompt_sets(), sets={**prompt_sets().sets, name: small})
         self.monkeypatch.setattr(module, "prompt_sets", lambda: sets)
         self.monkeypatch.setattr("eaglectl.acceptance.prompts.prompt_sets", lambda: sets)
         return small
 
 
 def test_every_set_is_at_a_fixed_commit_with_a_licence() -> None:
-    for chosen in prompt_sets().values():
+    for chosen in prompt_sets().sets.values():
         commits = [part for part in chosen.url.split("/") if len(part) == 40]
         assert len(commits) == 1
         assert chosen.licence in {"Apache-2.0", "MIT"}

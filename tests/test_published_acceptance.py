@@ -9,15 +9,7 @@ import pytest
 
 from eaglectl.acceptance import published
 from eaglectl.acceptance.prompts import prompt_sets
-from eaglectl.acceptance.published import (
-    Published,
-    Settings,
-    figures,
-    preset,
-    presets,
-    published_lengths,
-    sources,
-)
+from eaglectl.acceptance.published import Published, Settings, preset, published_file, published_lengths
 from eaglectl.acceptance.published import published_for as published_by_names
 from eaglectl.errors import UsageError
 from schemas.files import published_schema
@@ -27,7 +19,7 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def published_for(target: str, name: str | None, k: int, temperature: float, **given: Any) -> Published:
-    tokens = presets()[name].max_new_tokens if name in presets() else 64
+    tokens = published_file().presets[name].max_new_tokens if name in published_file().presets else 64
     settings = Settings(k, temperature, given.pop("max_tokens", tokens), name, **given)
     return published_by_names({target: "a test"}, settings)
 
@@ -39,7 +31,7 @@ def test_the_file_keeps_its_schema_which_is_that_of_its_records() -> None:
 
 
 def test_every_figure_names_a_source_of_the_file() -> None:
-    assert {figure.source for figure in figures()} == set(sources())
+    assert {figure.source for figure in published_file().figures} == set(published_file().sources)
 
 
 def test_no_two_figures_are_of_the_same_drafter_target_drafts_temperature_and_source() -> None:
@@ -53,7 +45,7 @@ def test_no_two_figures_are_of_the_same_drafter_target_drafts_temperature_and_so
             figure.temperature,
             figure.url,
         )
-        for figure in figures()
+        for figure in published_file().figures
     ]
     assert len(set(keys)) == len(keys)
 
@@ -68,12 +60,14 @@ def test_lengths_are_between_one_and_all_drafts_accepted() -> None:
 
 def test_a_chain_verifies_one_token_more_than_it_drafts() -> None:
     assert [
-        figure.drafter for figure in figures() if figure.k is not None and figure.draft_tokens != figure.k + 1
+        figure.drafter
+        for figure in published_file().figures
+        if figure.k is not None and figure.draft_tokens != figure.k + 1
     ] == []
 
 
 def test_the_shares_by_position_add_up_to_the_length() -> None:
-    stated = [figure for figure in figures() if figure.by_position]
+    stated = [figure for figure in published_file().figures if figure.by_position]
     assert stated
     for figure in stated:
         (length,) = figure.lengths.values()
@@ -81,7 +75,7 @@ def test_the_shares_by_position_add_up_to_the_length() -> None:
 
 
 def test_specbundles_drafters_have_five_settings_each() -> None:
-    bundle = [figure for figure in figures() if figure.source == "specbundle"]
+    bundle = [figure for figure in published_file().figures if figure.source == "specbundle"]
     drafters = {(figure.target, figure.drafter) for figure in bundle}
     assert len(bundle) == 5 * len(drafters)
 
@@ -160,10 +154,12 @@ def test_another_target_has_no_published_lengths(target: str) -> None:
 
 
 def test_every_preset_has_figures_and_a_named_set_of_prompts() -> None:
-    for name, declared in presets().items():
-        chosen = prompt_sets()[declared.prompts]
+    for name, declared in published_file().presets.items():
+        chosen = prompt_sets().sets[declared.prompts]
         assert chosen.answer_field or not declared.shots
-        alike = [length for length in published_lengths() if (length.preset, length.k) == (name, declared.k)]
+        alike = [
+            length for length in published_lengths() if (length.preset, length.k) == (name, declared.steps)
+        ]
         assert alike
         assert {length.temperature for length in alike} == {declared.temperature}
 
@@ -184,9 +180,9 @@ def test_a_figure_that_is_not_as_declared_is_refused(
     data["figures"][0] |= change
     (tmp_path / "published.json").write_text(json.dumps(data))
     monkeypatch.setattr(published, "DATA", tmp_path / "published.json")
-    published._data.cache_clear()
+    published.published_file.cache_clear()
     try:
         with pytest.raises(msgspec.ValidationError):
-            figures()
+            published_file()
     finally:
-        published._data.cache_clear()
+        published.published_file.cache_clear()

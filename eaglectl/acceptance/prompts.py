@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.acceptance.published import Preset, presets
-from eaglectl.checkpoint.files import MIB, decoded, open_regular, read_small_file
+from eaglectl.acceptance.published import Preset, published_file
+from eaglectl.checkpoint.files import MIB, decoded, keep_file, open_regular, read_small_file
 from eaglectl.checkpoint.hub import is_offline
 from eaglectl.checkpoint.hub_session import TransferError, hub_calls, load_client
 from eaglectl.errors import UnreadableError, UsageError
@@ -142,15 +141,15 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
 
 def _named(name: str) -> PromptChoice | None:
     """The prompts of a named set, or of one as a preset puts them; None for another name."""
-    if name in unnamed_sets():
-        raise UsageError(f"--prompts {name}: {unnamed_sets()[name]}")
-    preset = presets().get(name)
+    if name in prompt_sets().unnamed:
+        raise UsageError(f"--prompts {name}: {prompt_sets().unnamed[name]}")
+    preset = published_file().presets.get(name)
     set_name = preset.prompts if preset else name
-    if set_name not in prompt_sets():
+    if set_name not in prompt_sets().sets:
         return None
     lines = lines_of(set_name, preset)
     prompts = tuple(_prompt(name, number, line) for number, line in enumerate(lines, 1))
-    return PromptChoice(prompts, name, prompt_sets()[set_name].sha256)
+    return PromptChoice(prompts, name, prompt_sets().sets[set_name].sha256)
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
@@ -321,24 +320,17 @@ class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
         return home / "eaglectl" / "prompts" / f"{self.sha256}{''.join(Path(self.url).suffixes)}"
 
 
-class _Data(Struct, frozen=True, forbid_unknown_fields=True):
+class PromptSets(Struct, frozen=True, forbid_unknown_fields=True):
+    """Every set by its name; and those that others measure on and that have no name here, with the reason."""
+
     sets: Mapping[str, PromptSet]
     unnamed: Mapping[str, str]
 
 
 @cache
-def _data() -> _Data:
-    return msgspec.json.decode(DATA.read_bytes(), type=_Data)
-
-
-def prompt_sets() -> Mapping[str, PromptSet]:
-    """Every set by its name."""
-    return _data().sets
-
-
-def unnamed_sets() -> Mapping[str, str]:
-    """Sets that others measure on and that have no name here, each with the reason."""
-    return _data().unnamed
+def prompt_sets() -> PromptSets:
+    """The file of the sets."""
+    return msgspec.json.decode(DATA.read_bytes(), type=PromptSets)
 
 
 def lines_of(name: str, preset: Preset | None = None) -> tuple[str, ...]:
@@ -347,11 +339,12 @@ def lines_of(name: str, preset: Preset | None = None) -> tuple[str, ...]:
     The file comes from a package that is installed, the cache, or the network. Raises UnreadableError where
     it is in none, or where its bytes are not those of the set.
     """
-    chosen = prompt_sets()[name]
-    data = _installed(chosen) or _cached(chosen)
+    chosen = prompt_sets().sets[name]
+    data = _installed(chosen) or _set_bytes(chosen, chosen.cached)
     if data is None:
         data = _download(name, chosen)
-        _keep(chosen, data)
+        with suppress(OSError):  # a cache that cannot be written
+            keep_file(chosen.cached, data)
     return tuple(_lines(name, chosen, data, preset))
 
 
@@ -362,11 +355,6 @@ def _installed(chosen: PromptSet) -> bytes | None:
     return next(
         filter(None, (_set_bytes(chosen, Path(folder).parent / chosen.path) for folder in folders)), None
     )
-
-
-def _cached(chosen: PromptSet) -> bytes | None:
-    """The file from the cache; None where it is not there, or is not the set's."""
-    return _set_bytes(chosen, chosen.cached)
 
 
 def _set_bytes(chosen: PromptSet, path: Path) -> bytes | None:
@@ -410,18 +398,6 @@ def _download(name: str, chosen: PromptSet) -> bytes:
             f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept"
         )
     return data
-
-
-def _keep(chosen: PromptSet, data: bytes) -> None:
-    """Put a file into the cache, where that can be written."""
-    with suppress(OSError):
-        chosen.cached.parent.mkdir(parents=True, exist_ok=True)
-        part = chosen.cached.with_name(f".{secrets.token_hex(4)}.part")
-        try:
-            part.write_bytes(data)
-            part.replace(chosen.cached)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def _lines(name: str, chosen: PromptSet, data: bytes, preset: Preset | None) -> Iterator[str]:

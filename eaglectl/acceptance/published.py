@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from eaglectl.acceptance.measurement import DEAD_LENGTH
-from eaglectl.errors import UsageError
+from eaglectl.errors import check
 
 DATA = Path(__file__).with_name("published.json")
 MOST_LINES = 4
@@ -54,11 +54,6 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
     shots: int = 0
     is_chat: bool = True
     differs: str = ""
-
-    @property
-    def k(self) -> int:
-        """The tokens of its chain."""
-        return self.steps
 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +129,7 @@ class Settings(Struct, frozen=True):
         """What keeps every figure from being alike to the run; empty where its chain decides."""
         if self.preset is None:
             return ("prompts of no preset",)
-        preset = presets()[self.preset]
+        preset = published_file().presets[self.preset]
         return tuple(
             text
             for text, is_so in (
@@ -172,7 +167,7 @@ class Published(Struct, frozen=True):
         lengths = [length.length for length in self.otherwise]
         why = ", ".join(self.settings.differences) if self.settings else ""
         names = {length.preset for length in self.otherwise if length.preset}
-        usable = sorted(name for name in names if not presets()[name].differs)
+        usable = sorted(name for name in names if not published_file().presets[name].differs)
         is_open = usable and (self.settings is None or self.settings.preset not in usable)
         return (
             f"measured otherwise: {len(lengths)} published lengths of this target, {min(lengths):.2f} to"
@@ -196,44 +191,27 @@ class PublishedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _data() -> PublishedFile:
+def published_file() -> PublishedFile:
+    """The sources and presets by name, runs that cannot be made here with the reason, and every figure."""
     return msgspec.json.decode(DATA.read_bytes(), type=PublishedFile)
-
-
-def sources() -> Mapping[str, PublishedSource]:
-    """The sources by the name that figures have for them."""
-    return _data().sources
-
-
-def presets() -> Mapping[str, Preset]:
-    """What `--like` takes: runs that can be made here as their source made them."""
-    return _data().presets
-
-
-def unlike() -> Mapping[str, str]:
-    """Runs of sources that cannot be made here, with the reason."""
-    return _data().unlike
 
 
 def preset(name: str) -> Preset:
     """A preset by its name. Raises UsageError, with the reason for a source's run that cannot be made."""
-    if name in unlike():
-        raise UsageError(f"--like {name}: {unlike()[name]}; {', '.join(presets())} can be run")
-    if name not in presets():
-        raise UsageError(f"--like {name}: {', '.join(presets())} was expected")
-    return presets()[name]
-
-
-def figures() -> tuple[Figure, ...]:
-    """Every figure, in the order of the file: by source, target, drafter, chain."""
-    return _data().figures
+    file = published_file()
+    names = ", ".join(file.presets)
+    check(
+        (name in file.unlike, f"--like {name}: {file.unlike.get(name)}; {names} can be run"),
+        (name not in file.presets, f"--like {name}: {names} was expected"),
+    )
+    return file.presets[name]
 
 
 def published_lengths() -> tuple[PublishedLength, ...]:
     """Every published length, one for each prompt set of a figure."""
     return tuple(
         _length(figure, prompt_set, length)
-        for figure in figures()
+        for figure in published_file().figures
         for prompt_set, length in figure.lengths.items()
     )
 
@@ -269,7 +247,7 @@ def _words(length: PublishedLength) -> str:
 
 
 def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
-    source = sources()[figure.source]
+    source = published_file().sources[figure.source]
     temperature = source.temperature if figure.temperature is None else figure.temperature
     return PublishedLength(
         length,
@@ -289,8 +267,8 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
 
 
 def _preset(source: str, prompt_set: str) -> str | None:
-    made = [name for name, preset in presets().items() if (preset.source, preset.set) == (source, prompt_set)]
-    return made[0] if made else None
+    presets = published_file().presets.items()
+    return next((name for name, made in presets if (made.source, made.set) == (source, prompt_set)), None)
 
 
 def _chain(figure: Figure) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import platform
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 import eaglectl
-from eaglectl.checkpoint.files import open_regular
+from eaglectl.checkpoint.files import PART, keep_file, open_regular
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.engines.registry import ENGINES, installed_release
 from eaglectl.errors import UnreadableError
@@ -25,7 +24,7 @@ MOST_FILES, MOST_BYTES = 100, 64 << 20
 # bytes of a file's first line
 SEAL = 65
 # what a killed run left of a file that it was writing
-PART, OLD = ".part", 3600.0
+OLD = 3600.0
 Value = TypeVar("Value")
 
 
@@ -71,7 +70,10 @@ class KeptRuns(Struct, frozen=True):
         value = make()
         if may_keep(value):
             data = msgspec.json.encode(value)
-            _keep(path, _seal(path, data) + data)
+            with suppress(OSError):  # a cache that cannot be written
+                keep_file(path, _seal(path, data) + data)
+                for other in _surplus(path.parent):
+                    other.unlink(missing_ok=True)
         return value
 
     def _path(self, what: Run) -> Path | None:
@@ -131,20 +133,6 @@ def _kept_bytes(path: Path) -> bytes:
 def _seal(path: Path, data: bytes) -> bytes:
     """The first line of a file: a digest of its name and of what follows."""
     return hashlib.sha256(path.name.encode() + data).hexdigest().encode() + b"\n"
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Put a file into the cache, where that can be written, and take the oldest ones out."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{secrets.token_hex(4)}{PART}")
-        try:
-            part.write_bytes(data)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-        for other in _surplus(path.parent):
-            other.unlink(missing_ok=True)
 
 
 def _surplus(folder: Path) -> Iterator[Path]:

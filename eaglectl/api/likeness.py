@@ -37,7 +37,7 @@ def as_preset(options: RunOptions) -> RunOptions:
             raise UsageError(
                 f"{declared[name].flag} {given:g}: --like {options.like} has {value:g}; leave one of them out"
             )
-    k = options.k if options.k != declared["k"].default else wanted.k
+    k = options.k if options.k != declared["k"].default else wanted.steps
     return replace(options, prompts=options.like, k=k, **values)
 
 

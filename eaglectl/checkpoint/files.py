@@ -4,6 +4,7 @@ Pipes and devices may never end.
 """
 
 import os
+import secrets
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -13,6 +14,8 @@ from msgspec import Struct
 from eaglectl.errors import EaglectlError, UnreadableError
 
 MIB = 1 << 20
+# the end of the name of a file of a cache that is being written
+PART = ".part"
 # not following a terminal's control, and returning at once where a pipe has no writer
 FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 KINDS = (
@@ -104,3 +107,14 @@ def decoded(path: Path, raw: bytes, what: str = "", error: type[EaglectlError] =
     except UnicodeDecodeError as failure:
         raise error(f"{what} {path}: byte {failure.start} is not UTF-8; save it as UTF-8".strip()) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def keep_file(path: Path, data: bytes) -> None:
+    """Put a file into a cache, whole or not at all. Raises OSError where that cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{secrets.token_hex(4)}{PART}")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

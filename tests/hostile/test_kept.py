@@ -78,7 +78,7 @@ def test_a_cached_set_of_prompts_is_the_sets(
 ) -> None:
     monkeypatch.setattr(prompts, "_installed", lambda chosen: None)
     monkeypatch.setattr(prompts, "is_offline", lambda: True)
-    chosen = prompts.prompt_sets()["mt-bench"]
+    chosen = prompts.prompt_sets().sets["mt-bench"]
     file = tmp_path / "set"
     monkeypatch.setattr(type(chosen), "cached", property(lambda _: file))
     file.write_bytes(gzip.compress(b"{}" * 100))
