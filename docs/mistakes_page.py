@@ -54,8 +54,8 @@ accepted. The numbers behind a name are the boundaries it was trained on.
 ![Accepted draft tokens that each mistake costs, by drafter](mistakes.svg)
 """
 LEGEND = """
-A target *trained on* has seen as many rows of 256 tokens of Python's language reference (AdamW, 1e-4):
-another fine-tune. The engines' columns are what eaglectl knows of {engines} for the toy's file
+A target *trained on* has seen 20 rows of 256 tokens of Python's language reference (AdamW, 1e-4):
+another fine-tune, a small one. The engines' columns are what eaglectl knows of {engines} for the toy's file
 with the mistake: *serves it*: it drafts with the mistake, and no message; *replaces it*: it takes a value of
 its own; *not known*: `validate` finds an error, and what the engine does with it was not run. TensorRT-LLM
 was read and not run: layers come from its serving config, else its default, and nothing is stated of rope,

@@ -29,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 import numpy as np
 from accounting import read_chats
-from mistakes import Pair, in_llama_2s, tune
+from mistakes import TUNED, Pair, in_llama_2s, tune
 from safetensors.torch import load_file, save_file
 from target import cache_folder, make_target
 
@@ -94,6 +94,11 @@ def untrained(tensors: Tensors, config: Mapping[str, Any]) -> None:
             tensors[name] = dtype, shape, bits.astype("<u2").tobytes()
 
 
+def masked(tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """What a drafter has that drafts all tokens at once."""
+    tensors["mask_hidden"] = "BF16", [1, 1, 576], bytes(2 * 576)
+
+
 def own_embedding(tensors: Tensors, config: Mapping[str, Any]) -> None:
     """The embedding of the target that it was trained on."""
     stored = read_safetensors(cache_folder() / "target/model.safetensors")
@@ -142,10 +147,10 @@ def marked(target: Path, folder: Path) -> Path:
 
 
 def trained_on(target: Path, folder: Path) -> Path:
-    """The target after 20 steps on Python's language reference."""
+    """The target after some steps on Python's language reference."""
     pair = Pair(target, {}, FIXTURES / "test.jsonl", 1, 0)
     model = pair.load()
-    tune(model, pair.tuning(20))
+    tune(model, pair.tuning(TUNED))
     copied(target, folder)
     (folder / "model.safetensors").unlink()
     state = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
@@ -232,7 +237,7 @@ CASES = (
     Case("maths, and tales in Russian", "one-set", prompts=half_russian),
     Case("temperature 0.7", "sampling", given={"--temperature": "0.7"}),
     Case("three prompts", "too-few", prompts=lambda chats: chats[:3]),
-    Case("an activation that is not SiLU", "refused", Misread("", "", config={"hidden_act": "relu"})),
+    Case("a mask state, as P-EAGLE has", "refused", Misread("", "", masked, {"mask_token_id": 3})),
     Case("length 2.6 expected", "not-found", given={"--expected": "2.6"}),
     Case("a target of other sizes", "other-target", target=wider),
     Case("a target without weights", "no-reference", target=without_weights),

@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ BATCH = 10  # texts that the target answers at once
 LONGEST = 160  # characters of a prompt of the toy pair
 NONE = "none"
 DRAWS = 2000  # of as many prompts, for an interval
-TUNED = (20, 200)  # steps of training on the target
+TUNED = 20  # steps of training on the target
 Weights = dict[str, torch.Tensor]
 Change = tuple[str, Network, Weights]
 Integers = npt.NDArray[np.int64]
@@ -214,12 +214,10 @@ class Pair:
             "target rounded to int4 in groups of 32",
             lambda: self.answers(lambda model: rounded(model, 4, 32)),
         )
-        for steps in TUNED:
-            yield f"target trained on for {steps} steps", partial(self.answers_tuned, steps)
-
-    def answers_tuned(self, steps: int) -> list[Answer]:
-        """What the target says once it was trained on for so many steps."""
-        return self.answers(lambda model: tune(model, self.tuning(steps)))
+        yield (
+            f"target trained on for {TUNED} steps",
+            lambda: self.answers(lambda model: tune(model, self.tuning(TUNED))),
+        )
 
     def tuning(self, steps: int, time: int = 256) -> torch.Tensor:
         """Rows of the language reference, spread over it, [steps, time]."""
