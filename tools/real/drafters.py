@@ -11,7 +11,8 @@
 | capture | .venv | features/: states as both trainers store them |
 | specforge | .venv-trainers-specforge | specforge/trained |
 | speculators | .venv-trainers-speculators | speculators/trained |
-| upgrade | .venv, .venv-trainers-speculators | upgrade/: SpecForge's trained on, as it is and as 3.1 |
+| random-fc | .venv, .venv-trainers-speculators | random-fc/trained: EAGLE-3 whose `fc` started at random |
+| upgrade | .venv, .venv-trainers-* | upgrade*/: drafters trained on, as they are and as 3.1 (`UPGRADES`) |
 | commit | .venv | fixtures/real/: drafters in bfloat16 without the embedding, and logs |
 """
 
@@ -22,6 +23,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,13 @@ HELD_OUT = ("calibration", "gate", "test")
 BATCH = 100  # prompts of a file of answers
 DEV, ENGINE = ROOT / ".venv", ROOT / ".venv-engine"
 TRAINERS = {name: ROOT / f".venv-trainers-{name}" for name in ("specforge", "speculators")}
-UPGRADE_CHATS = 1600  # of prompts that the drafters were not trained on
+UPGRADE_CHATS = 1600  # of prompts that the committed drafters were not trained on
+# by folder: the drafter that is trained on, and whose code trains it
+UPGRADES = {
+    "upgrade": ("specforge", "speculators"),
+    "upgrade-specforge": ("specforge", "specforge"),
+    "upgrade-random-fc": ("random-fc", "speculators"),
+}
 TARGET_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SETTINGS: dict[str, dict[str, Any]] = {
     # 2 chats a step
@@ -54,14 +62,38 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "checkpoint-freq": 0.25,
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
+        "target-layer-ids": (6, 18, 28),  # the default is 2 15 27
+        "draft-vocab-size": 8192,
     },
-    "upgrade": {
+    # EAGLE-3 as its authors have it: none of the norms that speculators adds
+    "random-fc": {
+        "epochs": 1,
+        "checkpoint-freq": 0.25,
+        "scheduler-type": "cosine",
+        "scheduler-warmup-ratio": 0.03,
+        "target-layer-ids": (2, 15, 27),
+        "draft-vocab-size": 8192,
+        "no-norm-before-fc": (),
+        "no-norm-before-residual": (),
+        "no-norm-output": (),
+    },
+    "speculators on": {
         "epochs": 1,
         "max-steps": 800,
         "checkpoint-freq": 0.25,
         "lr": 1e-4,
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": 0.03,
+    },
+    "specforge on": {
+        "num_epochs": 1,
+        "save_interval": 200,
+        "accumulation_steps": 2,
+        "learning_rate": 1e-4,
+        "warmup_ratio": 0.03,
+        "ttt_length": 4,
+        "log_interval": 20,
+        "compact_teacher": True,
     },
 }
 
@@ -140,47 +172,75 @@ def train(cache: Path, name: str) -> None:
     run(TRAINERS[name], TOOLS / f"{name}_train.py", folder, log=folder / "log")
 
 
-def train_on(cache: Path) -> None:
-    """SpecForge's drafter, trained on by speculators from two starts: as it is, and converted to 3.1."""
+def train_random(cache: Path) -> None:
+    """speculators' EAGLE-3 drafter on SpecForge's boundaries; all but the head starts at random."""
+    folder = cache / "random-fc"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "trained").exists():
+        upgrade_data(cache, folder)
+        prepare(folder, cache, "random-fc")
+        run(TRAINERS["speculators"], TOOLS / "speculators_train.py", folder, log=folder / "log")
+
+
+def upgrade_data(cache: Path, folder: Path) -> None:
+    """The chats that drafters are trained on with, as speculators reads them, in a trainer's folder."""
+    rows = read_lines(cache / "features/rows.jsonl")[:UPGRADE_CHATS]
+    write_states(cache, cache / "upgrade/speculators/hidden_states", len(rows))
+    if not (folder / "speculators").exists():
+        (folder / "speculators").symlink_to(cache / "upgrade/speculators")
+        write_lines(folder / "rows.jsonl", rows)
+
+
+def upgrade_source(cache: Path, name: str) -> Path:
+    """The drafter that an entry of `UPGRADES` trains on."""
+    drafter = UPGRADES[name][0]
+    return FIXTURES / drafter if drafter in TRAINERS else cache / drafter / "trained"
+
+
+def train_on(cache: Path, name: str) -> None:
+    """A drafter, trained on from two starts: as it is (the control), and converted to 3.1."""
+    from eaglectl import api
+
+    folder, target, trainer = cache / name, str(cache / "target"), UPGRADES[name][1]
+    source = str(upgrade_source(cache, name))
+    for start in ("control", "3.1"):
+        place = folder / start
+        place.mkdir(parents=True, exist_ok=True)
+        if (place / "trained").exists():
+            continue
+        upgrade_data(cache, place)
+        statistics = folder / "statistics"
+        if not statistics.exists():
+            states = cache / "upgrade/speculators/hidden_states"
+            options = api.CalibrateOptions(states=states, states_layers=(2, 15, 27), device="cpu")
+            api.calibrate(source, target, statistics, options)
+        if not (place / "start").exists():
+            write_upgrade_start(
+                cache, source, place / "start", None if start == "control" else statistics, trainer
+            )
+        prepare(place, cache, f"{trainer} on")
+        run(TRAINERS[trainer], TOOLS / f"{trainer}_train.py", place, log=place / "log")
+
+
+def write_upgrade_start(cache: Path, source: str, out: Path, statistics: Path | None, trainer: str) -> None:
+    """A start for a trainer: EAGLE-3 as it is, or with `statistics` as 3.1, calibrated and gated."""
     from safetensors.torch import load_file, save_file
 
     from eaglectl import api
     from eaglectl.api.converting import ConvertOptions
     from eaglectl.api.upgrading import UpgradeOptions
 
-    folder, target = cache / "upgrade", str(cache / "target")
-    source = str(FIXTURES / "specforge")
-    folder.mkdir(exist_ok=True)
-    if not (folder / "source").exists():
-        (folder / "source").symlink_to(source)
-    rows = read_lines(cache / "features/rows.jsonl")[:UPGRADE_CHATS]
-    write_states(cache, folder / "speculators/hidden_states", len(rows))
-    layout = ConvertOptions(layout="speculators", target=target, target_name=TARGET_NAME)
-    statistics = folder / "statistics"
-    if not statistics.exists():
-        states = folder / "speculators/hidden_states"
-        options = api.CalibrateOptions(states=states, states_layers=(2, 15, 27), device="cpu")
-        api.calibrate(source, target, statistics, options)
-    embedding = load_file(cache / "target/model.safetensors")["model.embed_tokens.weight"]
-    for name in ("control", "3.1"):
-        place = folder / name
-        place.mkdir(exist_ok=True)
-        if (place / "trained").exists():
-            continue
-        if not (place / "start").exists():
-            if name == "control":
-                api.convert(source, place / "start", layout)
-            else:
-                gated = FIXTURES / "calibration.jsonl"
-                upgrade = UpgradeOptions(statistics=statistics, prompts=gated, sample=40, device="cpu")
-                api.upgrade(source, place / "start", upgrade, conversion=layout)
-            path = place / "start/model.safetensors"
-            save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})
-        if not (place / "speculators").exists():
-            (place / "speculators").symlink_to(folder / "speculators")
-            write_lines(place / "rows.jsonl", rows)
-        prepare(place, cache, "upgrade")
-        run(TRAINERS["speculators"], TOOLS / "speculators_train.py", place, log=place / "log")
+    layout = ConvertOptions(layout=trainer, target=str(cache / "target"), target_name=TARGET_NAME)
+    if statistics is None:
+        api.convert(source, out, layout)
+    else:
+        gated = FIXTURES / "calibration.jsonl"
+        upgrade = UpgradeOptions(statistics=statistics, prompts=gated, sample=40, device="cpu")
+        api.upgrade(source, out, upgrade, conversion=layout)
+    if trainer == "speculators":
+        embedding = load_file(cache / "target/model.safetensors")["model.embed_tokens.weight"]
+        path = out / "model.safetensors"
+        save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})
 
 
 def write_states(cache: Path, folder: Path, count: int) -> None:
@@ -206,6 +266,8 @@ def commit(cache: Path) -> None:
 
     for name in TRAINERS:
         trained, place = cache / name / "trained", FIXTURES / name
+        if not trained.exists():
+            continue
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(trained / "config.json", place / "config.json")
         tensors = load_file(trained / "model.safetensors")
@@ -221,12 +283,9 @@ def commit(cache: Path) -> None:
 
 def logs(cache: Path) -> dict[str, list[dict[str, Any]]]:
     """By run: loss and accuracy at each logged step, by draft position, as the trainers print them."""
-    places = {
-        "specforge": cache / "specforge",
-        "speculators": cache / "speculators",
-        "control": cache / "upgrade/control",
-        "3.1": cache / "upgrade/3.1",
-    }
+    places = {name: cache / name for name in (*TRAINERS, "random-fc")}
+    for name in UPGRADES:
+        places |= {f"{name}-{start}": cache / name / start for start in ("control", "3.1")}
     return {name: read_log(place / "log") for name, place in places.items() if (place / "log").exists()}
 
 
@@ -257,7 +316,8 @@ def main() -> None:
         "capture": capture,
         "specforge": lambda cache: train(cache, "specforge"),
         "speculators": lambda cache: train(cache, "speculators"),
-        "upgrade": train_on,
+        "random-fc": train_random,
+        **{name: partial(train_on, name=name) for name in UPGRADES},
         "commit": commit,
     }
     parser = argparse.ArgumentParser(

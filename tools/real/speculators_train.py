@@ -3,9 +3,9 @@
     python speculators_train.py FOLDER
 
 FOLDER holds speculators/hidden_states and rows.jsonl (capture.py), target/, settings.json (options of
-`speculators train`) and, to train on, start/; runs/ and trained/ are written to it, and a run that was
-stopped goes on from its last checkpoint. Stood in for: the trainer asks for an accelerator's number and type,
-and here both are the CPU's.
+`speculators train`; a list has an option's words) and, to train on, start/; runs/ and trained/ are written to
+it, and a run that was stopped goes on from its last checkpoint. Stood in for: the trainer asks for an
+accelerator's number and type, and here both are the CPU's.
 """
 
 import json
@@ -25,8 +25,6 @@ from speculators.train.config import TrainConfig
 from speculators.train.vocab_mapping import save_token_frequency_distribution
 
 VERIFIER = "HuggingFaceTB/SmolLM2-135M-Instruct"  # as the drafter names it: a folder below this one
-DRAFT_VOCAB = 8192
-BOUNDARIES = "6 18 28"  # capture.py; the default is 2 15 27
 
 
 def write_data(folder: Path) -> None:
@@ -66,16 +64,15 @@ def main() -> None:
     if not Path("data/hidden_states").exists():
         shutil.rmtree("data", ignore_errors=True)
         write_data(folder)
-    # the size of the vocabulary beside a start would put another vocabulary in place of the start's
-    fresh = f"--target-layer-ids {BOUNDARIES} --draft-vocab-size {DRAFT_VOCAB}"
     arguments = (
         f"--verifier-name-or-path {VERIFIER} --data-path data --save-path runs --speculator-type eagle3"
-        f" {'--from-pretrained start' if Path('start').exists() else fresh}"
+        f" {'--from-pretrained start' if Path('start').exists() else ''}"
         " --draft-attn-impl sdpa --loss-implementation eager --on-missing raise --total-seq-len 768"
         " --num-workers 0 --train-data-ratio 0.97 --log-freq 20"
     ).split()
     settings = json.loads((folder / "settings.json").read_text())
-    arguments += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
+    for name, value in settings.items():
+        arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     stand_in_for_accelerator()
     train(TrainConfig.resolve(arguments))
     saved = max(Path("runs").glob("*/model.safetensors"), key=lambda path: path.stat().st_mtime).parent
