@@ -135,6 +135,26 @@ def test_logits_are_made_where_they_are_asked_for(target: Any, monkeypatch: pyte
     assert watched.recorded == {}
 
 
+def test_long_batches_take_several_passes(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, positions = torch.arange(5, 17).view(3, 4), torch.arange(4).repeat(3, 1)
+    valid = torch.ones(3, 4, dtype=torch.bool)
+    watched = TargetModel(target, (2,))
+    passes: list[int] = []
+    hook = target.register_forward_pre_hook(
+        lambda _, __, named: passes.append(len(named["input_ids"])), with_kwargs=True
+    )
+    found = []
+    with torch.no_grad():
+        for most in (2048, 8):
+            monkeypatch.setattr("eaglectl.reference.target.PASS", most)
+            states, choices = watched.states_and_choices(tokens, positions, valid)
+            found.append((states[2], choices, watched.states(tokens, positions, valid)[2]))
+    hook.remove()
+    assert passes == [3, 3, 2, 1, 2, 1]
+    for whole, parts in zip(*found, strict=True):
+        assert parts.shape == whole.shape and torch.allclose(parts, whole, atol=1e-4)
+
+
 def oracle(*, shift: int) -> DraftModel:
     """A drafter that always drafts a constant token, `shift` past the one that the target always says."""
     from eaglectl.drafter.drafter import Norms

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,12 @@ from eaglectl.conversion.calibration import Statistics, read_statistics  # noqa:
 from eaglectl.errors import EaglectlError, UnreadableError  # noqa: E402
 from eaglectl.reference.stored_states import state_files  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
-from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
+from eaglectl.reference.target_engine import (  # noqa: E402
+    AuxStates,
+    KeptStates,
+    TransformersEngine,
+    join_states,
+)
 from tests.builders import call  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -51,6 +56,36 @@ def run(sequences: list[tuple[Any, Any]], tmp_path_factory: pytest.TempPathFacto
     (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in short))
     options = api.CalibrateOptions(prompts=folder / "prompts.jsonl", answer_tokens=4, device="cpu")
     return api.calibrate(EAGLE3, str(TARGET), options=options)
+
+
+class Counted:
+    """A source of states that counts its runs."""
+
+    engine: Mapping[str, str] = {"name": "counted"}
+    embedding = torch.zeros(8, 4)
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        self.runs += 1
+        return join_states(batch, [torch.full((len(text), 12), float(self.runs)) for text in batch])
+
+
+def test_states_of_a_batch_are_kept_for_the_next_pass(tmp_path: Path) -> None:
+    source = Counted()
+    kept = KeptStates(source, tmp_path)
+    first, other = [[5, 6], [7]], [[5, 6]]
+    found = [kept.states(batch) for batch in (first, other, first)]
+    assert source.runs == 2
+    assert torch.equal(found[2].aux, found[0].aux) and torch.equal(found[2].valid, found[0].valid)
+    assert torch.equal(found[1].aux, torch.full((1, 2, 12), 2.0))
+
+
+def test_states_are_run_again_where_the_disk_has_no_room(tmp_path: Path) -> None:
+    source = Counted()
+    kept = KeptStates(source, tmp_path / "missing")
+    assert [float(kept.states([[5]]).aux[0, 0, 0]) for _ in range(2)] == [1.0, 2.0]
 
 
 def stacked(folder: Path, number: int, tokens: Any, states: Any) -> None:

@@ -125,6 +125,7 @@ def collect_statistics(
 ) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
+    from eaglectl.reference.target_engine import KeptStates
 
     with _opened_pair(source, target, options) as pair:
         job = EngineJob(
@@ -144,9 +145,11 @@ def collect_statistics(
             stop = stop_tokens(job)
             work.start(is_even=False)
             answered = [_answered(engine, batches[0], job, stop, work)]
-            _time_passes(engine, model, answered[0], batches, work)
-            answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
-            collected = _collect(engine, model, [b for b in answered if b.texts], work.add, source)
+            with scratch_folder() as folder:
+                states = KeptStates(engine, folder)
+                _time_passes(states, model, answered[0], batches, work)
+                answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
+                collected = _collect(states, model, [b for b in answered if b.texts], work.add, source)
             return pair.statistics(prompts, engine, *collected)
 
 
@@ -324,19 +327,19 @@ def _answered(
 
 
 def _time_passes(
-    engine: "TargetEngine",
+    states: "StateSource",
     model: "DraftModel",
     batch: "Batch",
     batches: "Sequence[Batch]",
     work: TimedWork,
 ) -> None:
-    """Say how long all takes, by one batch that has its answers; its other passes are run once more."""
+    """Say how long all takes, by one batch that has its answers."""
     if len(batches) == 1 or not batch.texts or work.on_progress is None:
         return
     from eaglectl.reference.collecting import collect_moments, collect_sizes
 
-    sizes = collect_sizes(engine, model, [batch], lambda: None)
-    collect_moments(engine, model, sizes.rms, [batch], lambda: None)
+    sizes = collect_sizes(states, model, [batch], lambda: None)
+    collect_moments(states, model, sizes.rms, [batch], lambda: None)
     work.estimate(_cost(batches[0]) / sum(map(_cost, batches)))
 
 

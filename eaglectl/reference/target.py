@@ -18,6 +18,7 @@ from eaglectl.progress import LOADING, ByteCounter, OnProgress
 LAYER_LISTS = ("layers", "h", "blocks", "block")
 KEPT_LINES = 2  # of an error message; the second often names the fault
 LOGITS = 1 << 24  # logits that are computed at once where only the most likely tokens are asked for
+PASS = 2048  # tokens in one forward pass without a cache
 FINAL_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm", "norm_f", "embedding_norm")
 
 
@@ -106,8 +107,11 @@ class TargetModel:
     ) -> dict[int, torch.Tensor]:
         """States [batch, time, hidden] by boundary of whole texts, without KV cache and logits."""
         self._kept = slice(-1, None)
-        self._run(tokens, positions, valid, use_cache=False)
-        return self._take_states(tokens.device)
+        parts = []
+        for rows in _parts(tokens):
+            self._run(tokens[rows], positions[rows], valid[rows], use_cache=False)
+            parts.append(self._take_states(tokens.device))
+        return self._joined(parts)
 
     def states_and_choices(
         self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
@@ -117,15 +121,23 @@ class TargetModel:
         What a model does to its logits after the lm_head (a scale, a cap) keeps their order.
         """
         self._kept = slice(-1, None)
-        output = self._run(tokens, positions, valid, use_cache=False)
-        inputs, states = self._head_input, self._take_states(tokens.device)
-        if inputs is None:
-            return states, output.logits.argmax(-1)
+        parts, choices = [], []
+        for rows in _parts(tokens):
+            output = self._run(tokens[rows], positions[rows], valid[rows], use_cache=False)
+            inputs = self._head_input
+            parts.append(self._take_states(tokens.device))
+            choices.append(output.logits.argmax(-1) if inputs is None else self._choices(inputs))
+        return self._joined(parts), torch.cat(choices).to(tokens.device)
+
+    def _choices(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The most likely token [batch, time] by the lm_head's `inputs` [batch, time, hidden]."""
         head = self.model.get_output_embeddings()
         rows = inputs.flatten(0, 1).split(max(1, LOGITS // len(self.head)))
-        choices = torch.cat([head(part[None])[0].argmax(-1) for part in rows])
-        self._head_input = None
-        return states, choices.view(tokens.shape).to(tokens.device)
+        return torch.cat([head(part[None])[0].argmax(-1) for part in rows]).view(inputs.shape[:2])
+
+    def _joined(self, parts: Sequence[Mapping[int, torch.Tensor]]) -> dict[int, torch.Tensor]:
+        """The states of all parts of a batch."""
+        return {boundary: torch.cat([part[boundary] for part in parts]) for boundary in self.boundaries}
 
     def _run(self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, **caching: Any) -> Any:
         head = self.model.get_output_embeddings()
@@ -162,6 +174,12 @@ class TargetModel:
             self.recorded[boundary] = arguments[0] if arguments else named["hidden_states"]
 
         return record
+
+
+def _parts(tokens: torch.Tensor) -> list[slice]:
+    """The rows of a batch [batch, time] that one pass without a cache takes."""
+    count = max(1, PASS // tokens.shape[1])
+    return [slice(start, start + count) for start in range(0, len(tokens), count)]
 
 
 def load_target(

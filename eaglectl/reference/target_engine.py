@@ -1,10 +1,12 @@
 """What calibration needs of an engine that runs the target; transformers as that engine."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
@@ -77,6 +79,26 @@ class TransformersEngine:
             states = self.target.states(tokens, positions, valid)
         aux = torch.cat([states[boundary] for boundary in self.target.boundaries], -1)
         return AuxStates(tokens, positions, valid, aux)
+
+
+class KeptStates:
+    """A source whose states of each batch are kept in files of `folder`, for the next pass over them."""
+
+    def __init__(self, source: StateSource, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self.engine, self.embedding = source.engine, source.embedding
+        self.files: dict[tuple[tuple[int, ...], ...], Path] = {}
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        """Aux hidden states of all tokens of these sequences; run again where a disk had no room."""
+        key = tuple(map(tuple, batch))
+        if (file := self.files.get(key)) is not None:
+            return AuxStates(**torch.load(file, self.embedding.device, weights_only=True))
+        states, file = self.source.states(batch), self.folder / f"states-{len(self.files)}.pt"
+        with suppress(OSError, RuntimeError):  # torch raises either
+            torch.save(structs.asdict(states), file)
+            self.files[key] = file
+        return states
 
 
 def join_states(batch: Sequence[Sequence[int]], aux: Sequence[torch.Tensor]) -> AuxStates:
