@@ -67,10 +67,10 @@ from eaglectl.results import Inspection as Inspection
 from eaglectl.results import Readiness as Readiness
 from eaglectl.results import RemainingFinding as RemainingFinding
 from eaglectl.results import Start as Start
-from eaglectl.validation.finding import Finding as Finding
 from eaglectl.validation.judge import Report as Report
 from eaglectl.validation.policy import Policy as Policy
 from eaglectl.validation.policy_file import read_policy as read_policy
+from eaglectl.validation.rule import Finding as Finding
 from eaglectl.verdicts import AnswerOutcome as AnswerOutcome
 from eaglectl.verdicts import CheckVerdict as CheckVerdict
 from eaglectl.verdicts import DiagnosisEnding as DiagnosisEnding

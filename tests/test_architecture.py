@@ -72,7 +72,7 @@ HOMES = {
     "model_signing": ("publishing/signature.py", "publishing/signing.py"),
     "vllm": ("acceptance/vllm/",),
     "sglang": ("acceptance/sglang/",),
-    "jsonschema": ("acceptance/server/answers.py", "validation/rules/config_schema.py"),
+    "jsonschema": ("acceptance/server/answers.py", "validation/rules/config.py"),
     "httpx2": ("acceptance/server/http.py",),
     "anyio": ("acceptance/server/http.py",),
     "huggingface_hub": ("checkpoint/hub.py", "checkpoint/hub_session.py", "publishing/"),

@@ -38,7 +38,7 @@ from eaglectl.formats.format import (
 from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.formats.writer import written_name
-from eaglectl.validation.rules import config_schema as rule
+from eaglectl.validation.rules import config as rule
 from schemas.files import config_schema
 from tests.builders import ABSENT, HIDDEN, drafter_config, drafter_folder, drafter_tensors, floats
 from tests.cases import digests, stored_tensors

@@ -18,8 +18,7 @@ from eaglectl.api.targets import open_target  # noqa: E402
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
 from eaglectl.checkpoint.opening import open_source  # noqa: E402
 from eaglectl.conversion.arithmetic import evaluate  # noqa: E402
-from eaglectl.conversion.attention import with_mla_factors  # noqa: E402
-from eaglectl.conversion.query_lora import with_query_lora  # noqa: E402
+from eaglectl.conversion.attention import with_mla_factors, with_query_lora  # noqa: E402
 from eaglectl.drafter.drafter import Drafter  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402

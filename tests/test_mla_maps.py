@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
-from eaglectl.conversion.attention import with_pairing
+from eaglectl.conversion.readings import rotary_moves, with_moves
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.formats.format import Answers
 from tests.builders import call, drafter_folder, read_safetensors, refusal
@@ -81,7 +81,8 @@ def test_rows_paired_by_halves_are_interleaved(sizes: Heads) -> None:
 def test_pairing_there_and_back_is_the_same_drafter(sizes: Heads) -> None:
     with tempfile.TemporaryDirectory() as folder:
         drafter = eaglectl.inspect(str(mla_folder(Path(folder) / "d", sizes))).drafter
-        back = with_pairing(with_pairing(drafter, is_interleaved=False), is_interleaved=True)
+        halves = with_moves(drafter, rotary_moves(drafter, "interleaved"))
+        back = with_moves(halves, rotary_moves(drafter, "halves"))
     sizes_of = {name: len(one.origin) for name, one in drafter.tensors.items()}
     assert back.rope == drafter.rope
     for name, tensor in back.tensors.items():

@@ -31,10 +31,9 @@ from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.report import GLYPHS, print_outline
 from eaglectl.results import FailedSource
 from eaglectl.text import printable
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import Match, Rule
+from eaglectl.validation.rule import Finding, Match, Rule
 from eaglectl.verdicts import GateEnding
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglectl.checkpoint.writer import Copy
 from eaglectl.conversion import writing
-from eaglectl.conversion.shards import PAGE
+from eaglectl.conversion.writing import PAGE
 from tests.builders import HIDDEN, call, drafter_folder, floats, framed, read_safetensors
 from tests.disks import mounted, run_or_skip
 

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.report import SmokeReport  # noqa: E402
 from eaglectl.acceptance.sensitivity import LEAST_GAIN  # noqa: E402
-from eaglectl.validation.finding import Finding  # noqa: E402
+from eaglectl.validation.rule import Finding  # noqa: E402
 from tests.builders import call, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.pairs import MLA, SECOND, TABLE, TINY, Trained, write_prompts  # noqa: E402

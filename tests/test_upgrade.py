@@ -342,7 +342,7 @@ def test_the_residual_is_told_with_massive_tokens_and_without(monkeypatch: pytes
         moments.gram.numpy(), moments.cross.numpy(), massive.normed.numpy(), massive.output.numpy()
     )
     known = statistics(drafter, sizes.rms, tokens=moments.tokens, matrices=matrices)
-    monkeypatch.setattr("eaglectl.conversion.upgrade_checks.TOKENS_PER_INPUT", 0)
+    monkeypatch.setattr("eaglectl.conversion.upgrade.TOKENS_PER_INPUT", 0)
     refit = upgrade(NOWHERE, drafter, UpgradeRecipe("refit", False, known)).record["upgrade"]["refit"]
     whole, few, others = (refit[name] for name in (ALL, MASSIVE, OTHERS))
     assert whole**2 * 96 == pytest.approx(few**2 * 6 + others**2 * 90)

@@ -6,7 +6,7 @@ import pytest
 
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.conversion.calibration import Statistics, target_digest
-from eaglectl.conversion.upgrade_checks import sigma_warnings, state_warnings
+from eaglectl.conversion.upgrade import sigma_warnings, state_warnings
 
 
 def statistics(

@@ -14,8 +14,8 @@ from eaglectl.acceptance.measurement import (
 )
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.text import listed
-from eaglectl.validation.finding import Finding
-from eaglectl.validation.verdicts import changes_serving
+from eaglectl.validation.judge import changes_serving
+from eaglectl.validation.rule import Finding
 
 # below it more is looked at where there is nothing to judge acceptance by; no drafter is weak for it
 LOOK_POSITION_0 = 0.5

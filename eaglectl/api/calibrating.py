@@ -36,7 +36,7 @@ from eaglectl.conversion.calibration import (
     target_digest,
     write_statistics,
 )
-from eaglectl.conversion.upgrade_checks import check_changeable
+from eaglectl.conversion.upgrade import check_changeable
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
 from eaglectl.formats.commands import command

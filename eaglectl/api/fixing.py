@@ -27,8 +27,8 @@ from eaglectl.formats.commands import COMMAND, WITH_TARGET
 from eaglectl.formats.format import Answers, CheckpointSummary
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, FixResult, RemainingFinding
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report
+from eaglectl.validation.rule import Finding
 
 # a question to the user in a finding or a refusal: the option that answers it
 QUESTION = re.compile(

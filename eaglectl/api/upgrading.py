@@ -36,7 +36,7 @@ from eaglectl.checkpoint.writer import check_apart, check_free
 from eaglectl.conversion.calibration import Statistics, check_statistics, read_statistics
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
-from eaglectl.conversion.upgrade_checks import is_output_free, needs_statistics
+from eaglectl.conversion.upgrade import is_output_free, needs_statistics
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.commands import command, completing, whole_commands

@@ -6,7 +6,7 @@ A file that is being written is hashed from its own pages while the rest of it i
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 from eaglectl.checkpoint.header import StoredTensor
@@ -18,6 +18,13 @@ BLOCK = 1 << 18
 Range = tuple[int, int]
 # the key of the range before the first tensor of a safetensors file; no tensor may have that name
 HEADER_KEY = "__metadata__"
+
+
+def hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
+    """The same parts, which a digest takes as they pass."""
+    for part in parts:
+        digest.update(part)
+        yield part
 
 
 def tensor_ranges(tensors: Iterable[StoredTensor], file: str) -> dict[str, Range]:

@@ -5,7 +5,7 @@ Format: https://github.com/huggingface/safetensors#format (8 bytes of little-end
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import isinf
 from typing import Any, TypeGuard
 
@@ -175,6 +175,18 @@ def _integer(text: str) -> int | float:
     if len(text) > 308:
         raise ValueError(f"a number of {len(text)} digits")  # no 64-bit float holds it either
     return -0.0 if text == "-0" else int(text)
+
+
+def header_json(metadata: Mapping[str, str], entries: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+    """A header's JSON, padded to 8 bytes, for the name, dtype, shape and size in bytes of each tensor."""
+    table: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    position = 0
+    for name, dtype, shape, nbytes in entries:
+        offsets = [position, position + nbytes]
+        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+        position += nbytes
+    raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    return raw + b" " * (-len(raw) % 8)
 
 
 def parse_header(file: str, raw: bytes, file_size: int) -> Header:

@@ -1,22 +1,24 @@
-"""Attention rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA.
+"""Attention rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA, the query of MLA.
 
 vLLM's and SGLang's runtime names (fused_qkv_a_proj, w_kc, w_vc) are read by formats/ and never written: both
 engines fuse and absorb while loading, and neither finds these names in a file. Nor are latent norms folded
 into the projections behind them: every MLA class has these norms, so a file without them would gain nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.conversion.arithmetic import Array
+from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
-from eaglectl.conversion.query_lora import query_projections, unquantised_weight, with_query_lora
+from eaglectl.conversion.readings import HALVES, rotary_moves, unquantised_weight, with_moves
 from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.tensor_steps import FLOATS
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Computed
+from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import RefusedError, UsageError
 
 ATTENTION = ("mha", "gqa", "mqa", "mla")
@@ -36,6 +38,12 @@ TO_FEWER_HEADS = (
     "{have} cannot be rewritten as {want}: heads that were trained apart would share keys and values, which"
     " is another function; only {have} to MHA is exact. Train a {want} head on the same target"
 )
+
+
+# how much larger than the embedding's half the state's half is made: the norm of both hardly depends on the
+# embedding then
+STATE_SHARE = 32.0
+EMBEDDING_ROWS = 4096
 
 
 def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Drafter:
@@ -65,14 +73,18 @@ def rewritten_attention(
     if (request.rope_style or request.has_query_lora) and not is_mla:
         option = "--rope-style" if request.rope_style else "--mla-query-lora"
         raise UsageError(f"{option} is for MLA drafters, and this one is {drafter.dims.attention}")
+    if request.has_query_lora and drafter.dims.q_lora_rank:
+        raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
     result = with_attention(drafter, request.attention)
     if not is_mla:
         return result
-    notes = list(result.notes)
-    for transform in (_rope_styled(request.rope_style), with_mla_factors, _query_lora(checkpoint, request)):
-        result = transform(result.drafter)
-        notes.extend(result.notes)
-    return TransformedDrafter(result.drafter, tuple(notes))
+    styled = _rope_styled(result.drafter, request.rope_style)
+    scaled = with_mla_factors(styled.drafter)
+    notes = (*result.notes, *styled.notes, *scaled.notes)
+    if not request.has_query_lora:
+        return TransformedDrafter(scaled.drafter, notes)
+    queried = with_query_lora(checkpoint, scaled.drafter, request.dtype)
+    return replace(queried, notes=(*notes, *queried.notes))
 
 
 def with_attention(drafter: Drafter, requested: str | None) -> TransformedDrafter:
@@ -134,73 +146,130 @@ def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
     tensors = dict(drafter.tensors)
     queries = query_projections(drafter)
     for query in queries:
-        tensors[query.name] = replace(query, origin=Computed(how, (query,), _divided_by(divisor)))
+        tensors[query.name] = replace(query, origin=Computed(how, (query,), lambda values: values / divisor))
     module = queries[-1].name.split(".")[-2]
     note = Note("note", module, f"{module} is {how}: the trainer had left it out, and engines multiply by it")
     return TransformedDrafter(replace(drafter, tensors=tensors, rope=rope), (note,))
 
 
-def with_pairing(drafter: Drafter, *, is_interleaved: bool) -> Drafter:
-    """The drafter with its rotary dimensions paired the other way.
-
-    Bytes move; nothing is computed.
-    """
-    if drafter.rope.is_interleaved == is_interleaved:
-        return drafter
-    dims, half = drafter.dims, drafter.dims.qk_rope_head_dim // 2
-    pairs = [*range(0, 2 * half, 2), *range(1, 2 * half, 2)]
-    if is_interleaved:
-        pairs = [place for low in range(half) for place in (low, low + half)]
-    size = dims.qk_nope_head_dim + dims.qk_rope_head_dim
-    in_head = _moved_after(dims.qk_nope_head_dim, pairs)
-    rows = [head * size + row for head in range(dims.heads) for row in in_head]
-    tensors = dict(drafter.tensors)
-    for query in query_projections(drafter):
-        tensors[query.name] = query.with_rows(rows)
-    for layer in range(dims.layers):
-        key = unquantised_weight(drafter, f"layers.{layer}.self_attn.kv_a_proj_with_mqa")
-        tensors[key.name] = key.with_rows(_moved_after(dims.kv_lora_rank, pairs))
-    return replace(drafter, tensors=tensors, rope=replace(drafter.rope, is_interleaved=is_interleaved))
-
-
-def _rope_styled(style: str | None) -> Callable[[Drafter], TransformedDrafter]:
-    def transform(drafter: Drafter) -> TransformedDrafter:
-        if style not in (None, *ROPE_STYLES):
-            raise UsageError(f"--rope-style {style}: {' or '.join(ROPE_STYLES)} was expected")
-        if style == "neox":
-            raise RefusedError(
-                "--rope-style neox would be rotated wrongly: no engine and no layout reads rope_interleave,"
-                " all rotate MLA drafters interleaved; leave it out"
-            )
-        if style is None or drafter.rope.is_interleaved:
-            return TransformedDrafter(drafter)
-        note = Note(
-            "note",
-            "rope_interleave",
-            "the rotary rows of the queries and of the shared key are interleaved: the same function",
+def _rope_styled(drafter: Drafter, style: str | None) -> TransformedDrafter:
+    if style not in (None, *ROPE_STYLES):
+        raise UsageError(f"--rope-style {style}: {' or '.join(ROPE_STYLES)} was expected")
+    if style == "neox":
+        raise RefusedError(
+            "--rope-style neox would be rotated wrongly: no engine and no layout reads rope_interleave,"
+            " all rotate MLA drafters interleaved; leave it out"
         )
-        return TransformedDrafter(with_pairing(drafter, is_interleaved=True), (note,))
-
-    return transform
-
-
-def _query_lora(
-    checkpoint: Checkpoint, request: ConversionRequest
-) -> Callable[[Drafter], TransformedDrafter]:
-    def transform(drafter: Drafter) -> TransformedDrafter:
-        if not request.has_query_lora:
-            return TransformedDrafter(drafter)
-        if drafter.dims.q_lora_rank:
-            raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
-        return with_query_lora(checkpoint, drafter, request.dtype)
-
-    return transform
+    if style is None or drafter.rope.is_interleaved:
+        return TransformedDrafter(drafter)
+    note = Note(
+        "note",
+        "rope_interleave",
+        "the rotary rows of the queries and of the shared key are interleaved: the same function",
+    )
+    paired = with_moves(drafter, rotary_moves(drafter, HALVES))
+    return TransformedDrafter(replace(paired, rope=replace(drafter.rope, is_interleaved=True)), (note,))
 
 
-def _moved_after(first: int, places: Sequence[int]) -> list[int]:
-    """Indices with the first ones unchanged and those after them in the order of `places`."""
-    return [*range(first), *(first + place for place in places)]
+def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None = None) -> TransformedDrafter:
+    """The drafter with its q_proj as q_a_proj, a norm and q_b_proj; nearly exact.
+
+    `dtype` is the one that is written.
+
+    A layer's input is normed and then weighted; q_a_proj undoes the weights, so that the norm between the two
+    always divides by the same size, but for eps. The state's half is made STATE_SHARE larger: an embedding,
+    which may be small enough for eps to matter, then hardly counts.
+    """
+    dims = drafter.dims
+    rank, eps, tensors = 2 * dims.hidden, float(drafter.settings["rms_norm_eps"]), dict(drafter.tensors)
+    for layer, query in enumerate(query_projections(drafter)):
+        tensors.pop(query.name)
+        if query.dtype not in FLOATS:
+            raise RefusedError(
+                f"{query.name} is {query.dtype}; --mla-query-lora needs its numbers: convert the unquantised"
+                " drafter"
+            )
+        names = ("input_layernorm", "hidden_norm") if layer == 0 else ("input_layernorm",)
+        norms = tuple(drafter.tensors[f"layers.{layer}.{name}.weight"] for name in names)
+        _check_invertible(checkpoint, norms)
+        factors = _factors(layer, query, norms, rank, dtype or query.dtype, eps)
+        tensors |= {tensor.name: tensor for tensor in factors}
+    result = replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank))
+    return TransformedDrafter(result, (_error_bound(checkpoint, drafter),))
 
 
-def _divided_by(divisor: Array) -> Callable[[Array], Array]:
-    return lambda values: values / divisor
+def query_projections(drafter: Drafter) -> list[Tensor]:
+    """Each layer's last projection of the query. Raises RefusedError where one is quantised."""
+    name = "q_b_proj" if drafter.dims.q_lora_rank else "q_proj"
+    return [
+        unquantised_weight(drafter, f"layers.{layer}.self_attn.{name}")
+        for layer in range(drafter.dims.layers)
+    ]
+
+
+def _factors(
+    layer: int, query: Tensor, norms: tuple[Tensor, ...], rank: int, dtype: str, eps: float
+) -> Iterator[Tensor]:
+    """q_a_proj, its norm and q_b_proj of a layer, as they are written in `dtype`."""
+
+    def diagonal(weights: Sequence[Array]) -> Array:
+        """One over the norms' weights, rounded to the written dtype; the last are the state's."""
+        inverses = [1.0 / weight for weight in weights[:-1]]
+        values = np.concatenate([*inverses, STATE_SHARE / weights[-1]])
+        return decode(encode(values, dtype, "q_a_proj.weight"), dtype, "q_a_proj.weight")
+
+    def first(*weights: Array) -> Array:
+        undone = diagonal(weights)
+        return np.concatenate((np.diag(undone), np.zeros((rank - len(undone), len(undone)))))
+
+    def second(query: Array, *weights: Array) -> Array:
+        undone = diagonal(weights)
+        size = np.sqrt(((np.concatenate(weights) * undone) ** 2).sum() / rank + eps)
+        padding = np.zeros((len(query), rank - len(undone)))
+        return np.concatenate((query / undone * size, padding), axis=1)
+
+    module = f"layers.{layer}.self_attn."
+    undone = Computed("the norms before it undone, on the diagonal", norms, first)
+    yield Tensor(module + "q_a_proj.weight", query.dtype, (rank, query.shape[1]), undone)
+    ones = Computed("ones", (), partial(np.ones, rank))
+    yield Tensor(module + "q_a_layernorm.weight", norms[0].dtype, (rank,), ones)
+    rest = Computed("q_proj over the diagonal of q_a_proj", (query, *norms), second)
+    yield Tensor(module + "q_b_proj.weight", query.dtype, (query.shape[0], rank), rest)
+
+
+def _check_invertible(checkpoint: Checkpoint, norms: Sequence[Tensor]) -> None:
+    for norm in norms:
+        weight = evaluate(norm, checkpoint)
+        if not bool(np.isfinite(weight).all()) or not bool(weight.all()):
+            raise RefusedError(
+                f"{norm.name} has channels of zero or of no finite size, which q_a_proj cannot undo;"
+                " --mla-query-lora does not work for this drafter"
+            )
+
+
+def _error_bound(checkpoint: Checkpoint, drafter: Drafter) -> Note:
+    """The largest relative error of a query, by the sizes of the embeddings and of the fed-back state."""
+    dims, eps = drafter.dims, float(drafter.settings["rms_norm_eps"])
+    smallest, where = 0.0, "for any embedding"
+    table = drafter.tensors.get("embed_tokens.weight")
+    if table and table.dtype in FLOATS:
+        smallest = min(_row_sizes(checkpoint, table))
+        where = f"for all its embeddings (the smallest has RMS {smallest:.3g})"
+    share = smallest**2 / (smallest**2 + eps)
+    whole = STATE_SHARE**2 + 1 + 2 * eps
+    error = (whole / (whole - 1 + share)) ** 0.5 - 1
+    query = dims.heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim)
+    size = dims.layers * 2 * dims.hidden * (2 * dims.hidden + query)
+    text = (
+        f"q_proj is written as q_a_proj and q_b_proj of rank {2 * dims.hidden} ({size:,} numbers): queries"
+        f" are off by at most {error:.1e} {where}, by {eps:g}/2r^2 for a fed-back state of RMS r, and by"
+        " rounding"
+    )
+    return Note("note", "q_a_proj", text)
+
+
+def _row_sizes(checkpoint: Checkpoint, table: Tensor) -> Iterator[float]:
+    """The RMS of every row, read a block of rows at a time."""
+    for start in range(0, table.shape[0], EMBEDDING_ROWS):
+        rows = range(start, min(start + EMBEDDING_ROWS, table.shape[0]))
+        yield from np.sqrt((evaluate(table.with_rows(rows), checkpoint) ** 2).mean(1)).tolist()

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from msgspec import Struct, field
 import eaglectl
 from eaglectl.base import Result
 from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.digests import hashed
 from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
-from eaglectl.checkpoint.header import header_length, parse_header, parse_json
+from eaglectl.checkpoint.header import header_json, header_length, parse_header, parse_json
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.writer import STATISTICS, Folder
 from eaglectl.conversion.arithmetic import Array
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.tensors import Segment
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.text import listed
 
@@ -135,14 +135,9 @@ def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
             continue
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         for segment in tensor.origin:
-            for piece in _pieces(segment):
-                digest.update(checkpoint.read(piece.stored, piece.start, piece.stop))
+            for start in range(segment.start, segment.stop, PIECE):
+                digest.update(checkpoint.read(segment.stored, start, min(start + PIECE, segment.stop)))
     return digest.hexdigest()
-
-
-def _pieces(segment: Segment) -> tuple[Segment, ...]:
-    starts = range(segment.start, segment.stop, PIECE)
-    return tuple(Segment(segment.stored, start, min(start + PIECE, segment.stop)) for start in starts)
 
 
 def target_digest(source: Source) -> str:
@@ -173,35 +168,20 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
     with Folder(out, force=force, kind=STATISTICS) as folder:
         if statistics.matrices is not None:
             digest = hashlib.sha256()
-            folder.write(MATRICES, _counted(_stored(statistics.matrices), digest))
+            folder.write(MATRICES, hashed(_stored(statistics.matrices), digest))
             document["matrices"] = {"sha256": digest.hexdigest()}
         folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
         folder.publish()
 
 
 def _stored(matrices: Matrices) -> Iterator[bytes]:
-    table: dict[str, Any] = {"__metadata__": {"format": "np"}}
-    position = 0
     arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in matrices.arrays.items()}
-    for name, array in arrays.items():
-        table[name] = {
-            "dtype": "F64",
-            "shape": list(array.shape),
-            "data_offsets": [position, position + array.nbytes],
-        }
-        position += array.nbytes
-    raw = json.dumps(table, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)
+    entries = ((name, "F64", array.shape, array.nbytes) for name, array in arrays.items())
+    raw = header_json({"format": "np"}, entries)
     yield len(raw).to_bytes(8, "little") + raw
     for array in arrays.values():
         view = array.reshape(-1).data.cast("B")
         yield from (bytes(view[start : start + PIECE]) for start in range(0, len(view), PIECE))
-
-
-def _counted(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
-    for part in parts:
-        digest.update(part)
-        yield part
 
 
 def read_statistics(folder: Path) -> Statistics:

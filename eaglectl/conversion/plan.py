@@ -157,23 +157,19 @@ class ConversionPlan(Struct, frozen=True):
     @property
     def identity(self) -> Mapping[str, Any]:
         """What eaglectl.json states of the drafter, by which files that leave it open are read."""
+        config = by_name(self.layout).flat(self.config)
+        summary = CheckpointSummary(config, tuple(step.name for step in self.steps), self.metadata)
         return {
             "eagle": self.drafter.version,
             "layout": self.layout,
             **fact_record(self.drafter),
-            "doubts": doubt_entries(self.drafter.doubts, self._summary),
+            "doubts": doubt_entries(self.drafter.doubts, summary),
         }
 
     def completed(self, complete: Callable[[str], str]) -> "ConversionPlan":
         """The plan with whole commands in its notes, for who ran it; what is written says SOURCE."""
         notes = tuple(note.completed(complete) for note in self.notes)
         return replace(self, notes=notes, drafter=self.drafter.completed(complete))
-
-    @property
-    def _summary(self) -> CheckpointSummary:
-        """The output without its data, as its layout's reader takes it."""
-        config = by_name(self.layout).flat(self.config)
-        return CheckpointSummary(config, tuple(step.name for step in self.steps), self.metadata)
 
     @property
     def nbytes(self) -> int:

@@ -4,17 +4,16 @@ A reading is a way in which the tensors may be stored other than their names sta
 what the names state; the sensitivity probe runs the drafter with the same moves.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import TransformedDrafter
-from eaglectl.conversion.query_lora import unquantised_weight
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Tensor
-from eaglectl.errors import UsageError
+from eaglectl.drafter.tensors import Tensor, is_quantised_part
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name
 
 TABLES = ("d2t", "t2d")
@@ -87,13 +86,33 @@ def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> T
     """
     notes = []
     for key, value in fixes:
-        moved = {move.name: _moved(drafter, move) for move in moves(drafter, key, value)}
-        drafter = replace(drafter, tensors={**drafter.tensors, **moved})
+        asked = moves(drafter, key, value)
+        drafter = with_moves(drafter, asked)
         change = f"made {value.replace('-', ' ')}" if key in TABLES else "moved"
-        text = f"{key}={value}: {', '.join(moved)} {change} as asked by --fix-reading; no value changes"
+        names = ", ".join(move.name for move in asked)
+        text = f"{key}={value}: {names} {change} as asked by --fix-reading; no value changes"
         notes.append(Note("note", "reading", text))
     record = {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
     return TransformedDrafter(drafter, tuple(notes), record)
+
+
+def unquantised_weight(drafter: Drafter, module: str) -> Tensor:
+    """The weight of a module.
+
+    Raises RefusedError where a quantiser has put tensors beside it or in its place.
+    """
+    if any(name.rpartition(".")[0] == module and is_quantised_part(name) for name in drafter.tensors):
+        raise RefusedError(
+            f"{module} is quantised, and its rows cannot be moved or computed with: convert the unquantised"
+            " drafter, then quantise it"
+        )
+    return drafter.tensors[f"{module}.weight"]
+
+
+def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
+    """The drafter with tensors moved; each is made of those that it had before."""
+    moved = {move.name: _moved(drafter, move) for move in moves}
+    return replace(drafter, tensors={**drafter.tensors, **moved})
 
 
 def _moved(drafter: Drafter, move: Move) -> Tensor:
@@ -142,11 +161,10 @@ def _is_mla(drafter: Drafter) -> bool:
     return drafter.dims.attention == "MLA"
 
 
-def _exchanged(drafter: Drafter, *pairs: tuple[str, str]) -> Iterator[Move]:
-    for first, second in pairs:
-        for one, other in ((first, second), (second, first)):
-            if other in drafter.tensors:
-                yield Move(one, other)
+def _exchanged(drafter: Drafter, first: str, second: str) -> Iterator[Move]:
+    for name, source in ((first, second), (second, first)):
+        if source in drafter.tensors:
+            yield Move(name, source)
 
 
 def _exchange(first: str, second: str) -> Callable[[Drafter, str], Iterator[Move]]:
@@ -157,7 +175,7 @@ def _exchange(first: str, second: str) -> Callable[[Drafter, str], Iterator[Move
             for part in ("weight", "bias"):
                 names = (f"layers.{layer}.{first}.{part}", f"layers.{layer}.{second}.{part}")
                 if all(name in drafter.tensors for name in names):
-                    yield from _exchanged(drafter, names)
+                    yield from _exchanged(drafter, *names)
 
     return make
 
@@ -192,7 +210,7 @@ def _pairings(drafter: Drafter) -> Iterator[str]:
         yield f"{own}-twice"
 
 
-def _rotary_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+def rotary_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     """Rows of the rotated parts; rows stored as pairs come into halves, rows stored as halves into pairs."""
     size = _rotary_size(drafter)
     places = [*range(0, size, 2), *range(1, size, 2)]
@@ -244,10 +262,6 @@ def _normed_orders(drafter: Drafter) -> Iterator[str]:
         yield from _orders(drafter)
 
 
-def _fc_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    yield Move("fc.weight", "fc.weight", blocks=_order(value))
-
-
 def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     """The blocks of fc with the norms before them."""
     order = _order(value)
@@ -257,10 +271,6 @@ def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     for new, old in enumerate(order):
         if (name := f"fc_norm.{old}.weight") in drafter.tensors:
             yield Move(f"fc_norm.{new}.weight", name)
-
-
-def _aux_count(drafter: Drafter) -> int:
-    return drafter.dims.aux
 
 
 # ------------------------------------------------------------------------------------ norms and inputs
@@ -284,19 +294,6 @@ def _t2d_of_d2t(drafter: Drafter) -> Iterator[str]:
 
 def _has_both_tables(drafter: Drafter) -> bool:
     return drafter.has_reduced_vocabulary and {"d2t", "t2d"} <= set(drafter.tensors)
-
-
-def _table_of(name: str, source: str) -> Callable[[Drafter, str], Iterator[Move]]:
-    """A table as its source, from which the plan makes its numbers (tensor_steps.draft_vocabulary)."""
-    return lambda drafter, value: iter([Move(name, source)])
-
-
-def _exchange_only(_: Drafter) -> Iterator[str]:
-    yield "exchanged"
-
-
-def _norm_moves(drafter: Drafter, _: str) -> Iterator[Move]:
-    return _exchanged(drafter, ("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"))
 
 
 def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
@@ -329,10 +326,6 @@ def _tiled(count: int, columns: int) -> tuple[int, ...]:
     return tuple(row * columns + column for column in range(columns) for row in range(count // columns))
 
 
-def _head_count(drafter: Drafter) -> int:
-    return drafter.dims.heads
-
-
 def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     """The query's rows by heads; o_proj stays."""
     dims, order = drafter.dims, _order(value)
@@ -347,15 +340,20 @@ def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 # the order of the report; where several readings win alike, the first is named
 READINGS: Mapping[str, _Declared] = {
-    "rotary": _Declared("rotary rows {value}", _pairings, _rotary_moves),
+    "rotary": _Declared("rotary rows {value}", _pairings, rotary_moves),
     "gate-up": _Declared(
         "gate_proj and up_proj {value}",
         _if_exchangeable("mlp.gate_proj", "mlp.up_proj"),
         _exchange("mlp.gate_proj", "mlp.up_proj"),
     ),
-    "fc-order": _Declared("fc blocks {value}", _orders, _fc_moves, _aux_count),
+    "fc-order": _Declared(
+        "fc blocks {value}",
+        _orders,
+        lambda _, value: iter([Move("fc.weight", "fc.weight", blocks=_order(value))]),
+        lambda drafter: drafter.dims.aux,
+    ),
     "state-order": _Declared(
-        "aux states {value}, with their norms", _normed_orders, _state_moves, _aux_count
+        "aux states {value}, with their norms", _normed_orders, _state_moves, lambda drafter: drafter.dims.aux
     ),
     "q-k": _Declared(
         "q_proj and k_proj {value}",
@@ -367,9 +365,16 @@ READINGS: Mapping[str, _Declared] = {
         _if_exchangeable("self_attn.k_proj", "self_attn.v_proj"),
         _exchange("self_attn.k_proj", "self_attn.v_proj"),
     ),
-    "norms": _Declared("hidden_norm and input_layernorm {value}", _norms, _norm_moves),
-    "input": _Declared("embedding and state {value}", _exchange_only, _input_moves),
-    "heads": _Declared("query heads {value}", _head_orders, _head_moves, _head_count),
-    "d2t": _Declared("d2t made of t2d", _d2t_of_t2d, _table_of("d2t", "t2d")),
-    "t2d": _Declared("t2d made of d2t", _t2d_of_d2t, _table_of("t2d", "d2t")),
+    "norms": _Declared(
+        "hidden_norm and input_layernorm {value}",
+        _norms,
+        lambda drafter, _: _exchanged(
+            drafter, "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
+        ),
+    ),
+    "input": _Declared("embedding and state {value}", lambda _: iter(["exchanged"]), _input_moves),
+    "heads": _Declared("query heads {value}", _head_orders, _head_moves, lambda drafter: drafter.dims.heads),
+    # the plan makes a table's numbers of its source (tensor_steps.draft_vocabulary)
+    "d2t": _Declared("d2t made of t2d", _d2t_of_t2d, lambda *_: iter([Move("d2t", "t2d")])),
+    "t2d": _Declared("t2d made of d2t", _t2d_of_d2t, lambda *_: iter([Move("t2d", "d2t")])),
 }

@@ -76,10 +76,6 @@ class UpgradeRecipe:
         default_factory=dict, compare=False, repr=False
     )
 
-    def with_dtype(self, dtype: str | None) -> "UpgradeRecipe":
-        """The same upgrade, written in another dtype."""
-        return dataclasses.replace(self, dtype=dtype)
-
 
 class ConversionRequest(Options, frozen=True):
     """What to write: the layout (None: the default), the EAGLE version (None: unchanged), and the changes.

@@ -1,4 +1,7 @@
-"""Carrying out a plan: bytes stream from file to file; memory does not grow with the checkpoint."""
+"""Carrying out a plan: its weight files, whose bytes stream from file to file, and what is beside them.
+
+Memory does not grow with the checkpoint.
+"""
 
 import hashlib
 import json
@@ -12,23 +15,160 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, tensor_ranges
+from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, hashed, tensor_ranges
 from eaglectl.checkpoint.files import Stamp
+from eaglectl.checkpoint.header import DTYPE_BITS, header_json
 from eaglectl.checkpoint.hub_names import is_repo_name
-from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD
+from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
 from eaglectl.checkpoint.source import PinnedSource, Source, changed
 from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
-from eaglectl.conversion.shards import LocalFile, Shard, shard_index, shard_ranges, shards_of
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
-from eaglectl.progress import OnProgress, Progress
+from eaglectl.errors import UsageError
+from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.text import listed
+
+PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
+
 
 CAST_BLOCK = 8 << 20  # bytes
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
+
+
+class LocalFile(Struct, frozen=True):
+    """A weight file of the source on this machine, and its descriptor where the source keeps it open."""
+
+    file: str
+    path: Path
+    descriptor: int | None
+
+    @classmethod
+    def of(cls, source: Source, file: str) -> "LocalFile | None":
+        """The file of that name; None where it is not on this machine."""
+        if isinstance(source, PinnedSource):
+            pinned = source.pinned(file)
+            return cls(file, pinned.path, pinned.descriptor)
+        path = source.path(file)
+        return None if path is None else cls(file, path, None)
+
+    def copy(self, start: int, stop: int) -> Copy:
+        """Bytes [start, stop) of it."""
+        return Copy(self.path, start, stop, self.descriptor)
+
+
+class Shard(Struct, frozen=True):
+    """A weight file of the output: its steps, its size, and its header or the local file it is a copy of."""
+
+    name: str
+    steps: Sequence[Step]
+    nbytes: int
+    header: bytes = b""
+    copied: LocalFile | None = None
+
+
+def shards_of(plan: ConversionPlan, checkpoint: Checkpoint, limit: int | None) -> tuple[Shard, ...]:
+    """The weight files of the output: divided as the source, or into files of at most `limit` bytes."""
+    groups: list[tuple[str | None, Sequence[Step]]]
+    if limit is None:
+        groups = list(_by_source_file(plan, checkpoint))
+    else:
+        groups = [(None, steps) for steps in _by_size(plan.steps, limit)]
+    shards = []
+    for number, (file, steps) in enumerate(groups, 1):
+        # readers map tensors in place, so each must start at a multiple of its element:
+        # widest first, as safetensors orders them
+        aligned = sorted(steps, key=lambda step: -DTYPE_BITS[step.dtype])
+        name = f"model-{number:05}-of-{len(groups):05}.safetensors" if len(groups) > 1 else SINGLE
+        shards.append(_shard(plan, checkpoint, name, aligned, file))
+    return tuple(shards)
+
+
+def _shard(
+    plan: ConversionPlan, checkpoint: Checkpoint, name: str, steps: Sequence[Step], file: str | None
+) -> Shard:
+    """The shard with these steps, which is a copy of the source's `file` where nothing in that changes."""
+    if (
+        file
+        and _is_unchanged(plan, checkpoint, file, steps)
+        and (local := LocalFile.of(checkpoint.source, file))
+    ):
+        end = max(tensor.stop for tensor in checkpoint.tensors.values() if tensor.file == file)
+        return Shard(name, steps, end, copied=local)
+    header = _header(plan.metadata, steps, checkpoint)
+    return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
+
+
+def _by_source_file(plan: ConversionPlan, checkpoint: Checkpoint) -> Iterator[tuple[str, Sequence[Step]]]:
+    by_file: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        file = checkpoint.tensors[step.stored[0]].file if step.stored else checkpoint.weight_files[0]
+        by_file.setdefault(file, []).append(step)
+    yield from sorted(by_file.items())
+
+
+def _by_size(steps: Sequence[Step], limit: int) -> Iterator[Sequence[Step]]:
+    group: list[Step] = []
+    for step in steps:
+        if step.nbytes > limit:
+            raise UsageError(
+                f"--max-shard-size {limit}: {step.name} alone has {step.nbytes} bytes; give at least that"
+            )
+        if group and sum(other.nbytes for other in group) + step.nbytes > limit:
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group
+
+
+def _is_unchanged(plan: ConversionPlan, checkpoint: Checkpoint, file: str, steps: Sequence[Step]) -> bool:
+    stored = {name for name, tensor in checkpoint.tensors.items() if tensor.file == file}
+    return (
+        checkpoint.metadata == plan.metadata
+        and all(step.action == "kept" for step in steps)
+        and {step.name for step in steps} == stored
+    )
+
+
+def _header(metadata: Mapping[str, str], steps: Sequence[Step], checkpoint: Checkpoint) -> bytes:
+    """The length and header of a safetensors file with these tensors.
+
+    Spaces at its end put the largest moved tensor as far into a page as in the source: the system then
+    copies whole pages, in half the time, and file systems that share blocks (XFS, Btrfs) share them.
+    """
+    raw = header_json(metadata, ((step.name, step.dtype, step.shape, step.nbytes) for step in steps))
+    raw += b" " * _page_padding(8 + len(raw), steps, checkpoint)
+    return len(raw).to_bytes(8, "little") + raw
+
+
+def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> int:
+    """How many bytes to leave before the tensors, which would begin at `start`; 0 where nothing is gained."""
+    largest, padding = 0, 0
+    for step in steps:
+        if step.is_moved and step.nbytes > largest:
+            largest, padding = step.nbytes, (checkpoint.tensors[step.stored[0]].start - start) % PAGE
+        start += step.nbytes
+    return padding if largest >= PAGE and padding % 8 == 0 else 0
+
+
+def shard_ranges(shard: Shard, checkpoint: Checkpoint) -> dict[str, Range]:
+    """Where the header and each tensor of a weight file lie in it."""
+    if shard.copied:
+        return tensor_ranges(checkpoint.tensors.values(), shard.copied.file)
+    ranges, position = {HEADER_KEY: (0, len(shard.header))}, len(shard.header)
+    for step in shard.steps:
+        ranges[step.name] = (position, position + step.nbytes)
+        position += step.nbytes
+    return ranges
+
+
+def shard_index(plan: ConversionPlan, shards: Sequence[Shard]) -> Mapping[str, Any]:
+    """The index of the weight files: where each tensor is."""
+    weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
+    return {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
 
 
 class WriteOptions(Struct, frozen=True):
@@ -63,9 +203,9 @@ def write_plan(
         unlinked = [shard for shard in shards if not (options.link and output.link(shard, checkpoint))]
         if len(unlinked) < len(shards):
             original.restamp()
-        counter = _Counter(sum(shard.nbytes for shard in unlinked), on_progress)
+        counter = ByteCounter(on_progress, "writing", sum(shard.nbytes for shard in unlinked))
         for shard in unlinked:
-            output.write_weights(shard, counter.counted(_parts(shard, checkpoint)), checkpoint)
+            output.write_weights(shard, _counted(_parts(shard, checkpoint), counter), checkpoint)
         if len(shards) > 1:
             output.write(INDEX, [_json(shard_index(plan, shards))])
         output.write(CONFIG, [_json(plan.config)])
@@ -109,7 +249,7 @@ class _Output:
         """Write a small file, with one digest of its bytes."""
         digest = hashlib.sha256()
         sizes: list[int] = []
-        self.folder.write(name, _hashed(parts, digest), sizes.append)
+        self.folder.write(name, hashed(parts, digest), sizes.append)
         self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
 
     def write_weights(self, shard: Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
@@ -135,12 +275,6 @@ class _Output:
         """Each file as eaglectl.json states it."""
         weights = {name: _tensors_stated(size, made.result()) for name, (size, made) in self.weights.items()}
         return dict(sorted({**self.files, **weights}.items()))
-
-
-def _hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
-    for part in parts:
-        digest.update(part)
-        yield part
 
 
 def _tensors_stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
@@ -322,20 +456,12 @@ def _merged(parts: Iterable[Bytes]) -> Iterator[Bytes]:
         yield last
 
 
-class _Counter:
-    """Counts the bytes of all shards as they are written, and reports them."""
-
-    def __init__(self, total: int, on_progress: OnProgress | None) -> None:
-        self.done, self.total, self.on_progress = 0, total, on_progress
-
-    def counted(self, parts: Iterable[Bytes]) -> Iterator[Bytes]:
-        """The same bytes, large copies in pieces; a piece is reported when the next one is asked for."""
-        for part in parts:
-            for piece in _pieces(part):
-                yield piece
-                self.done += piece.stop - piece.start if isinstance(piece, Copy) else len(piece)
-                if self.on_progress:
-                    self.on_progress(Progress("writing", self.done, self.total, "bytes"))
+def _counted(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
+    """The same bytes, large copies in pieces; a piece is counted when the next one is asked for."""
+    for part in parts:
+        for piece in _pieces(part):
+            yield piece
+            counter.add(piece.stop - piece.start if isinstance(piece, Copy) else len(piece))
 
 
 def _pieces(part: Bytes) -> Iterator[Bytes]:

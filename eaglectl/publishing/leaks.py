@@ -6,8 +6,7 @@ from pathlib import Path
 
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.publishing.files import UploadFile
-from eaglectl.validation.rules.leaks import PATH
-from eaglectl.validation.rules.release import first_home
+from eaglectl.validation.rules.release import PATH, first_home
 from eaglectl.validation.secrets.scan import Read, scan_file, scan_text
 
 IMAGES = (".png", ".jpg", ".safetensors")

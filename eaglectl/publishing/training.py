@@ -10,7 +10,7 @@ from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.errors import UsageError
 from eaglectl.text import as_markdown
-from eaglectl.validation.rules.config_schema import schema_file, violations
+from eaglectl.validation.rules.config import schema_file, violations
 
 SCHEMA = "eaglectl/training/1"
 SCHEMA_FILE = "training.schema.json"

@@ -24,10 +24,9 @@ from eaglectl.reports.section import (
 )
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.results import FixResult
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import SEVERITIES, Rule
+from eaglectl.validation.rule import SEVERITIES, Finding, Rule
 from eaglectl.verdicts import CheckVerdict
 
 # the page of the rules in the repository; the variable names another address for it

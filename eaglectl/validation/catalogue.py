@@ -13,7 +13,7 @@ from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
 
 # modules of which no rule concerns how every engine serves a checkpoint; `inspect` does without them
-NOT_OF_EVERY_ENGINE = ("leaks", "release", "serving")
+NOT_OF_EVERY_ENGINE = ("release", "serving")
 
 
 @cache

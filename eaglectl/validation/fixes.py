@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -61,7 +62,7 @@ class Advice(Struct, frozen=True, dict=True):
             case UsageError() as question:
                 yield f"{self._command(layout, needs_target=needs_target)} with an answer: {question}"
                 return
-            case EaglectlError() | CannotLook():
+            case EaglectlError():
                 yield self._command(layout, needs_target=needs_target)
                 return
             case plan:
@@ -71,7 +72,7 @@ class Advice(Struct, frozen=True, dict=True):
         if served and not all(release in unserved for release in releases):
             yield self._with_engines_lost(layout, engine, needs_target=needs_target)
         if concerned:
-            yield _ask_for(engine, _first_of(engine, served), concerned)
+            yield _ask_for(engine, _first_from(engine, served.__contains__), concerned)
 
     def possible(self, fix: str) -> str:
         """A fix, without conversions that are refused: why they are in their place."""
@@ -87,14 +88,15 @@ class Advice(Struct, frozen=True, dict=True):
         request = _request(offer[1]) if offer else None
         if request is None:
             return ""
-        plan = self._plan_of(request)
-        if isinstance(plan, CannotLook) and self.subject.read_error is not None:
-            plan = self.subject.read_error
-        if isinstance(plan, Exception):
-            is_refused = isinstance(plan, RefusedError | UnreadableError)
-            is_refused = is_refused and not isinstance(plan, OptionNeededError)
-            return str(plan) if is_refused else ""
-        return "; ".join(engine.text for engine in unserved(plan, request))
+        match self._plan_of(request):
+            case OptionNeededError():
+                return ""
+            case RefusedError() | UnreadableError() as refusal:
+                return str(refusal)
+            case EaglectlError():
+                return ""
+            case plan:
+                return "; ".join(engine.text for engine in unserved(plan, request))
 
     def _layout(self, engine: Engine) -> str:
         """The layout that loses none of the requested engines, else the engine's own."""
@@ -143,27 +145,26 @@ class Advice(Struct, frozen=True, dict=True):
         return tuple(name for name, known in outcomes.items() if known and ServedAs.AS_TRAINED not in known)
 
     @cached_property
-    def _plans(self) -> dict[str, "ConversionPlan | EaglectlError | CannotLook"]:
+    def _plans(self) -> dict[str, "ConversionPlan | EaglectlError"]:
         return {}
 
-    def _plan(self, candidate: str) -> "ConversionPlan | EaglectlError | CannotLook":
+    def _plan(self, candidate: str) -> "ConversionPlan | EaglectlError":
         """The plan of a conversion to a layout, or why none can be made."""
         return self._plan_of(ConversionRequest(candidate, drop=self._dropped))
 
-    def _plan_of(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError | CannotLook":
+    def _plan_of(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
         """The plan that fulfils a request, or why none can be made."""
-        key = repr(request)
-        if key not in self._plans:
-            self._plans[key] = self._new_plan(request)
-        return self._plans[key]
-
-    def _new_plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError | CannotLook":
         from eaglectl.conversion.planning import make_plan
 
-        try:
-            return make_plan(self.subject.checkpoint, self.subject.drafter, request, self.subject.answers)
-        except (EaglectlError, CannotLook) as error:
-            return error
+        subject, key = self.subject, repr(request)
+        if subject.read_error is not None:
+            return subject.read_error
+        if key not in self._plans:
+            try:
+                self._plans[key] = make_plan(subject.checkpoint, subject.drafter, request, subject.answers)
+            except EaglectlError as error:
+                self._plans[key] = error
+        return self._plans[key]
 
 
 def _request(options: str) -> ConversionRequest | None:
@@ -185,14 +186,10 @@ def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
     return {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
 
 
-def _first_of(engine: Engine, served: Sequence[str]) -> str | None:
-    """The first release from which on every known one is among those that serve it."""
-    first = None
-    for release in reversed(engine.releases):
-        if release not in served:
-            break
-        first = release
-    return first
+def _first_from(engine: Engine, is_fit: Callable[[str], bool]) -> str | None:
+    """The first release from which on every known one is fit; None where the newest is not."""
+    fit = list(takewhile(is_fit, reversed(engine.releases)))
+    return fit[-1] if fit else None
 
 
 def _ask_for(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
@@ -229,13 +226,16 @@ def _is_defect(applied_fact: AppliedFact) -> bool:
 
 
 def _steps(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) -> Iterator[str]:
-    first = _first_release(engine, checkpoint)
+    def has_what_is_needed(release: str) -> bool:
+        facts = engine.applied(checkpoint, release)
+        return not any(_is_defect(fact) and fact.fact.remedy == "upgrade" for fact in facts)
+
+    first = _first_from(engine, has_what_is_needed)
     hopeless = _hopeless(engine, defects, first)
     rest = {release: facts for release, facts in defects.items() if release not in hopeless}
     yield from _change(engine, checkpoint, rest, advice)
-    if not hopeless:
-        return
-    yield _ask_for(engine, first, {release: fact.text for release, fact in hopeless.items()})
+    if hopeless:
+        yield _ask_for(engine, first, {release: fact.text for release, fact in hopeless.items()})
 
 
 def _hopeless(engine: Engine, defects: Defects, first: str | None) -> Mapping[str, AppliedFact]:
@@ -261,12 +261,12 @@ def _change(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) 
     if not facts:
         return
     written = _all_edits(facts.values(), checkpoint)
-    if written and _serves(engine, _with(checkpoint, written), defects):
+    if written and _serves(engine, checkpoint, written, defects):
         yield f"write {spelled(written)} into config.json"
         return
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
-        needs_target = _needs_target(facts.values(), checkpoint)
+        needs_target = checkpoint.drafter.target.depth is None and "aux-layers" in facts
         yield from advice.steps(engine, tuple(defects), needs_target=needs_target)
 
 
@@ -281,26 +281,8 @@ def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:
     return written
 
 
-def _needs_target(facts: Iterable[Fact], checkpoint: View) -> bool:
-    return checkpoint.drafter.target.depth is None and any(fact.id == "aux-layers" for fact in facts)
-
-
-def _with(checkpoint: View, written: Mapping[str, Any]) -> View:
+def _serves(engine: Engine, checkpoint: View, written: Mapping[str, Any], releases: Iterable[str]) -> bool:
+    """Whether these releases serve the checkpoint once the keys are written."""
     config, flat = {**checkpoint.config, **written}, {**checkpoint.flat, **written}
-    return replace(checkpoint, config=config, flat=flat)
-
-
-def _serves(engine: Engine, checkpoint: View, releases: Iterable[str]) -> bool:
-    applied_facts = (fact for release in releases for fact in engine.applied(checkpoint, release))
-    return not any(_is_defect(fact) for fact in applied_facts)
-
-
-def _first_release(engine: Engine, checkpoint: View) -> str | None:
-    """The first release from which on every known one has what the drafter needs."""
-    first = None
-    for release in reversed(engine.releases):
-        applied_facts = engine.applied(checkpoint, release)
-        if any(_is_defect(fact) and fact.fact.remedy == "upgrade" for fact in applied_facts):
-            break
-        first = release
-    return first
+    edited = replace(checkpoint, config=config, flat=flat)
+    return not any(_is_defect(fact) for release in releases for fact in engine.applied(edited, release))

@@ -2,30 +2,43 @@
 
 import datetime
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
-from eaglectl.errors import UnreadableError
+from eaglectl.engines.behaviour import AppliedFact
+from eaglectl.engines.registry import ENGINES
+from eaglectl.errors import EaglectlError
 from eaglectl.formats.commands import Complete, completing
 from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE
 from eaglectl.validation.catalogue import rules as every_rule
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.policy import Policy, Suppression
-from eaglectl.validation.rule import SEVERITIES, CannotLook, Rule, Severity
+from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
 from eaglectl.validation.subject import Subject
-from eaglectl.validation.verdicts import (
-    Reason,
-    asked_rules,
-    changes_serving,
-    general_errors,
-    one_each,
-    release_verdicts,
-)
-from eaglectl.validation.verdicts import ReleaseVerdict as ReleaseVerdict
-from eaglectl.verdicts import CheckVerdict
+from eaglectl.verdicts import CheckVerdict, ServedAs
+
+# what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
+# where its weights are
+NOT_SERVED = ("files", "release")
+LEAKS = ("local-path", "leaked-secret")
+WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
+# a rule's id, "" where no rule reports it, and the reason
+Reason = tuple[str, str]
+
+
+class ReleaseVerdict(Struct, frozen=True):
+    """Whether an engine release serves the checkpoint as it was trained.
+
+    `rules` are the ids that report the `reasons`.
+    """
+
+    engine: str
+    release: str
+    outcome: CheckVerdict
+    rules: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 class Unchecked(Struct, frozen=True):
@@ -113,10 +126,14 @@ def judge(
     result = _run(subject, rules, policy)
     findings, changes = _repairs(subject, result, path)
     releases = release_verdicts(subject, result.rule_ids, result.findings)
-    valid, expired = _valid_suppressions(policy)
+    today = datetime.datetime.now(datetime.UTC).date()
+    expired = tuple(suppression for suppression in policy.suppressions if suppression.is_expired(today))
+    valid = [suppression for suppression in policy.suppressions if suppression not in expired]
     kept, suppressed = _suppress(findings, valid)
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
-    doubts = _doubts(subject, result)
+    names = {rule.name for rule in result.rules}
+    unsettled = () if subject.read_error else subject.drafter.unsettled
+    doubts = tuple(note.reason for note in unsettled if note.topic in names)
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
     if _is_failed(kept, releases, fail_on):
         verdict = CheckVerdict.FAIL
@@ -143,7 +160,7 @@ def judge(
         target=subject.target.known.origin,
         smallest_changes=changes,
         doubts=doubts,
-        questions=_questions(subject),
+        questions=tuple(note.text for note in unsettled if note.level == "question"),
         off=tuple(sorted(policy.off)),
         lowered={rule.id: policy.severity(rule) for rule in result.rules if policy.lowers(rule)},
         default_engines=tuple(
@@ -203,34 +220,32 @@ def _completed(report: Report, complete: Complete) -> Report:
 def errors_for_engines(subject: Subject) -> tuple[Reason, ...]:
     """The errors that change how every engine serves the checkpoint, as rule ids and messages."""
     general = [rule for rule in every_rule(without=NOT_OF_EVERY_ENGINE) if changes_serving(rule)]
-    return tuple(general_errors(subject, _run(subject, general, Policy()).findings))
+    return tuple(_general_errors(subject, _run(subject, general, Policy()).findings))
 
 
 def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
     """Run the rules that concern the subject: rules on engines only where the engine was requested."""
-    rules = asked_rules(rules, subject, policy.required) or rules
+    requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
+    asked = [
+        rule
+        for rule in rules
+        if not rule.engines or rule.engines.startswith(requested) or rule.id in policy.required
+    ]
+    rules = asked or rules
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     passed: list[Rule] = []
     for rule in rules:
         try:
             matches = list(rule.check(subject))
-        except (CannotLook, UnreadableError) as reason:
+        except EaglectlError as reason:
             is_required = rule.family.startswith("serving") or rule.id in policy.required
             unchecked.append(Unchecked(rule, str(reason), is_required))
             continue
         findings += [Finding(rule, policy.severity(rule), match) for match in matches]
         if not matches:
             passed.append(rule)
-    return _Result(tuple(rules), tuple(one_each(findings)), tuple(unchecked), tuple(passed))
-
-
-def _valid_suppressions(policy: Policy) -> tuple[list[Suppression], tuple[Suppression, ...]]:
-    """The suppressions that are valid today, and those that have expired."""
-    today = datetime.datetime.now(datetime.UTC).date()
-    valid = [suppression for suppression in policy.suppressions if not suppression.is_expired(today)]
-    expired = tuple(suppression for suppression in policy.suppressions if suppression.is_expired(today))
-    return valid, expired
+    return _Result(tuple(rules), tuple(_one_each(findings)), tuple(unchecked), tuple(passed))
 
 
 def _suppress(
@@ -276,16 +291,136 @@ def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[ReleaseVerdict])
     return CheckVerdict.COULD_NOT_LOOK in outcomes or any(rule.is_required for rule in unchecked)
 
 
-def _doubts(subject: Subject, result: _Result) -> tuple[str, ...]:
-    """What is open of how the drafter was trained, by the rules that ran."""
-    names = {rule.name for rule in result.rules}
-    notes = () if subject.read_error else subject.drafter.unsettled
-    return tuple(note.reason for note in notes if note.topic in names)
+def _one_each(findings: Sequence[Finding]) -> list[Finding]:
+    """Drop duplicates: keep the more severe of two findings on one defect.
+
+    Of two alike, the one for all engines.
+    """
+    worst: dict[str, int] = {}
+    for finding in findings:
+        worst[finding.rule.id] = max(worst.get(finding.rule.id, -1), _severity(finding))
+    replaced = {
+        general
+        for finding in findings
+        for general in finding.rule.reported_by
+        if worst.get(general, len(SEVERITIES)) < _severity(finding)
+    }
+    return [
+        finding
+        for finding in findings
+        if finding.rule.id not in replaced
+        and not any(worst.get(general, -1) >= _severity(finding) for general in finding.rule.reported_by)
+    ]
 
 
-def _questions(subject: Subject) -> tuple[str, ...]:
-    """What the files leave open and nobody has answered, with the options that do."""
-    return () if subject.read_error else tuple(note.text for note in subject.drafter.notes_at("question"))
+def _severity(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
+
+
+def release_verdicts(
+    subject: Subject, rules: Collection[str], findings: Sequence[Finding]
+) -> tuple[ReleaseVerdict, ...]:
+    """A verdict for every requested release, by the facts of `rules` and by `findings`.
+
+    None where no such rule was to run.
+    """
+    judged = {name for name, engine in ENGINES.items() if any(fact.rule in rules for fact in engine.facts)}
+    requests = [request for request in subject.requests if request.engine in judged]
+    unknown = tuple(
+        _unjudged(
+            request.engine,
+            request.unknown,
+            f"not a known release: the newest is {ENGINES[request.engine].releases[-1]}",
+        )
+        for request in requests
+        if request.unknown
+    )
+    releases = tuple(
+        dict.fromkeys((request.engine, release) for request in requests for release in request.releases)
+    )
+    if not releases:
+        return unknown
+    general = tuple(_general_errors(subject, findings))
+    try:
+        facts = subject.applied_facts
+    except CannotLook as reason:
+        if general:
+            return (*unknown, *(_failed(*release, general) for release in releases))
+        return (*unknown, *(_unjudged(*release, str(reason)) for release in releases))
+    reporting = {finding.rule.id for finding in findings}
+    chosen = {release: [fact for fact in facts[release] if fact.fact.rule in rules] for release in releases}
+    return (
+        *unknown,
+        *(_verdict(release, chosen[release], general, reporting, subject) for release in releases),
+    )
+
+
+def _verdict(
+    release: tuple[str, str],
+    facts: Sequence[AppliedFact],
+    general: Sequence[Reason],
+    reporting: Collection[str],
+    subject: Subject,
+) -> ReleaseVerdict:
+    """The verdict on (engine, release), in which these facts hold.
+
+    `reporting` are rules that have findings. One of passing names the runner that it holds for, where another
+    one differs.
+    """
+    unknown = [fact.text for fact in facts if fact.fact.outcome == ServedAs.UNKNOWN]
+    reasons = [
+        (_reporting_rule(fact, reporting), fact.text)
+        for fact in facts
+        if fact.fact.outcome != ServedAs.UNKNOWN
+    ]
+    rules = {rule for rule, _ in reasons}
+    reasons += [reason for reason in general if reason[0] not in rules]
+    if reasons:
+        return _failed(*release, reasons)
+    if open_questions := [*unknown, *(note.reason for note in subject.drafter.unsettled)]:
+        return _unjudged(*release, "; ".join(open_questions))
+    name, number = release
+    remarks = ENGINES[name].runner_remarks(subject.view(name), number)
+    return ReleaseVerdict(name, number, CheckVerdict.PASS, reasons=remarks)
+
+
+def _unjudged(engine: str, release: str, reason: str) -> ReleaseVerdict:
+    return ReleaseVerdict(engine, release, CheckVerdict.COULD_NOT_LOOK, (), (reason,))
+
+
+def _failed(engine: str, release: str, reasons: Sequence[Reason]) -> ReleaseVerdict:
+    rules = tuple(dict.fromkeys(rule for rule, _ in reasons if rule))
+    return ReleaseVerdict(
+        engine, release, CheckVerdict.FAIL, rules, tuple(dict.fromkeys(text for _, text in reasons))
+    )
+
+
+def _reporting_rule(applied_fact: AppliedFact, reporting: Collection[str]) -> str:
+    """The rule that reports a fact: its own, or another on the same defect."""
+    own = applied_fact.fact.rule
+    return next((rule for rule in (own, *applied_fact.fact.reported_by) if rule in reporting), own)
+
+
+def _general_errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[Reason]:
+    """Errors that concern every release.
+
+    Those of other rules, and problems in reading that no rule reports.
+    """
+    is_read = subject.read_error is None
+    for finding in findings:
+        is_error = finding.rule.severity == "error" and not finding.match.engines
+        if is_error and changes_serving(finding.rule) and (is_read or finding.rule.family not in NOT_SERVED):
+            yield finding.rule.id, finding.match.message
+    for note in subject.drafter.notes if is_read else ():
+        if note.level == "problem" and not note.topic:
+            yield "", note.text
+
+
+def changes_serving(rule: Rule) -> bool:
+    """Whether what the rule reports changes how any engine serves the checkpoint."""
+    is_of_one_engine = rule.family.startswith("serving")
+    is_served = not is_of_one_engine and rule.name not in LEAKS
+    return is_served and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
 
 
 def unopened_report(

@@ -6,8 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from eaglectl.validation.finding import Finding
-from eaglectl.validation.rule import SEVERITIES, Rule, Severity
+from eaglectl.validation.rule import SEVERITIES, Finding, Rule, Severity
 
 
 class Suppression(Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,10 @@ MAX_POLICY = 256 << 10
 MAX_PARTS, MAX_DEPTH, MAX_ENTRIES, MAX_BITS = 32, 16, 5_000, 64
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}")
+
+
+# of longer files no line is looked for, as each step parses the file's beginning
+MAX_LINES, MAX_TEXT = 500, 32 << 10
 
 
 def read_policy(
@@ -242,7 +247,7 @@ class File(Struct, frozen=True):
 
     def place(self, path: tuple[str | int, ...]) -> str:
         """Where a key stands, as FILE:LINE, or the file alone."""
-        from eaglectl.validation.toml_lines import line_of  # late, as only errors have a place
+        from eaglectl.validation.policy_file import line_of  # late, as only errors have a place
 
         line = line_of(self.text, (*self.parts, *path))
         return f"{self.label}:{line}" if line else self.label
@@ -326,3 +331,53 @@ class _Table(Struct, frozen=True):
         names = [f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in (*self.path, key)]
         path = (*self.path, key) if key in self.values else self.path
         return f"{self.file.place(path)}: {''.join(names)[1:]}"
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int | None:
+    """The line, from 1, on which the statement begins that gives a key its value; None where none is found.
+
+    `path` has the names of tables and keys, and the places in lists from 0. What stands before a statement is
+    TOML itself, so it is the first line after the longest beginning of the file without the key.
+    """
+    lines = [f"{line}\n" for line in text.split("\n")]
+    if len(lines) > MAX_LINES or len(text) > MAX_TEXT or not _has(text, path):
+        return None
+    without, with_key = 0, len(lines)
+    while end := _end_between(lines, without, with_key):
+        if _has("".join(lines[:end]), path):
+            with_key = end
+        else:
+            without = end
+    return next(number for number in range(without + 1, with_key + 1) if _is_statement(lines[number - 1]))
+
+
+def _end_between(lines: Sequence[str], low: int, high: int) -> int | None:
+    """A number of lines between two that are TOML without the rest, about the middle; None where none are."""
+    middle = (low + high) // 2
+    numbers = (*range(middle, low, -1), *range(middle + 1, high))
+    return next((number for number in numbers if _is_toml(lines, number)), None)
+
+
+def _is_statement(line: str) -> bool:
+    return bool(line.strip()) and line.strip()[0] != "#"
+
+
+def _is_toml(lines: Sequence[str], end: int) -> bool:
+    return _parsed("".join(lines[:end])) is not None
+
+
+def _has(text: str, path: Sequence[str | int]) -> bool:
+    value: Any = _parsed(text)
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return value is not None
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -4,6 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from eaglectl.errors import UnreadableError
+from eaglectl.formats.commands import Complete
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -25,7 +29,7 @@ FAMILIES = {
 }
 
 
-class CannotLook(Exception):
+class CannotLook(UnreadableError):
     """A rule has nothing to check: no target was given, the weights may not be read, the checkpoint is
     unreadable.
     """
@@ -79,13 +83,46 @@ def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
     and a last paragraph that begins with `Fix:`. Raises TypeError where one of the three is missing.
     """
 
-    def make(check: Check) -> Rule:
-        parts = [" ".join(part.split()) for part in (check.__doc__ or "").split("\n\n")]
-        if len(parts) < 3 or not parts[-1].startswith("Fix: "):
-            raise TypeError(
-                f"{id}: the docstring needs a sentence, a paragraph on why, and one that begins with Fix:"
-            )
-        why = " ".join(parts[1:-1])
-        return Rule(id, name, severity, parts[0], why, parts[-1].removeprefix("Fix: "), check)
+    return lambda check: _documented(id, name, severity, check, check.__doc__)
 
-    return make
+
+def noted(
+    id: str, name: str, severity: Severity, *, is_fault: bool = False
+) -> Callable[[Callable[[], None]], Rule]:
+    """Make a rule of what reading a checkpoint reports on the topic of the rule's name.
+
+    The function is its documentation alone, as for `rule`. With `is_fault` a question is a finding.
+    """
+
+    def check(subject: Any) -> Iterator[Match]:
+        reported: Iterator[Match] = subject.reported(name, is_fault=is_fault)
+        return reported
+
+    return lambda documentation: _documented(id, name, severity, check, documentation.__doc__)
+
+
+def _documented(id: str, name: str, severity: Severity, check: Check, docstring: str | None) -> Rule:
+    parts = [" ".join(part.split()) for part in (docstring or "").split("\n\n")]
+    if len(parts) < 3 or not parts[-1].startswith("Fix: "):
+        raise TypeError(
+            f"{id}: the docstring needs a sentence, a paragraph on why, and one that begins with Fix:"
+        )
+    return Rule(id, name, severity, parts[0], " ".join(parts[1:-1]), parts[-1].removeprefix("Fix: "), check)
+
+
+class Finding(Struct, frozen=True):
+    """A match with its rule, at the severity that the policy gives the rule."""
+
+    rule: Rule
+    severity: Severity
+    match: Match
+
+    @property
+    def fix(self) -> str:
+        """What to do about it: the match's own fix, else the rule's."""
+        return self.match.fix or self.rule.fix
+
+    def completed(self, complete: Complete) -> "Finding":
+        """The finding with whole commands in its message and its fix."""
+        match = replace(self.match, message=complete(self.match.message), fix=complete(self.fix))
+        return replace(self, match=match)

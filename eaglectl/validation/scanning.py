@@ -20,6 +20,7 @@ from msgspec import Struct
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.checkpoint.source import FolderSource, Source
+from eaglectl.conversion.arithmetic import decode
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter, OnProgress
 
@@ -168,12 +169,9 @@ def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
 
 def as_floats(dtype: str, raw: bytes) -> Floats:
     """Raw little-endian data of a dtype in FLOAT_FORMATS as numbers."""
-    match dtype:
-        case "BF16":
-            return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        case "F16" | "F32" | "F64":
-            return np.frombuffer(raw, f"<f{FLOAT_FORMATS[dtype].width}").astype(np.float64)
-    return _EIGHT_BITS[dtype][np.frombuffer(raw, np.uint8)]
+    if dtype in _EIGHT_BITS:
+        return _EIGHT_BITS[dtype][np.frombuffer(raw, np.uint8)]
+    return decode(raw, dtype, dtype)
 
 
 def same_rows(left: Floats, right: Floats, step: float) -> list[bool]:

@@ -20,11 +20,109 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import CannotLook, Match
-from eaglectl.validation.vocabulary_tables import VocabularyTables
 
 if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
+    from eaglectl.drafter.vocabulary import Fault, Ids
     from eaglectl.validation.scanning import Summary
+
+TABLES = {"d2t", "t2d"}
+# up to which number a dtype holds every whole number exactly
+EXACT: Mapping[str, int] = {
+    "I64": 2**63,
+    "U64": 2**64,
+    "I32": 2**31,
+    "U32": 2**32,
+    "I16": 2**15,
+    "U16": 2**16,
+    "I8": 2**7,
+    "U8": 2**8,
+    "BOOL": 2,
+    "F64": 2**53,
+    "F32": 2**24,
+    "F16": 2**11,
+    "BF16": 2**8,
+}
+
+
+class VocabularyTables(Struct, frozen=True, eq=False, dict=True):
+    """The tables of one checkpoint. A property that needs tensor data raises CannotLook without it.
+
+    `weights` is the checkpoint, or why it may not be read.
+    """
+
+    drafter: Drafter
+    stated_vocab: object
+    weights: Checkpoint | str
+
+    @property
+    def target_size(self) -> int:
+        """The size of the target's vocabulary.
+
+        Without t2d it is the larger of vocab_size and the embedding's rows: EGL114 reports an embedding cut
+        short.
+        """
+        size = self.drafter.dims.vocab
+        if type(self.stated_vocab) is int and "t2d" not in self.drafter.tensors:
+            return max(size, self.stated_vocab)
+        return size
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether d2t has a dtype that cannot hold every token id of the target."""
+        d2t = self.drafter.tensors.get("d2t")
+        return d2t is not None and EXACT.get(d2t.dtype, 0) < self.drafter.dims.vocab
+
+    @cached_property
+    def tables(self) -> tuple["Ids | None", "Ids | None"]:
+        """d2t and t2d as engines read them; None for a table that the file does not have."""
+        if not TABLES & set(self.drafter.tensors):
+            return None, None
+        if self.is_rounded:
+            dtype = self.drafter.tensors["d2t"].dtype
+            raise CannotLook(f"d2t is {dtype}, which cannot hold the vocabulary's numbers")
+        if isinstance(self.weights, str):  # before numpy is loaded
+            raise CannotLook(self.weights)
+        d2t = self.drafter.tensors.get("d2t")
+        if d2t is not None and d2t.shape != (self.drafter.dims.draft_vocab,):
+            raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
+        return self._table("d2t", self.weights), self._table("t2d", self.weights)
+
+    def _table(self, name: str, weights: Checkpoint) -> "Ids | None":
+        from eaglectl.drafter.vocabulary import as_engines_read
+
+        tensor = self.drafter.tensors.get(name)
+        if tensor is None:
+            return None
+        return as_engines_read(name, tensor.dtype, weights.read(tensor.stored[0]))
+
+    @cached_property
+    def repair(self) -> str:
+        """How one table repairs the other; "" where none does, or it cannot be known."""
+        if isinstance(self.weights, str):
+            return ""
+        from eaglectl.conversion.tensor_steps import table_readings
+
+        readings = table_readings(self.weights, self.drafter)
+        lines = [f"run `eaglectl convert SOURCE --fix-reading {reading}`" for reading in readings]
+        if len(lines) < 2:
+            return f"{lines[0]}, as that table is whole." if lines else ""
+        return (
+            "run `eaglectl diagnose SOURCE --target TARGET`, which measures which of them lm_head was trained"
+            f" with; if it is t2d, {lines[0]}; if it is d2t, {lines[1]}."
+        )
+
+    @cached_property
+    def faults(self) -> tuple["Fault", ...]:
+        """What is wrong with the tables; empty where the draft vocabulary is larger than the target's."""
+        draft_size = self.drafter.dims.draft_vocab
+        if not TABLES & set(self.drafter.tensors) or draft_size > self.target_size:
+            return ()
+        d2t, t2d = self.tables
+        from eaglectl.drafter.vocabulary import faults
+
+        return faults(d2t, t2d, draft_size, self.target_size)
+
 
 # the objects of config.json in which producers keep a drafter's keys
 NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_config")
@@ -161,11 +259,8 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         from eaglectl.validation.scanning import scan
 
         copied = self.unpickled if isinstance(self.unpickled, FolderSource) else None
-        try:
-            tensors = tuple(weights.tensors.values())
-            return scan(copied or self.on_disk, tensors, self.on_progress, jobs=self.jobs)
-        except EaglectlError as error:
-            raise CannotLook(str(error)) from None
+        tensors = tuple(weights.tensors.values())
+        return scan(copied or self.on_disk, tensors, self.on_progress, jobs=self.jobs)
 
     @cached_property
     def vocabulary_tables(self) -> VocabularyTables:
@@ -173,7 +268,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         weights: Checkpoint | str  # no function: one that holds this subject would keep all of it in memory
         try:
             weights = self.weights
-        except (CannotLook, UnreadableError) as error:
+        except UnreadableError as error:
             weights = str(error)
         return VocabularyTables(self.drafter, self.flat.get("vocab_size"), weights)
 

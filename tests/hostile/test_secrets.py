@@ -23,7 +23,7 @@ from eaglectl.publishing import files as publishing_files
 from eaglectl.publishing.files import read_files
 from eaglectl.publishing.leaks import check_leaks
 from eaglectl.validation.secrets import scan
-from eaglectl.validation.secrets.patterns import OWN, secret_rules
+from eaglectl.validation.secrets.scan import OWN, secret_rules
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
 from tools.secret_rules import python_regex
 

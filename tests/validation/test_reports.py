@@ -31,10 +31,9 @@ from eaglectl.reports.findings import fingerprints, reports_outline
 from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.report import as_text, print_outline
 from eaglectl.text import as_markdown
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import Match, Rule, Severity
+from eaglectl.validation.rule import Finding, Match, Rule, Severity
 from tests.builders import drafter_folder
 from tests.conftest import FIXTURES
 

@@ -18,11 +18,10 @@ from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import parse_engine
 from eaglectl.validation import rules as rule_modules
 from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE, rules
-from eaglectl.validation.judge import judge
+from eaglectl.validation.judge import changes_serving, judge
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
 from eaglectl.validation.subject import GivenTarget, Subject
-from eaglectl.validation.verdicts import changes_serving
 from tests.builders import drafter_folder
 from tests.validation.patches import Patch
 
@@ -90,5 +89,10 @@ def test_what_was_judged_is_freed_without_a_look_for_garbage(tmp_path: Path) -> 
 
 
 def test_every_module_of_rules_is_in_the_catalogue() -> None:
-    names = {info.name for info in pkgutil.iter_modules(rule_modules.__path__)}
-    assert names == {rule.check.__module__.rpartition(".")[2] for rule in rules()}
+    known = {rule.id for rule in rules()}
+    for info in pkgutil.iter_modules(rule_modules.__path__):
+        module = import_module(f"{rule_modules.__name__}.{info.name}")
+        declared = {value.id for value in vars(module).values() if isinstance(value, Rule)}
+        declared |= {rule.id for rule in getattr(module, "RULES", ())}
+        assert declared, info.name
+        assert declared <= known

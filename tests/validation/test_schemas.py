@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.validation.rules import config_schema
-from eaglectl.validation.rules.config_schema import _fits, schema_file, violations
+from eaglectl.validation.rules import config
+from eaglectl.validation.rules.config import _fits, schema_file, violations
 from tests.builders import ABSENT, drafter_config, drafter_folder
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
@@ -183,7 +183,7 @@ def test_schemas_are_found_in_a_checkout_and_in_an_installed_package(
     installed = tmp_path / "eaglectl/schemas" / name
     installed.parent.mkdir(parents=True)
     installed.write_text("{}")
-    monkeypatch.setattr(config_schema.eaglectl, "__file__", str(tmp_path / "eaglectl/__init__.py"))
+    monkeypatch.setattr(config.eaglectl, "__file__", str(tmp_path / "eaglectl/__init__.py"))
     assert schema_file(name) == installed
 
 

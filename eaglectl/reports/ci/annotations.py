@@ -7,9 +7,8 @@ from typing import Any
 from eaglectl.reports.ci.places import Place, Places
 from eaglectl.reports.findings import digest, fingerprints, first_findings, group_text, required_groups
 from eaglectl.text import printable
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report, overall_verdict
-from eaglectl.validation.rule import Rule
+from eaglectl.validation.rule import Finding, Rule
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 GITLAB_SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}

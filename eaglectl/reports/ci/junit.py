@@ -6,9 +6,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import eaglectl
 from eaglectl.reports.findings import fails, group_text, required_groups, rules_of
 from eaglectl.text import printable
-from eaglectl.validation.finding import Finding
 from eaglectl.validation.judge import Report
-from eaglectl.validation.rule import Rule
+from eaglectl.validation.rule import Finding, Rule
 from eaglectl.verdicts import CheckVerdict
 
 

@@ -1,17 +1,25 @@
-"""Rules on config.json by itself: the class that it names, the types of its values, and repeated values."""
+"""Rules on config.json: its class, its values by themselves, against the tensors and against a JSON Schema.
 
-from collections.abc import Collection, Iterator, Mapping
+jsonschema is imported only where a value does not fit.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from eaglectl.drafter.drafter import Drafter
+import eaglectl
 from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
-from eaglectl.formats.catalogue import flattened
-from eaglectl.formats.format import ModelClass
+from eaglectl.formats.catalogue import detect, flattened
+from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_schema import is_within
+from eaglectl.formats.format import CheckpointSummary, Format, ModelClass
 from eaglectl.formats.reader import model_class_of
 from eaglectl.text import listed
-from eaglectl.validation.rule import CannotLook, Match, rule
+from eaglectl.validation.rule import CannotLook, Match, noted, rule
 from eaglectl.validation.rules.weights import DTYPE
 from eaglectl.validation.subject import Subject, key_place
 
@@ -53,6 +61,35 @@ OF_TWO_LEVELS = (
 )
 
 
+# the value of an absent key in the config class of each kind of attention (transformers 5.19 to 5.23)
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "llama": {"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000},
+    "qwen3": {"hidden_size": 4096, "intermediate_size": 22016, "vocab_size": 151936},
+    "mla":   {
+        "hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000, "num_attention_heads": 32,
+        "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    },
+}  # fmt: skip
+DIMENSIONS = {
+    "hidden_size": "hidden",
+    "intermediate_size": "intermediate",
+    "vocab_size": "vocab",
+    "num_attention_heads": "heads",
+}
+# keys whose type EGL101, EGL118, EGL112 and EGL609 check
+CHECKED_ELSEWHERE = ("architectures", "model_type", "torch_dtype", "dtype", "rope_theta")
+JSON_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, Mapping),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: type(value) is int or (type(value) is float and value.is_integer()),
+    "number": lambda value: type(value) in (int, float),
+    "null": lambda value: value is None,
+}
+
+
 @rule("EGL101", "drafter-architecture", "error")
 def architecture(subject: Subject) -> Iterator[Match]:
     """The config names a class that engines serve as a drafter and that fits all of this drafter's tensors.
@@ -82,8 +119,8 @@ def architecture(subject: Subject) -> Iterator[Match]:
         yield Match(f"{served[0]} is a class for {KIND[built]}, and the tensors are of {KIND[stored]}", place)
 
 
-@rule("EGL103", "not-a-drafter", "error")
-def not_a_drafter(subject: Subject) -> Iterator[Match]:
+@noted("EGL103", "not-a-drafter", "error")
+def not_a_drafter() -> None:
     """The checkpoint is an EAGLE-3 or EAGLE-3.1 drafter.
 
     A target, an adapter, or the head of another method (EAGLE-1, Medusa, MTP, DFlash) does not run in an
@@ -91,7 +128,6 @@ def not_a_drafter(subject: Subject) -> Iterator[Match]:
 
     Fix: give the folder of the drafter.
     """
-    yield from subject.reported("not-a-drafter")
 
 
 @rule("EGL104", "null-fields", "error")
@@ -106,7 +142,10 @@ def null_fields(subject: Subject) -> Iterator[Match]:
     layer = subject.config.get("transformer_layer_config")
     is_nested = isinstance(layer, Mapping) or subject.config.get("speculators_model_type") is not None
     config = layer if isinstance(layer, Mapping) else subject.config
-    nulls = [key for key in _typed_keys(config, is_nested=is_nested) if key in config and config[key] is None]
+    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()))
+    if not is_nested:
+        typed = (*typed, "target_hidden_size")
+    nulls = [key for key in typed if key in config and config[key] is None]
     for key in nulls:
         path = f"transformer_layer_config.{key}" if is_nested else key
         yield Match(f"{key} is null; a value of its type is needed, or no such key", f"config.json:{path}")
@@ -114,13 +153,8 @@ def null_fields(subject: Subject) -> Iterator[Match]:
         yield from subject.reported("null-fields")
 
 
-def _typed_keys(config: Mapping[str, Any], *, is_nested: bool) -> tuple[str, ...]:
-    keys = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()))
-    return keys if is_nested else (*keys, "target_hidden_size")
-
-
-@rule("EGL123", "record-edited", "warning")
-def record_edited(subject: Subject) -> Iterator[Match]:
+@noted("EGL123", "record-edited", "warning", is_fault=True)
+def record_edited() -> None:
     """What eaglectl.json records of an open fact is what config.json says.
 
     A conversion records how facts were settled that its source left open. Where the config was edited since,
@@ -128,7 +162,6 @@ def record_edited(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
     """
-    yield from subject.reported("record-edited", is_fault=True)
 
 
 @rule("EGL111", "spellings-agree", "error")
@@ -152,19 +185,14 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
         if config[key] is not None and layer[key] is not None and config[key] != layer[key]:
             text = f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config"
             yield Match(text, f"config.json:{key}")
-    if subject.read_error is None and (assumed := _assumed(subject.drafter, "spellings-agree")):
-        raise CannotLook(assumed)
+    for note in subject.drafter.notes if subject.read_error is None else ():
+        if note.topic == "spellings-agree" and note.is_open:
+            raise CannotLook(note.text)  # a conversion assumed it: this file states one value alone
     yield from subject.reported("spellings-agree", is_fault=True)
 
 
-def _assumed(drafter: Drafter, topic: str) -> str:
-    """What a conversion assumed on a topic, of which this file states one value alone; "" without any."""
-    texts = (note.text for note in drafter.notes if note.topic == topic and note.is_open)
-    return next(texts, "")
-
-
-@rule("EGL122", "unread-key", "warning")
-def unread_key(subject: Subject) -> Iterator[Match]:
+@noted("EGL122", "unread-key", "warning", is_fault=True)
+def unread_key() -> None:
     """No key that is not read looks as if it changed what the drafter computes.
 
     Trainers name layer ids, norms, rope settings and vocabulary maps each in their own way. Engines ignore
@@ -173,7 +201,6 @@ def unread_key(subject: Subject) -> Iterator[Match]:
     Fix: state the layers with `--aux-layers`, or pass `--source-semantics harmless=KEY` if the key changes
     nothing.
     """
-    yield from subject.reported("unread-key", is_fault=True)
 
 
 @rule("EGL112", "value-types", "error")
@@ -210,8 +237,8 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL117", "training-unservable", "error")
-def training_unservable(subject: Subject) -> Iterator[Match]:
+@noted("EGL117", "training-unservable", "error")
+def training_unservable() -> None:
     """The drafter was trained with computations that engines support.
 
     Some trainers compute what no engine computes; such a head loads, and its drafts are worse than in
@@ -220,7 +247,6 @@ def training_unservable(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
     must be trained again.
     """
-    yield from subject.reported("training-unservable")
 
 
 @rule("EGL118", "model-type", "error")
@@ -260,7 +286,8 @@ def _speculators_model_type(subject: Subject, layer: Mapping[str, Any] | None) -
         yield from _unknown_model_type(None, TYPES, key_place(config, "model_type"))
         return
     place = "config.json:transformer_layer_config"
-    layer_type, has_qk_norm = layer.get("model_type"), _has_qk_norm(subject)
+    layer_type = layer.get("model_type")
+    has_qk_norm = any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
     if layer and "model_type" not in layer and not has_qk_norm:
         return
     if layer_type in LAYER_TYPES and (layer_type == "qwen3") != has_qk_norm:
@@ -276,10 +303,6 @@ def _unknown_model_type(stated: object, known: Collection[str], place: str) -> I
         yield Match("config has no model_type", place)
     elif stated not in known:
         yield Match(f"model_type is {stated!r}, which no drafter's class reads", place)
-
-
-def _has_qk_norm(subject: Subject) -> bool:
-    return any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
 
 
 @rule("EGL119", "portable-architecture", "note")
@@ -338,3 +361,235 @@ def _architectures(subject: Subject) -> tuple[str, ...] | None:
 
 def _dtype(value: object) -> str:
     return str(value).removeprefix("torch.")
+
+
+@rule("EGL105", "layer-count", "error")
+def layer_count(subject: Subject) -> Iterator[Match]:
+    """num_hidden_layers is the number of layers in the weights.
+
+    Engines build as many layers as the config states: layers that the weights lack run on uninitialised
+    memory, and further ones are dropped or stop the load. The key is often copied from the target.
+
+    Fix: write the number of layers that the weights have.
+    """
+    yield from subject.reported("layer-count")
+    if "num_hidden_layers" not in subject.flat:
+        layers = subject.drafter.dims.layers
+        yield Match(
+            f"config has no num_hidden_layers; its class then means 32, and the weights have {layers}",
+            "config.json",
+        )
+
+
+@noted("EGL106", "head-dim", "error")
+def head_dim() -> None:
+    """head_dim, as stated or as hidden_size/num_attention_heads, is the head size of the weights.
+
+    Engines size the attention by it, and stop at the first attention weight that does not fit.
+
+    Fix: write head_dim as the weights have it.
+    """
+
+
+@rule("EGL107", "tied-head", "warning")
+def tied_head(subject: Subject) -> Iterator[Match]:
+    """tie_word_embeddings is false.
+
+    No engine ties a drafter's head to the drafter's embedding as trainers do: SGLang uses the embedding as
+    the head even where the file has a head, and vLLM uses the target's head where the file has none.
+
+    Fix: run `eaglectl convert SOURCE`, which writes the head and false.
+    """
+    yield from subject.reported("tied-head")
+    tensors = subject.drafter.tensors
+    head, embedding = tensors.get("lm_head.weight"), tensors.get("embed_tokens.weight")
+    if head and embedding and head.stored == embedding.stored:
+        text = (
+            "tie_word_embeddings is true and the file has no lm_head:"
+            " the drafter was trained with its embedding as head"
+        )
+        yield Match(text, key_place(subject.config, "tie_word_embeddings"))
+
+
+@rule("EGL108", "bias-flag", "error")
+def bias_flag(subject: Subject) -> Iterator[Match]:
+    """attention_bias and mlp_bias state which biases the weights have.
+
+    vLLM adds uninitialised memory for a stated bias that is missing, and silently drops a bias that is not
+    stated; no engine has a bias on fc.
+
+    Fix: correct the switch, or restore the biases from the trainer.
+    """
+    yield from subject.reported("bias-flag")
+    if "fc.bias" in subject.drafter.tensors:
+        yield Match("fc.bias has no place in any engine; it is silently dropped", "tensor:fc.bias")
+
+
+@rule("EGL110", "residual-unstated", "note")
+def residual_unstated(subject: Subject) -> Iterator[Match]:
+    """norm_before_residual is stated.
+
+    An absent key means true to vLLM's speculators reader, and false to the speculators library and every
+    other reader.
+
+    Fix: run `eaglectl convert SOURCE`, which states it.
+    """
+    if not Keys(subject.flat).is_stated("norm_before_residual"):
+        meant = str(subject.drafter.norms.norm_before_residual).lower()
+        yield Match(f"config has no norm_before_residual; it is read as {meant} here", "config.json")
+
+
+@rule("EGL114", "config-dimensions", "error")
+def dimensions(subject: Subject) -> Iterator[Match]:
+    """The sizes in the config are the sizes of the tensors.
+
+    Engines allocate by the config and stop where a tensor does not fit; where it fits into a larger one,
+    the rest stays uninitialised.
+
+    Fix: write the sizes of the tensors; if these are wrong, restore the tensors from the trainer.
+    """
+    is_speculators = subject.config.get("speculators_model_type") is not None
+    if "transformer_layer_config" in subject.config and not is_speculators:
+        raise CannotLook(
+            "config holds its sizes as speculators does, and does not state that it is of speculators"
+        )
+    yield from subject.reported("config-dimensions")
+    if subject.read_error is None:
+        yield from _class_defaults(subject)
+        yield from _derived_defaults(subject)
+
+
+def _class_defaults(subject: Subject) -> Iterator[Match]:
+    """Sizes that the config leaves to its class, whose default is another."""
+    flat, dims = subject.flat, subject.drafter.dims
+    for key, default in DEFAULTS[model_class_of(subject.drafter.tensors, dims)].items():
+        size = getattr(dims, DIMENSIONS.get(key, key))
+        if key == "q_lora_rank" and not size:
+            continue  # EGL201 reports its tensors
+        if key == "q_lora_rank" and key in flat and flat[key] is None:
+            text = f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}"
+            yield Match(text, key_place(subject.config, key))
+        if key not in flat and size != default:
+            text = f"config has no {key}; its class then means {default}, and the tensors have {size}"
+            yield Match(text, "config.json")
+
+
+def _derived_defaults(subject: Subject) -> Iterator[Match]:
+    """Sizes that the config leaves to engines, which derive others."""
+    flat, dims, key = subject.flat, subject.drafter.dims, "target_hidden_size"
+    if flat.get("draft_vocab_size") is None and dims.draft_vocab != dims.vocab:
+        text = (
+            f"config has no draft_vocab_size; engines then build a head of {dims.vocab} rows,"
+            f" and it has {dims.draft_vocab}"
+        )
+        yield Match(text, "config.json")
+    # EGL104 reports a null
+    is_null = key in subject.config and "transformer_layer_config" not in subject.config
+    if flat.get(key) is None and not is_null and dims.target_hidden != dims.hidden:
+        widths = f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}"
+        yield Match(f"config has no {key}; engines then take {widths}", "config.json")
+
+
+@rule("EGL116", "mask-token", "error")
+def mask_token(subject: Subject) -> Iterator[Match]:
+    """A parallel drafter has mask_hidden in its weights, and its config names the mask token.
+
+    vLLM does not start a parallel drafter that lacks either.
+
+    Fix: restore mask_hidden from the trainer; name the token by `eaglectl convert SOURCE` with
+    --source-semantics mask_token_id= and its id.
+    """
+    yield from subject.reported("mask-token", is_fault=True)
+    if subject.drafter.kind == "peagle" and "mask_hidden" not in subject.drafter.tensors:
+        yield Match("a parallel drafter without mask_hidden", "tensor:mask_hidden")
+
+
+@rule("EGL121", "config-schema", "warning")
+def config_schema(subject: Subject) -> Iterator[Match]:
+    """Every value in config.json has the type that its key has in its producer's files.
+
+    Other releases of loaders, and transformers since 5, check types that today's engine ignores, and stop.
+
+    Fix: correct the value; an editor that is given schemas/config-<producer>.schema.json marks it.
+    """
+    schema = _schema(_format(subject).schema_name)
+    if _fits(schema, subject.config):
+        return
+    reported = _reported(subject)
+    for where, message in violations(schema, subject.config):
+        key = where.partition("[")[0].rpartition(".")[2]
+        if key not in (*CHECKED_ELSEWHERE, *reported):
+            yield Match(f"{where} does not fit: {message}", f"config.json:{where}")
+
+
+def _reported(subject: Subject) -> set[str]:
+    """Keys of values that reading the checkpoint reported already."""
+    if subject.read_error is not None:
+        return {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
+    return {note.about for note in subject.drafter.notes if note.topic == "value-types"}
+
+
+def _format(subject: Subject) -> Format:
+    """The format that detection recognises, also of a checkpoint that could not be read."""
+    if subject.ended_on("not-a-drafter"):
+        raise CannotLook(str(subject.read_error))
+    checkpoint = subject.checkpoint
+    summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
+    return detect(summary)[0]
+
+
+def violations(
+    schema: Mapping[str, Any], config: Mapping[str, Any], *, is_strict: bool = False
+) -> Iterator[tuple[str, str]]:
+    """The places in a config that do not fit its schema, as "key.key[0]", and what was expected there.
+
+    Unless `is_strict`, absent keys are left to the rules that need them, and nulls to EGL104.
+    """
+    from jsonschema import Draft202012Validator
+
+    for error in Draft202012Validator(schema).iter_errors(config):
+        if is_strict or (error.validator != "required" and error.instance is not None):
+            yield error.json_path.removeprefix("$."), error.message[:300]
+
+
+def schema_file(name: str) -> Path:
+    """The path of a schema: in the installed package, or beside it in a checkout."""
+    package = Path(eaglectl.__file__).parent
+    places = (package / "schemas" / name, package.parent / "schemas" / name)
+    return next((place for place in places if place.is_file()), places[0])
+
+
+@cache
+def _schema(name: str) -> Mapping[str, Any]:
+    """A producer's config schema. Raises CannotLook where its file is missing."""
+    file = schema_file(f"config-{name}.schema.json")
+    try:
+        schema: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CannotLook(f"{file}: {error.strerror}; reinstall eaglectl") from None
+    return schema
+
+
+def _fits(schema: Mapping[str, Any], value: Any) -> bool:
+    """Whether a value fits, for the keywords that our schemas use: importing jsonschema takes longer than
+    all rules.
+    """
+    if value is None:
+        return True
+    if not _has_type(schema, value) or ("enum" in schema and value not in schema["enum"]):
+        return False
+    if type(value) in (int, float):
+        return is_within(schema, value)
+    if isinstance(value, list):
+        items = schema.get("items", {})
+        return len(value) >= schema.get("minItems", 0) and all(_fits(items, item) for item in value)
+    if not isinstance(value, Mapping):
+        return True
+    properties = schema.get("properties", {})
+    return all(_fits(properties[key], value[key]) for key in value.keys() & properties.keys())
+
+
+def _has_type(schema: Mapping[str, Any], value: Any) -> bool:
+    types = schema.get("type", ())
+    types = [types] if isinstance(types, str) else types
+    return not types or any(JSON_TYPES[name](value) for name in types)

@@ -13,8 +13,8 @@ from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm import flat_as_read
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.validation.rule import CannotLook, Match, rule
-from eaglectl.validation.subject import Subject
+from eaglectl.validation.rule import CannotLook, Match, noted, rule
+from eaglectl.validation.subject import Subject, key_place
 
 # topics of faults in the ids; EGL406 does not judge ids that have one
 ID_FAULTS = ("aux-count", "aux-range", "aux-repeated", "aux-lists", "aux-convention")
@@ -108,13 +108,13 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
         layers = f"boundaries {list(trained.boundaries)}" if trained.boundaries else "the default layers"
         captured = "; ".join(f"{reading.engine} captures {_words(reading)}" for reading in wrong)
         text = f"the drafter was trained on {layers}; {captured}"
-        yield Match(text, _place(subject), _serving_fix(subject, wrong))
+        yield Match(text, key_place(subject.config, IDS), _serving_fix(subject, wrong))
     elif unknown:
         raise CannotLook(f"what {', '.join(unknown)} makes of the ids depends on the target; pass --target")
 
 
-@rule("EGL407", "use-aux-hidden-state", "error")
-def use_aux_hidden_state(subject: Subject) -> Iterator[Match]:
+@noted("EGL407", "use-aux-hidden-state", "error")
+def use_aux_hidden_state() -> None:
     """use_aux_hidden_state is not false beside an fc.
 
     With false, vLLM skips fc and feeds the drafter the target's last hidden state, which it was not trained
@@ -122,7 +122,6 @@ def use_aux_hidden_state(subject: Subject) -> Iterator[Match]:
 
     Fix: write true, or remove the key.
     """
-    yield from subject.reported("use-aux-hidden-state")
 
 
 @rule("EGL408", "aux-count-unstated", "warning")
@@ -145,7 +144,7 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     built = vllm.case(view, vllm.releases[-1]).aux_count
     if built != drafter.dims.aux:
         text = f"fc takes {drafter.dims.aux} aux states and no num_aux_hidden_states states it"
-        yield Match(f"{text}; vLLM builds it for {built}", _place(subject))
+        yield Match(f"{text}; vLLM builds it for {built}", key_place(subject.config, IDS))
 
 
 @rule("EGL409", "aux-ids-absent", "note")
@@ -206,15 +205,7 @@ def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
     for note in subject.drafter.notes:
         if note.topic in topics and note.level != "note":
             is_key = note.about in subject.config
-            yield Match(note.text, f"config.json:{note.about}" if is_key else _place(subject))
-
-
-def _place(subject: Subject) -> str:
-    if IDS in subject.config:
-        return f"config.json:{IDS}"
-    nested = subject.config.get("eagle_config")
-    is_nested = isinstance(nested, dict) and IDS in nested
-    return f"config.json:eagle_config.{IDS}" if is_nested else "config.json"
+            yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
 
 
 def _view(subject: Subject) -> View:

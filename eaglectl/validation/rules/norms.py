@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
-from eaglectl.validation.rule import Match, rule
+from eaglectl.validation.rule import Match, noted, rule
 from eaglectl.validation.subject import Subject, key_place
 
 # the keys that every engine which knows the switch reads
@@ -21,8 +21,8 @@ READ_KEYS = {
 }
 
 
-@rule("EGL501", "norm-tensor-missing", "error")
-def norm_tensor_missing(subject: Subject) -> Iterator[Match]:
+@noted("EGL501", "norm-tensor-missing", "error")
+def norm_tensor_missing() -> None:
     """Every norm that the config enables has its tensors.
 
     Engines build the norm and leave its weight at one where the file has none: fc gets other numbers than
@@ -30,7 +30,6 @@ def norm_tensor_missing(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensors from the trainer; many converters drop them.
     """
-    yield from subject.reported("norm-tensor-missing")
 
 
 @rule("EGL502", "norm-flag-missing", "error")
@@ -53,8 +52,8 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
             yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
-@rule("EGL503", "both-norms", "warning")
-def both_norms(subject: Subject) -> Iterator[Match]:
+@noted("EGL503", "both-norms", "warning")
+def both_norms() -> None:
     """fc_norm and norm_before_fc are not both enabled.
 
     They are two designs, and trainers that know both exclude the pair. vLLM and SGLang apply both,
@@ -62,7 +61,6 @@ def both_norms(subject: Subject) -> Iterator[Match]:
 
     Fix: disable the one that was not trained.
     """
-    yield from subject.reported("both-norms")
 
 
 @rule("EGL505", "norm-output-unknown", "warning")

@@ -8,7 +8,7 @@ from typing import Any
 from eaglectl.checkpoint.layout import QUANTISATION
 from eaglectl.drafter.tensors import QUANTISED
 from eaglectl.formats.names import canonical_name
-from eaglectl.validation.rule import CannotLook, Match, rule
+from eaglectl.validation.rule import CannotLook, Match, noted, rule
 from eaglectl.validation.subject import Subject, key_place
 
 # targets of compressed-tensors that are classes of modules
@@ -40,8 +40,8 @@ EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modul
 NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
 
 
-@rule("EGL801", "quantisation-config", "error")
-def quantisation_config(subject: Subject) -> Iterator[Match]:
+@noted("EGL801", "quantisation-config", "error")
+def quantisation_config() -> None:
     """A quantisation config and the scales of quantised weights are both present, or neither is.
 
     With the config alone, which drafters inherit from a quantised target, engines look for scales that do
@@ -50,7 +50,6 @@ def quantisation_config(subject: Subject) -> Iterator[Match]:
     Fix: remove quantization_config from a drafter that is not quantised; else restore what is missing from
     the trainer.
     """
-    yield from subject.reported("quantisation-config")
 
 
 @rule("EGL802", "quantisation-modules", "error")
@@ -71,14 +70,10 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
         is_excluded = any(_matches(pattern, module) for pattern in patterns) or not _is_target(config, module)
         if is_excluded and module in quantised:
             text = f"{module} has scales, and the config leaves it out"
-            yield Match(text, f"tensor:{_stored_name(subject, module)}")
+            tensor = subject.drafter.tensors.get(f"{module}.weight")
+            yield Match(text, f"tensor:{tensor.stored[0] if tensor else module}")
         elif not is_excluded and module not in quantised and module != "lm_head":
             yield Match(f"{module} has no scales, and the config does not leave it out", _place(subject))
-
-
-def _stored_name(subject: Subject, module: str) -> str:
-    tensor = subject.drafter.tensors.get(f"{module}.weight")
-    return tensor.stored[0] if tensor else module
 
 
 @rule("EGL803", "quantisation-method", "error")

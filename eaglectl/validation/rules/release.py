@@ -1,4 +1,4 @@
-"""Rules on what is published with a drafter: its record, card, checksums and paths of a machine."""
+"""Rules on what is published with a drafter: its record, card, checksums, paths of a machine, and keys."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +12,16 @@ from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.record import is_untrained
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
-from eaglectl.validation.rules.leaks import TEXTS
-from eaglectl.validation.secrets.scan import check_searched, overlapping
+from eaglectl.validation.rules.files import PICKLE_SUFFIXES
+from eaglectl.validation.secrets.scan import check_searched, overlapping, scan_file, scan_text
 from eaglectl.validation.subject import Subject
+
+PATH = re.compile(
+    r"(~|\.{1,2})/\S.*|[A-Za-z]:[\\/].+|\\\\.+|file:.+|s3://.+|gs://.+|/[\w.+@-]+(/[\w.+@ -]+)+/?"
+    r"|/(home|root|Users|mnt|data|tmp|scratch|workspace|models?)/?"
+)
+TEXTS = (".json", ".md", ".txt", ".jinja", ".yaml", ".yml", ".toml", ".cfg", ".env")
+
 
 CARD, RECORD, SUMS = "README.md", "eaglectl.json", "SHA256SUMS"
 RECORD_SCHEMA = "eaglectl/provenance/1"
@@ -45,6 +52,73 @@ SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 CHUNK_SIZE = 1 << 22
 # a card or a list that is longer is no text for people, and is not read
 LARGEST_TEXT = 4_000_000
+
+
+@rule("EGL109", "local-path", "warning")
+def local_path(subject: Subject) -> Iterator[Match]:
+    """The config and the weights' metadata contain no path of one machine.
+
+    A path reveals who made the checkpoint and where, and does not exist elsewhere: a checkpoint whose
+    verifier is a path cannot be served as published.
+
+    Fix: write the model's name on the Hub, or remove the key.
+    """
+    for place, value in _texts(subject.config):
+        if PATH.fullmatch(value):
+            yield Match(f"{place} is {value!r}, a path of one machine", f"config.json:{place}")
+    if subject.read_error is None:
+        for key, value in subject.checkpoint.metadata.items():
+            if PATH.fullmatch(value):
+                file = subject.checkpoint.weight_files[0]
+                yield Match(f"the weights' metadata states {key}: {value!r}, a path of one machine", file)
+
+
+@rule("EGL115", "leaked-secret", "error")
+def secret(subject: Subject) -> Iterator[Match]:
+    """No file holds a key, a token or a password.
+
+    Everyone who downloads the checkpoint can use it. Whole files are searched, by the rules of gitleaks and
+    some more, as UTF-8 and UTF-16 text and in the texts of PNG images; of weights the headers.
+
+    Fix: revoke the key where it was issued, and remove it from the file and from the repository's history.
+    """
+    read: tuple[str, ...] = ()
+    if subject.read_error is None:
+        read = subject.checkpoint.weight_files
+        metadata = subject.checkpoint.metadata
+        header = "\n".join((*metadata, *metadata.values(), *subject.checkpoint.tensors))
+        for leak in scan_text(header):
+            yield Match(f"the header of {read[0]} holds {leak.kind}", read[0])
+    yield from _file_secrets(subject, read)
+
+
+def _file_secrets(subject: Subject, read: Sequence[str]) -> Iterator[Match]:
+    """The secrets of files. Raises CannotLook where a file cannot be read and no other holds a secret."""
+    error, is_clean = None, True
+    for name in subject.names:
+        if name in read or name.lower().endswith(PICKLE_SUFFIXES):  # EGL002 reports pickles
+            continue
+        try:
+            leaks = list(scan_file(name, subject.source.size(name), partial(subject.source.read, name)))
+        except EaglectlError as reason:
+            error, leaks = error or reason, []
+        for leak in leaks:
+            is_clean = False
+            yield Match(f"{name} holds {leak.kind} ({leak.place})", name)
+    if error is not None and is_clean:
+        raise CannotLook(str(error))
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value with its path, as "key.key[0]"."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, f"{place}[{index}]")
 
 
 @rule("EGL901", "record-agrees", "warning")
@@ -138,25 +212,20 @@ def home_path(subject: Subject) -> Iterator[Match]:
     """
     for name in subject.names:
         is_text = name.endswith(TEXTS) and name not in ("config.json", "tokenizer.json")  # EGL109's; words
-        if is_text and (path := _home(subject, name)):
+        if not is_text:
+            continue
+        size = subject.source.size(name)
+        check_searched(name, size)
+        if path := first_home(size, partial(subject.source.read, name)):
             yield Match(f"{name} names {path}", name)
-
-
-def _home(subject: Subject, name: str) -> str:
-    """The first home folder that a file names; empty where there is none."""
-    try:
-        check_searched(name, size := subject.source.size(name))
-        return first_home(size, partial(subject.source.read, name))
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
 
 
 def first_home(size: int, read: Callable[[int, int], bytes]) -> str:
     """The first home folder in a file of `size` bytes that is not a document's placeholder, or nothing."""
     for text in overlapping(size, read):
-        homes = (match for match in HOME.finditer(text.decode("utf-8", "replace")))
-        if home := next((match[0] for match in homes if not _is_placeholder(match)), ""):
-            return home
+        for match in HOME.finditer(text.decode("utf-8", "replace")):
+            if (match[2] or "").lower() not in PLACEHOLDER_USERS:
+                return match[0]
     return ""
 
 
@@ -195,10 +264,6 @@ def allowed_base_model(subject: Subject) -> Iterator[Match]:
     yield from _allowed(subject, "base-models", "base_model")
 
 
-def _is_placeholder(path: re.Match[str]) -> bool:
-    return (path[2] or "").lower() in PLACEHOLDER_USERS
-
-
 def _allowed(subject: Subject, key: str, fact: str) -> Iterator[Match]:
     allowed = subject.policy.allowed.get(key)
     if allowed is None:
@@ -227,13 +292,9 @@ def _card(subject: Subject) -> str:
 
 
 def _text(subject: Subject, name: str) -> str:
-    try:
-        if (size := subject.source.size(name)) > LARGEST_TEXT:
-            raise CannotLook(f"{name} has {size} bytes, and at most {LARGEST_TEXT} of a text are read")
-        raw = subject.source.read(name)
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
-    return raw.decode("utf-8", "replace")
+    if (size := subject.source.size(name)) > LARGEST_TEXT:
+        raise CannotLook(f"{name} has {size} bytes, and at most {LARGEST_TEXT} of a text are read")
+    return subject.source.read(name).decode("utf-8", "replace")
 
 
 class Sums(Struct, frozen=True):
@@ -285,12 +346,8 @@ def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Mat
 def _digest(subject: Subject, name: str) -> str:
     import hashlib  # late: it loads OpenSSL, and few checkpoints have a list of digests
 
-    digest: Any = hashlib.sha256()
-    try:
-        size = subject.source.size(name)
-        source = subject.source if size <= CHUNK_SIZE else subject.on_disk
-        for start in range(0, size, CHUNK_SIZE):
-            digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
-    return str(digest.hexdigest())
+    digest, size = hashlib.sha256(), subject.source.size(name)
+    source = subject.source if size <= CHUNK_SIZE else subject.on_disk
+    for start in range(0, size, CHUNK_SIZE):
+        digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))
+    return digest.hexdigest()

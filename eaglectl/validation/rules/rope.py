@@ -11,8 +11,8 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.rope import read_rope
 from eaglectl.formats.unread import PARTIAL
-from eaglectl.validation.rule import CannotLook, Match, rule
-from eaglectl.validation.subject import Subject
+from eaglectl.validation.rule import CannotLook, Match, noted, rule
+from eaglectl.validation.subject import Subject, key_place
 
 # the scalings that vLLM 0.33 builds (rotary_embedding/__init__.py), and the keys that each needs
 SCALINGS: Mapping[str, tuple[str, ...]] = {
@@ -88,8 +88,8 @@ def max_positions(subject: Subject) -> Iterator[Match]:
         yield Match(text, _place(subject, "max_position_embeddings"))
 
 
-@rule("EGL604", "rope-spellings", "error")
-def rope_spellings(subject: Subject) -> Iterator[Match]:
+@noted("EGL604", "rope-spellings", "error", is_fault=True)
+def rope_spellings() -> None:
     """rope_theta, rope_scaling and rope_parameters agree.
 
     transformers 4 reads the first two, transformers 5 the third: with two values, the engine's version
@@ -97,11 +97,10 @@ def rope_spellings(subject: Subject) -> Iterator[Match]:
 
     Fix: keep the values that were trained, under both names or one.
     """
-    yield from subject.reported("rope-spellings", is_fault=True)
 
 
-@rule("EGL605", "rope-pairing", "error")
-def rope_pairing(subject: Subject) -> Iterator[Match]:
+@noted("EGL605", "rope-pairing", "error")
+def rope_pairing() -> None:
     """An MLA drafter rotates pairs of neighbouring dimensions.
 
     vLLM's and SGLang's MLA drafter classes pair dimensions 2i and 2i+1 whatever rope_interleave states:
@@ -110,7 +109,6 @@ def rope_pairing(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE --rope-style interleaved`, which reorders the rotary rows; if the
     weights are interleaved already, remove the key.
     """
-    yield from subject.reported("rope-pairing")
 
 
 @rule("EGL606", "mrope-sections", "error")
@@ -135,8 +133,8 @@ def mrope_sections(subject: Subject) -> Iterator[Match]:
         yield Match(text, _place(subject, "rope_scaling"))
 
 
-@rule("EGL607", "rope-base-doubt", "warning")
-def rope_base_doubt(subject: Subject) -> Iterator[Match]:
+@noted("EGL607", "rope-base-doubt", "warning", is_fault=True)
+def rope_base_doubt() -> None:
     """The stored rope base is the one that was trained.
 
     Some trainers rotate with base 10000 whatever their config states, and engines rotate with the stated
@@ -145,7 +143,6 @@ def rope_base_doubt(subject: Subject) -> Iterator[Match]:
     Fix: convert with --source-semantics and the base that was trained; `convert` with the target's weights
     measures it.
     """
-    yield from subject.reported("rope-base-doubt", is_fault=True)
 
 
 @rule("EGL608", "rope-one-spelling", "note")
@@ -238,8 +235,8 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
                 yield Match(text, _place(subject, name or key))
 
 
-@rule("EGL612", "rope-untrained", "warning")
-def rope_untrained(subject: Subject) -> Iterator[Match]:
+@noted("EGL612", "rope-untrained", "warning", is_fault=True)
+def rope_untrained() -> None:
     """The rope scaling in the config is the one that was trained.
 
     ModelOpt's exporter writes a yarn scaling, to extend the context, and its trainer rotates without any.
@@ -248,7 +245,6 @@ def rope_untrained(subject: Subject) -> Iterator[Match]:
     Fix: convert with --source-semantics and the scaling that was trained; `convert` with the target's weights
     measures it.
     """
-    yield from subject.reported("rope-untrained", is_fault=True)
 
 
 def _target_config(subject: Subject) -> Mapping[str, Any]:
@@ -280,8 +276,4 @@ def _place(subject: Subject, key: str) -> str:
     """The place of a rope key: at the top of the config, or in transformer_layer_config."""
     if key in ("rope_theta", "rope_scaling") and subject.flat.get(key) is None:
         key = "rope_parameters"
-    nested = subject.config.get("transformer_layer_config")
-    is_nested = key not in subject.config and isinstance(nested, Mapping) and key in nested
-    if is_nested:
-        return f"config.json:transformer_layer_config.{key}"
-    return f"config.json:{key}" if key in subject.config else "config.json"
+    return key_place(subject.config, key)

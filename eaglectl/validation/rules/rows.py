@@ -16,14 +16,12 @@ from eaglectl.drafter.matrices import (
     spread_over,
 )
 from eaglectl.drafter.tensors import Tensor
-from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.target import NO_TARGET
 from eaglectl.validation.subject import Subject
 
 if TYPE_CHECKING:
     from eaglectl.drafter.vocabulary import Ids
-    from eaglectl.validation.scanning import Floats
 
 # with fewer rows there is no evidence of where a head was pruned from
 LEAST_ROWS = 8
@@ -194,10 +192,10 @@ def _is_rotated(ours: Checkpoint, name: str, theirs: Checkpoint, other: str) -> 
     """Whether sampled rows of the target's embedding are those of the drafter's, rotated."""
     if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
         return False
-    from eaglectl.validation.scanning import is_rotated
+    from eaglectl.validation.scanning import is_rotated, read_rows
 
     rows = spread_over(min(ours.tensors[name].shape[0], theirs.tensors[other].shape[0]))
-    return is_rotated(_rows(ours, name, rows), _rows(theirs, other, rows))
+    return is_rotated(read_rows(ours, name, rows), read_rows(theirs, other, rows))
 
 
 def _head(subject: Subject) -> str | None:
@@ -220,7 +218,7 @@ def _offsets(subject: Subject) -> "Ids":
     d2t, weights = subject.drafter.tensors["d2t"], subject.weights  # before numpy is loaded
     from eaglectl.drafter.vocabulary import as_engines_read
 
-    return as_engines_read("d2t", d2t.dtype, _read(weights, d2t.stored[0]))
+    return as_engines_read("d2t", d2t.dtype, weights.read(d2t.stored[0]))
 
 
 def _is_broken(subject: Subject) -> bool:
@@ -244,7 +242,7 @@ def _repeated(subject: Subject, head: str) -> int:
     if summary.bad or summary.constant is not None:
         return 0  # another rule reports it
     pairs = [
-        (_read(weights, head, i * size, (i + 1) * size), _read(weights, head, (i + 1) * size, (i + 2) * size))
+        (weights.read(head, i * size, (i + 1) * size), weights.read(head, (i + 1) * size, (i + 2) * size))
         for i in places
     ]
     return len(pairs) if row_copies(pairs) else 0
@@ -260,11 +258,11 @@ def _different(ours: Checkpoint, name: str, theirs: Checkpoint, other: str, rows
     """The rows that differ in two matrices by more than the rounding of the coarser dtype."""
     if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
         raise CannotLook(f"{name} and the target's {other} are not of one width")
-    from eaglectl.validation.scanning import same_rows
+    from eaglectl.validation.scanning import read_rows, same_rows
 
     dtypes = {ours.tensors[name].dtype, theirs.tensors[other].dtype}
     step = max(STEPS.get(dtype, 0.0) for dtype in dtypes) if len(dtypes) > 1 else 0.0
-    same = same_rows(_rows(ours, name, rows), _rows(theirs, other, rows), step)
+    same = same_rows(read_rows(ours, name, rows), read_rows(theirs, other, rows), step)
     return [row for row, is_same in zip(rows, same, strict=True) if not is_same]
 
 
@@ -292,24 +290,9 @@ def _similarities(
     ours: Checkpoint, name: str, theirs: Checkpoint, other: str, places: Sequence[tuple[int, int, int]]
 ) -> tuple[float, float]:
     """The similarity of rows of the head to the target's rows by d2t, and to its rows at the other places."""
-    from eaglectl.validation.scanning import similarity
+    from eaglectl.validation.scanning import read_rows, similarity
 
     drafts, meant, elsewhere = zip(*places, strict=True)
-    rows = _rows(ours, name, drafts)
-    return similarity(rows, _rows(theirs, other, meant)), similarity(rows, _rows(theirs, other, elsewhere))
-
-
-def _rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> "Floats":
-    from eaglectl.validation.scanning import read_rows
-
-    try:
-        return read_rows(checkpoint, name, rows)
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
-
-
-def _read(checkpoint: Checkpoint, name: str, start: int = 0, stop: int | None = None) -> bytes:
-    try:
-        return checkpoint.read(name, start, stop)
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
+    rows = read_rows(ours, name, drafts)
+    by_d2t, by_other = read_rows(theirs, other, meant), read_rows(theirs, other, elsewhere)
+    return similarity(rows, by_d2t), similarity(rows, by_other)

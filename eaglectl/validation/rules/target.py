@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.target_files import text_part
-from eaglectl.errors import EaglectlError
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.validation.rule import CannotLook, Match, rule
+from eaglectl.validation.rule import CannotLook, Match, noted, rule
 from eaglectl.validation.subject import Subject
 
 NO_TARGET = "no target was given; pass --target"
@@ -59,13 +56,10 @@ def target_tokenizer(subject: Subject) -> Iterator[Match]:
     source = subject.target.source
     if source is None or name not in source.names():
         raise CannotLook("no target's tokenizer.json was given; pass --target with the target's folder")
-    try:
-        ours, theirs = subject.source.read(name), source.read(name)
-        if ours == theirs:
-            return
-        own_ids, target_ids = _token_ids(name, ours), _token_ids(name, theirs)
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
+    ours, theirs = subject.source.read(name), source.read(name)
+    if ours == theirs:
+        return
+    own_ids, target_ids = _token_ids(name, ours), _token_ids(name, theirs)
     tokens = sorted({**own_ids, **target_ids})
     if different := [token for token in tokens if own_ids.get(token) != target_ids.get(token)]:
         token = different[0]
@@ -96,36 +90,7 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
 
     Fix: start vLLM with draft_tensor_parallel_size: 1 in --speculative-config.
     """
-    dims, target = subject.drafter.dims, _target_sizes(subject)
-    for count in TENSOR_PARALLEL_SIZES:
-        if not target.divides_by(count):
-            continue
-        divides = {
-            f"{dims.heads} heads": dims.heads % count == 0,
-            f"{dims.kv_heads} key heads": dims.attention == "MLA" or _can_place(dims.kv_heads, count),
-            f"an MLP of {dims.intermediate}": dims.intermediate % count == 0,
-        }
-        if not all(divides.values()):
-            parts = " and ".join(part for part, does_divide in divides.items() if not does_divide)
-            yield Match(f"the target can be split over {count} GPUs, and the drafter's {parts} cannot")
-            return
-
-
-class _TargetSizes(Struct, frozen=True):
-    """The sizes of the target that tensor parallelism divides; None where its config does not state them."""
-
-    heads: int
-    kv_heads: int | None
-    intermediate: int | None
-
-    def divides_by(self, count: int) -> bool:
-        """Whether the target can be split over `count` GPUs."""
-        has_shared_kv = self.kv_heads is None or _can_place(self.kv_heads, count)
-        return self.heads % count == 0 and (self.intermediate or 0) % count == 0 and has_shared_kv
-
-
-def _target_sizes(subject: Subject) -> _TargetSizes:
-    config = subject.target.config
+    dims, config = subject.drafter.dims, subject.target.config
     if config is None:
         raise CannotLook(NO_TARGET)
     sizes = text_part(config)
@@ -134,11 +99,25 @@ def _target_sizes(subject: Subject) -> _TargetSizes:
     )
     if type(heads) is not int:
         raise CannotLook("the target's config has no num_attention_heads")
-    return _TargetSizes(
-        heads,
-        kv_heads if type(kv_heads) is int and kv_heads > 0 else None,
-        width if type(width) is int else None,
-    )
+    # one key head is on every GPU: that of MLA, and of a config that states none
+    of_drafter = (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate)
+    shared = kv_heads if type(kv_heads) is int and kv_heads > 0 else 1
+    of_target = (heads, shared, width if type(width) is int else 0)
+    for count in TENSOR_PARALLEL_SIZES:
+        parts = " and ".join(_undivided(*of_drafter, count))
+        if parts and not _undivided(*of_target, count):
+            yield Match(f"the target can be split over {count} GPUs, and the drafter's {parts} cannot")
+            return
+
+
+def _undivided(heads: int, kv_heads: int, intermediate: int, count: int) -> list[str]:
+    """What of a model cannot be split over `count` GPUs; several key heads go on one, or one on several."""
+    remainders = {
+        f"{heads} heads": heads % count,
+        f"{kv_heads} key heads": kv_heads % count and count % kv_heads,
+        f"an MLP of {intermediate}": intermediate % count,
+    }
+    return [part for part, remainder in remainders.items() if remainder]
 
 
 @rule("EGL708", "target-vocabulary-size", "warning")
@@ -156,8 +135,8 @@ def target_vocabulary_size(subject: Subject) -> Iterator[Match]:
         raise CannotLook(NO_TARGET)
 
 
-@rule("EGL709", "target-depth", "warning")
-def target_depth(subject: Subject) -> Iterator[Match]:
+@noted("EGL709", "target-depth", "warning")
+def target_depth() -> None:
     """The target has as many layers as the drafter's config says.
 
     Layer ids are read by the target's depth, which trainers write under names of their own
@@ -166,7 +145,6 @@ def target_depth(subject: Subject) -> Iterator[Match]:
 
     Fix: give the target that the drafter was trained for, or correct the key.
     """
-    yield from subject.reported("target-depth")
 
 
 @rule("EGL712", "changed-target", "note")
@@ -184,11 +162,6 @@ def changed_target(subject: Subject) -> Iterator[Match]:
     yield from (Match(note.text) for note in subject.drafter.notes if note.topic == "changed-target")
 
 
-def _can_place(kv_heads: int, count: int) -> bool:
-    """Whether engines can place key heads on `count` GPUs: several on each, or each on several."""
-    return kv_heads % count == 0 or count % kv_heads == 0
-
-
 def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:
     """Token ids by text, from a tokenizer.json of a BPE, WordPiece or Unigram model."""
     tokenizer = parse_json(name, raw)
@@ -201,13 +174,9 @@ def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:
         ids = {str(entry[0]): index for index, entry in enumerate(vocab) if isinstance(entry, list) and entry}
     else:
         raise CannotLook(f"{name} has no vocabulary to compare")
-    return {**ids, **_added_token_ids(tokenizer.get("added_tokens"))}
-
-
-def _added_token_ids(entries: object) -> Mapping[str, int]:
-    entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return {
+    added = tokenizer.get("added_tokens")
+    return dict(ids) | {
         entry["content"]: entry["id"]
-        for entry in entries
-        if type(entry.get("id")) is int and isinstance(entry.get("content"), str)
+        for entry in (added if isinstance(added, list) else ())
+        if isinstance(entry, dict) and type(entry.get("id")) is int and isinstance(entry.get("content"), str)
     }

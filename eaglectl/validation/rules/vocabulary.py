@@ -10,11 +10,9 @@ from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.source import Source
 from eaglectl.checkpoint.target_files import text_part
-from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.validation.rule import CannotLook, Match, rule
-from eaglectl.validation.subject import Subject
-from eaglectl.validation.vocabulary_tables import EXACT
+from eaglectl.validation.subject import EXACT, Subject
 
 # tokens of a chat template that start or end thoughts and tool calls
 RESTORE = "restore d2t from the trainer's checkpoint."
@@ -262,8 +260,5 @@ def _read_json(source: Source, name: str) -> Mapping[str, Any]:
     """A JSON object of the target; empty where there is no such file."""
     if name not in source.names():
         return {}
-    try:
-        value = parse_json(name, source.read(name))
-    except EaglectlError as error:
-        raise CannotLook(str(error)) from None
+    value = parse_json(name, source.read(name))
     return value if isinstance(value, dict) else {}

@@ -1,18 +1,25 @@
-"""Rules on the tensors as headers show them: exactly those of the drafter, in their shapes and dtypes."""
+"""Rules on the tensors: exactly those of the drafter, in their shapes and dtypes, with numbers as trained.
+
+Not finite, never initialised, never trained, or far too large: that is what their numbers show.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from math import prod, sqrt
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from eaglectl.drafter.tensors import LAYER, Tensor, is_quantised_part
 from eaglectl.formats.commands import PLAIN
 from eaglectl.formats.names import WRAPPERS, canonical_name
-from eaglectl.validation.rule import Match, rule
-from eaglectl.validation.subject import Subject, key_place
-from eaglectl.validation.vocabulary_tables import TABLES
+from eaglectl.validation.rule import Match, noted, rule
+from eaglectl.validation.subject import TABLES, Subject, key_place
+
+if TYPE_CHECKING:
+    from eaglectl.validation.scanning import Spread, Summary
 
 # dtypes as configs name them -> as safetensors names them
 DTYPES: Mapping[str, str] = {
@@ -42,8 +49,13 @@ UNLOADED_NAMES: Mapping[re.Pattern[str], str] = {
 }
 
 
-@rule("EGL201", "missing-tensor", "error")
-def missing_tensor(subject: Subject) -> Iterator[Match]:
+HALF = 65504.0  # the largest number of float16
+# the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
+SQUARES = sqrt(3.4028234663852886e38)
+
+
+@noted("EGL201", "missing-tensor", "error")
+def missing_tensor() -> None:
     """Every tensor of the drafter is in the weights.
 
     No engine reports a missing tensor: norms stay at one, matrices keep uninitialised memory, and the
@@ -51,7 +63,6 @@ def missing_tensor(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
-    yield from subject.reported("missing-tensor")
 
 
 @rule("EGL202", "unknown-tensor", "error")
@@ -179,15 +190,14 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
         yield Match(f"config states {key}: {stated}, and the weights are {stored}", place)
 
 
-@rule("EGL212", "tensor-twice", "error")
-def tensor_twice(subject: Subject) -> Iterator[Match]:
+@noted("EGL212", "tensor-twice", "error")
+def tensor_twice() -> None:
     """No tensor is in the weights under two names.
 
     Which of the two an engine keeps depends on the order in which it reads them.
 
     Fix: keep the one that was trained.
     """
-    yield from subject.reported("tensor-twice")
 
 
 @rule("EGL213", "allowed-dtype", "error")
@@ -225,3 +235,175 @@ def _unquantised(subject: Subject) -> Iterator[Tensor]:
 def _dtype_counts(subject: Subject) -> Counter[str]:
     """How many tensors that are not quantised have each floating-point dtype."""
     return Counter(tensor.dtype for tensor in _unquantised(subject) if tensor.dtype in NUMBERS)
+
+
+@rule("EGL205", "not-finite", "error")
+def not_finite(subject: Subject) -> Iterator[Match]:
+    """No number in the weights is NaN or infinite.
+
+    One such number spreads to every draft: vLLM and SGLang load it, propose only token 0 and accept
+    nothing, while the server answers as usual, but slower.
+
+    Fix: go back to a checkpoint from before training diverged; a cast to float16 turns large numbers into
+    infinities.
+    """
+    for name, summary in subject.scan.items():
+        if summary.bad:
+            tensor = subject.checkpoint.tensors[name]
+            first = _indices(summary.first, tensor.shape)
+            count = f"{summary.bad} of {prod(tensor.shape)} numbers, the first at {first}"
+            yield Match(f"{name} holds NaN or infinity: {count}", f"tensor:{name}")
+
+
+@rule("EGL206", "constant-tensor", "error")
+def constant_tensor(subject: Subject) -> Iterator[Match]:
+    """No matrix is one constant, and no norm is all zeros.
+
+    Training leaves no such tensor: it was never initialised, or it was created in place of a missing one. A
+    bias may be zero.
+
+    Fix: restore the tensor from the trainer's checkpoint.
+    """
+    for name, summary in _summaries(subject):
+        shape = subject.checkpoint.tensors[name].shape
+        is_matrix = len(shape) > 1 and prod(shape) > 1
+        if summary.constant is None:
+            continue
+        if is_matrix or (summary.constant == 0 and name.endswith("weight")):
+            yield Match(f"{name} {list(shape)} is all {summary.constant:g}", f"tensor:{name}")
+
+
+@rule("EGL207", "untrained", "warning")
+def untrained(subject: Subject) -> Iterator[Match]:
+    """The weights are not as training initialises them.
+
+    A part looks untrained when its norms are exactly ones and each of its matrices is distributed as
+    frameworks initialise it: normal with the config's initializer_range, or uniform as in torch. Loaders
+    that miss a name keep such numbers with at most a warning, and save them.
+
+    Fix: compare the tensors with the trainer's checkpoint; convert that again, with names that match.
+    """
+    parts = _parts(subject)
+    fresh = {part: matrices for part, names in parts.items() if (matrices := _untrained(subject, names))}
+    if len(fresh) == len(parts) > 1:
+        _, distribution = next(iter(fresh.values()))[0]
+        yield Match(
+            f"nothing was trained: all norms are ones and all matrices as first drawn ({distribution})"
+        )
+        return
+    for part, matrices in fresh.items():
+        name, distribution = matrices[0]
+        text = f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})"
+        yield Match(text, f"tensor:{name}")
+
+
+@rule("EGL214", "beyond-float16", "warning")
+def beyond_float16(subject: Subject) -> Iterator[Match]:
+    """Every weight fits into float16.
+
+    Served with --dtype float16, or by kernels that support nothing else, a number above 65504 becomes
+    infinite, and every draft is token 0.
+
+    Fix: serve it in bfloat16; trained numbers are rarely so large, so inspect the tensor too.
+    """
+    for name, summary in _large(subject, HALF, SQUARES):
+        yield Match(f"{name} reaches {summary.largest:.3g}; float16 ends at 65504", f"tensor:{name}")
+
+
+@rule("EGL215", "overflowing", "error")
+def overflowing(subject: Subject) -> Iterator[Match]:
+    """No weight is so large that its square overflows float32.
+
+    Norms square their inputs. A number beyond 1.8e19 comes from a flipped bit, a wrong dtype or
+    uninitialised memory, never from training, and destroys everything computed from it.
+
+    Fix: restore the tensor from the trainer's checkpoint.
+    """
+    for name, summary in _large(subject, SQUARES, float("inf")):
+        yield Match(f"{name} reaches {summary.largest:.3g}, whose square no float32 holds", f"tensor:{name}")
+
+
+def _summaries(subject: Subject) -> Iterator[tuple[str, "Summary"]]:
+    """Summaries of matrices and norms, without those of quantisers, the draft vocabulary and biases."""
+    names = {
+        stored: None
+        for name, tensor in subject.drafter.tensors.items()
+        if name not in ("d2t", "t2d", "mask_hidden")
+        and not name.endswith(".bias")
+        and not is_quantised_part(name)
+        for stored in tensor.stored
+    }
+    return ((name, subject.scan[name]) for name in names if name in subject.scan)
+
+
+def _large(subject: Subject, least: float, most: float) -> Iterator[tuple[str, "Summary"]]:
+    for name, summary in subject.scan.items():
+        if not summary.bad and least < summary.largest <= most and not is_quantised_part(name):
+            yield name, summary
+
+
+def _parts(subject: Subject) -> Mapping[str, tuple[str, ...]]:
+    """Tensors that are trained together: fc with the norms around it, and each layer."""
+    parts: dict[str, list[str]] = {}
+    for name, tensor in subject.drafter.tensors.items():
+        layer = LAYER.fullmatch(name)
+        is_edge = name in ("fc.weight", "norm.weight", "input_norm.weight") or name.startswith("fc_norm.")
+        if (layer or is_edge) and not is_quantised_part(name) and not name.endswith(".bias"):
+            parts.setdefault(f"layer {layer[1]}" if layer else "fc", []).extend(tensor.stored)
+    return {part: tuple(dict.fromkeys(names)) for part, names in parts.items()}
+
+
+def _untrained(subject: Subject, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each matrix of a part with its distribution, if the norms are ones and all matrices look
+    initialised; else none.
+    """
+    summaries = {name: subject.scan[name] for name in names if name in subject.scan}
+    matrices = [name for name in summaries if len(subject.checkpoint.tensors[name].shape) > 1]
+    norms = [name for name in summaries if name not in matrices]
+    if not norms or not matrices or len(summaries) < len(names):
+        return []
+    is_initial = all(summaries[name].constant == 1 for name in norms)
+    if not is_initial or any(summaries[name].bad for name in matrices):
+        return []
+    return _distributions(subject, matrices)
+
+
+def _distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str, str]]:
+    """Each matrix with its distribution; none where one of them has no known distribution."""
+    weights, stated = subject.weights, subject.flat.get("initializer_range")  # before numpy is loaded
+    from eaglectl.validation.scanning import spread
+
+    deviation = float(stated) if isinstance(stated, int | float) and stated > 0 else 0.02
+    distributions: list[tuple[str, str]] = []
+    for name in matrices:
+        width = subject.checkpoint.tensors[name].shape[-1]
+        distribution = _distribution(spread(weights, name), deviation, width)
+        if not distribution:
+            return []
+        distributions.append((name, f"{name}: {distribution}"))
+    return distributions
+
+
+def _distribution(spread: "Spread", deviation: float, width: int) -> str:
+    """The distribution that frameworks initialise matrices with and that fits the numbers; "" where none
+    does.
+    """
+    error = 4 / sqrt(spread.count)  # four standard errors, in units of each statistic
+    for kurtosis, expected, words in (
+        (3.0, deviation, f"normal, deviation {deviation:g}"),
+        (1.8, 1 / sqrt(3 * width), f"uniform within 1/sqrt({width})"),
+    ):
+        is_centred = abs(spread.mean) <= expected * max(0.01, error)
+        is_wide = abs(spread.deviation / expected - 1) <= max(0.01, error * sqrt((kurtosis - 1) / 4))
+        if is_centred and is_wide and abs(spread.kurtosis - kurtosis) <= max(0.03, error * sqrt(24)):
+            return words
+    return ""
+
+
+def _indices(position: int, shape: Sequence[int]) -> list[int]:
+    """The indices of the number at a position of a row-major tensor."""
+    indices: list[int] = []
+    for size in reversed(shape):
+        position, index = divmod(position, size)
+        indices.insert(0, index)
+    return indices
