@@ -38,8 +38,6 @@ TO_FEWER_HEADS = (
     "{have} cannot be rewritten as {want}: heads that were trained apart would share keys and values, which"
     " is another function; only {have} to MHA is exact. Train a {want} head on the same target"
 )
-
-
 # how much larger than the embedding's half the state's half is made: the norm of both hardly depends on the
 # embedding then
 STATE_SHARE = 32.0

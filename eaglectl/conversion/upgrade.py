@@ -41,8 +41,6 @@ RESIDUAL_WRITERS = (
     "mlp.down_proj.weight",
     "mlp.down_proj.bias",
 )
-
-
 TOKENS_PER_INPUT = 4  # the fewest calibration tokens per input of fc for a refit
 LARGE_SPREAD = 0.25
 SMALL_RMS = 100.0  # squared and in units of eps: states below it change with eps

@@ -32,8 +32,6 @@ from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.text import listed
 
 PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
-
-
 CAST_BLOCK = 8 << 20  # bytes
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
 

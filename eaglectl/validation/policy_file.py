@@ -2,7 +2,6 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,8 +29,6 @@ MAX_POLICY = 256 << 10
 MAX_PARTS, MAX_DEPTH, MAX_ENTRIES, MAX_BITS = 32, 16, 5_000, 64
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}")
-
-
 # of longer files no line is looked for, as each step parses the file's beginning
 MAX_LINES, MAX_TEXT = 500, 32 << 10
 
@@ -247,8 +244,6 @@ class File(Struct, frozen=True):
 
     def place(self, path: tuple[str | int, ...]) -> str:
         """Where a key stands, as FILE:LINE, or the file alone."""
-        from eaglectl.validation.policy_file import line_of  # late, as only errors have a place
-
         line = line_of(self.text, (*self.parts, *path))
         return f"{self.label}:{line}" if line else self.label
 
@@ -377,6 +372,8 @@ def _has(text: str, path: Sequence[str | int]) -> bool:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
+    import tomllib  # late, as above
+
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError):

@@ -59,8 +59,6 @@ OF_TWO_LEVELS = (
     "tie_word_embeddings",
     "_name_or_path",
 )
-
-
 # the value of an absent key in the config class of each kind of attention (transformers 5.19 to 5.23)
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "llama": {"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000},

@@ -21,8 +21,6 @@ PATH = re.compile(
     r"|/(home|root|Users|mnt|data|tmp|scratch|workspace|models?)/?"
 )
 TEXTS = (".json", ".md", ".txt", ".jinja", ".yaml", ".yml", ".toml", ".cfg", ".env")
-
-
 CARD, RECORD, SUMS = "README.md", "eaglectl.json", "SHA256SUMS"
 RECORD_SCHEMA = "eaglectl/provenance/1"
 COMMANDS = (

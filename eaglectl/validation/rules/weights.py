@@ -34,8 +34,6 @@ DTYPES: Mapping[str, str] = {
 }
 DTYPE = re.compile(r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)")
 NUMBERS = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0")
-
-
 OTHER_WRAPPERS = "|".join(re.escape(wrapper) for wrapper in WRAPPERS if wrapper != "model.")
 # patterns of names that some engines do not load -> those engines
 UNLOADED_NAMES: Mapping[re.Pattern[str], str] = {
@@ -47,8 +45,6 @@ UNLOADED_NAMES: Mapping[re.Pattern[str], str] = {
     re.compile(r"(model\.)?aux_norm_(low|mid|high)\."): "vLLM and TensorRT-LLM",
     re.compile(r".*\.(w_kc|w_vc|fused_qkv_a_proj_with_mqa)\b", re.DOTALL): "vLLM",
 }
-
-
 HALF = 65504.0  # the largest number of float16
 # the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
 SQUARES = sqrt(3.4028234663852886e38)

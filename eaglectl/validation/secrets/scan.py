@@ -26,8 +26,6 @@ Regex = re.Pattern[bytes]
 SET_TO = r"[\w.-]{0,20}[\"'\s\\]{0,4}(?:=>|:=|=|:)[\"'\s\\]{0,4}"
 
 GAP = r"(?:\s|\\[nrt]){1,9}"
-
-
 Read = Callable[[int, int], bytes]
 BLOCK = 1 << 20
 # the longest secret that is sure to be seen where it lies across two blocks, and what a rule reads before it
