@@ -126,26 +126,19 @@ def judge(
     result = _run(subject, rules, policy)
     findings, changes = _repairs(subject, result, path)
     releases = release_verdicts(subject, result.rule_ids, result.findings)
-    today = datetime.datetime.now(datetime.UTC).date()
-    expired = tuple(suppression for suppression in policy.suppressions if suppression.is_expired(today))
-    valid = [suppression for suppression in policy.suppressions if suppression not in expired]
+    valid, expired = _valid_suppressions(policy)
     kept, suppressed = _suppress(findings, valid)
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
-    names = {rule.name for rule in result.rules}
-    unsettled = () if subject.read_error else subject.drafter.unsettled
-    doubts = tuple(note.reason for note in unsettled if note.topic in names)
+    doubts = _doubts(subject, result)
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
-    if _is_failed(kept, releases, fail_on):
-        verdict = CheckVerdict.FAIL
-    elif is_unread or doubts or _is_open(result.unchecked, releases):
+    verdict = CheckVerdict.PASS
+    if is_unread or doubts or _is_open(result.unchecked, releases):
         verdict = CheckVerdict.COULD_NOT_LOOK
-    else:
-        verdict = CheckVerdict.PASS
     report = Report(
         source=subject.label,
         path=path,
         engines=tuple(dict.fromkeys(label for request in subject.requests for label in request.labels)),
-        verdict=verdict,
+        verdict=CheckVerdict.FAIL if _is_failed(kept, releases, fail_on) else verdict,
         findings=tuple(kept),
         unchecked=result.unchecked,
         suppressed=tuple(suppressed),
@@ -160,7 +153,7 @@ def judge(
         target=subject.target.known.origin,
         smallest_changes=changes,
         doubts=doubts,
-        questions=tuple(note.text for note in unsettled if note.level == "question"),
+        questions=tuple(note.text for note in subject.questions),
         off=tuple(sorted(policy.off)),
         lowered={rule.id: policy.severity(rule) for rule in result.rules if policy.lowers(rule)},
         default_engines=tuple(
@@ -246,6 +239,19 @@ def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
         if not matches:
             passed.append(rule)
     return _Result(tuple(rules), tuple(_one_each(findings)), tuple(unchecked), tuple(passed))
+
+
+def _doubts(subject: Subject, result: _Result) -> tuple[str, ...]:
+    """What is open of how the drafter was trained, by the rules that ran."""
+    names = {rule.name for rule in result.rules}
+    return tuple(note.reason for note in subject.unsettled if note.topic in names)
+
+
+def _valid_suppressions(policy: Policy) -> tuple[list[Suppression], tuple[Suppression, ...]]:
+    """The suppressions that are valid today, and those that have expired."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    expired = tuple(suppression for suppression in policy.suppressions if suppression.is_expired(today))
+    return [suppression for suppression in policy.suppressions if suppression not in expired], expired
 
 
 def _suppress(
@@ -338,21 +344,23 @@ def release_verdicts(
     releases = tuple(
         dict.fromkeys((request.engine, release) for request in requests for release in request.releases)
     )
-    if not releases:
-        return unknown
+    return (*unknown, *_known_verdicts(releases, subject, rules, findings)) if releases else unknown
+
+
+def _known_verdicts(
+    releases: Sequence[tuple[str, str]], subject: Subject, rules: Collection[str], findings: Sequence[Finding]
+) -> Iterator[ReleaseVerdict]:
     general = tuple(_general_errors(subject, findings))
     try:
         facts = subject.applied_facts
     except CannotLook as reason:
-        if general:
-            return (*unknown, *(_failed(*release, general) for release in releases))
-        return (*unknown, *(_unjudged(*release, str(reason)) for release in releases))
+        for release in releases:
+            yield _failed(*release, general) if general else _unjudged(*release, str(reason))
+        return
     reporting = {finding.rule.id for finding in findings}
-    chosen = {release: [fact for fact in facts[release] if fact.fact.rule in rules] for release in releases}
-    return (
-        *unknown,
-        *(_verdict(release, chosen[release], general, reporting, subject) for release in releases),
-    )
+    for release in releases:
+        chosen = [fact for fact in facts[release] if fact.fact.rule in rules]
+        yield _verdict(release, chosen, general, reporting, subject)
 
 
 def _verdict(

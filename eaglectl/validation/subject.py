@@ -231,6 +231,16 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         return self._reading.drafter
 
     @property
+    def unsettled(self) -> tuple[Note, ...]:
+        """The notes that leave open what was trained; none of a drafter that could not be read."""
+        return self._reading.drafter.unsettled if self._reading.drafter else ()
+
+    @property
+    def questions(self) -> tuple[Note, ...]:
+        """What the files leave open and nobody has answered, with the options that do."""
+        return tuple(note for note in self.unsettled if note.level == "question")
+
+    @property
     def weights(self) -> Checkpoint:
         """The checkpoint, for a rule that reads tensor data. Raises CannotLook with `headers_only`."""
         if self.headers_only:
