@@ -132,7 +132,7 @@ def judge(
     doubts = _doubts(subject, result)
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
     verdict = CheckVerdict.PASS
-    if is_unread or doubts or _is_open(result.unchecked, releases):
+    if any((is_unread, doubts, _is_open(result.unchecked, releases))):
         verdict = CheckVerdict.COULD_NOT_LOOK
     report = Report(
         source=subject.label,
