@@ -269,3 +269,9 @@ def facts(engine: str) -> tuple[Fact, ...]:
     for row in rows:
         check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
     return convert(rows, tuple[Fact, ...])
+
+
+@cached
+def release_facts(engine: str, release: str) -> tuple[Fact, ...]:
+    """The facts of an engine that hold in a release, in the order of its data file."""
+    return tuple(fact for fact in facts(engine) if is_within(fact.releases, release))

@@ -21,6 +21,7 @@ from eaglectl.engines.behaviour import (
     Runner,
     behaviour,
     facts,
+    release_facts,
     releases,
     stated,
 )
@@ -247,7 +248,7 @@ class Engine(Struct, frozen=True):
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
-        known = [fact.evidence(release) for fact in self.facts if is_within(fact.releases, release)]
+        known = [fact.evidence(release) for fact in release_facts(self.name, release)]
         return {"run": known.count("run"), "read": known.count("read")}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
@@ -280,9 +281,8 @@ class Engine(Struct, frozen=True):
         return tuple(AppliedFact(fact, fact.message.format(**words)) for fact in holding)
 
     def _holding(self, case: Case) -> Iterator[Fact]:
-        for fact in self.facts:
-            is_concerned = case.view.model_class in fact.classes and is_within(fact.releases, case.release)
-            if is_concerned and self.conditions[fact.id](case):
+        for fact in release_facts(self.name, case.release):
+            if case.view.model_class in fact.classes and self.conditions[fact.id](case):
                 yield fact
 
     def verdict(self, view: View, release: str) -> Verdict:
@@ -291,15 +291,15 @@ class Engine(Struct, frozen=True):
         # a checkpoint with a problem may load all the same; facts state where it does not
         reasons += [(ServedAs.DIFFERS, note.text) for note in view.drafter.notes_at("problem")]
         reasons += [(ServedAs.UNKNOWN, note.reason) for note in view.drafter.unsettled]
-        reasons += [(applied.fact.outcome, applied.text) for applied in self.applied(view, release)]
+        applied = self.applied(view, release)
+        reasons += [(fact.fact.outcome, fact.text) for fact in applied]
         for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
             if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
-                reading = self._reading(view, release) if outcome == ServedAs.DIFFERS else None
+                reading = self._reading(view, release, applied) if outcome == ServedAs.DIFFERS else None
                 return Verdict(self.name, release, outcome, texts, reading)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
 
-    def _reading(self, view: View, release: str) -> NetworkReading | None:
-        applied = self.applied(view, release)
+    def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:
         if view.drafter.notes_at("problem") or any(fact.fact.outcome != ServedAs.DIFFERS for fact in applied):
             return None
         title = f"{self.title} {release}"

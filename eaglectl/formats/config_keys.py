@@ -145,8 +145,10 @@ class Keys(Struct, frozen=True):
         own = self.own.get(key, "")
         if key in self.inverted and isinstance(values.get(own), bool):
             values[own] = not values[own]
-        first, stored = next(iter(values.values()), MISSING), Keys(self.stored)
-        for place in (f"{name}.{key}" for name in OBJECTS if first is not MISSING and key in SPELLINGS):
+        if not values or key not in SPELLINGS:
+            return values
+        first, stored = next(iter(values.values())), Keys(self.stored)
+        for place in (f"{name}.{key}" for name in OBJECTS):
             if place not in values and stored.at(place) not in (MISSING, first):
                 values[place] = stored.at(place)
         return values
@@ -168,7 +170,7 @@ class Keys(Struct, frozen=True):
 
     def all_places(self, keys: Iterable[str]) -> set[str]:
         """The places of these keys, and those of contrary statements of them."""
-        return {place for key in keys for place in (*self.places(key), *self.statements(key))}
+        return {place for key in set(keys) for place in (*self.places(key), *self.statements(key))}
 
     def spelling(self, key: str) -> str:
         """A canonical key as this config has it, or as its producer writes it."""

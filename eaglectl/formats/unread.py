@@ -61,9 +61,12 @@ def read_others(
     """The keys that no reader takes, to be carried over; a question on each that may change the network."""
     answer = answers.semantics.get("harmless", "").split(",")
     # they are not carried either: the next reader would have to ask again
-    harmless = [place for place, _ in _unread(keys, taken, format) if place in answer]
-    taken = (*taken, *harmless)
-    notes = (_question(place, value, format) for place, value in _unread(keys, taken, format))
+    unread = tuple(_unread(keys, taken, format))
+    harmless = [place for place, _ in unread if place in answer]
+    if harmless:
+        taken = (*taken, *harmless)
+        unread = tuple(_unread(keys, taken, format))
+    notes = (_question(place, value, format) for place, value in unread)
     return Reading(keys.rest(taken), tuple(harmless), tuple(filter(None, notes)))
 
 
