@@ -1,6 +1,6 @@
 """What `smoke` costs on the real pair beside transformers' `generate`: ratios of CPU seconds, and peaks.
 
-    python -m benchmarks.real [RUN ...]     five minutes of one core
+    python -m benchmarks.real [RUN ...]     fifteen minutes of one core
 
 Each run is a process of its own with one thread. `generate` answers the 40 chats of fixtures/real/test.jsonl
 in batches of 8 of similar length, float32, 64 new tokens. Loading the target is left out of CPU seconds.
@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.measure import ROOT
+from benchmarks.measure import ROOT, eaglectl
 
 REAL = ROOT / "fixtures/real"
 DRAFTER = REAL / "speculators"
@@ -32,7 +32,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)}; all where none is given"
+        "runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)}, commands; all where none is given"
     )
     parser.add_argument("--child", choices=RUNS)
     options = parser.parse_args()
@@ -47,8 +47,8 @@ def main() -> None:
         return
     print("| run | CPU s | / `generate` | peak MB |\n|---|---|---|---|")
     plain = None
-    for run in dict.fromkeys(["generate", *(options.runs or RUNS)]):
-        for row in in_child(run):
+    for run in dict.fromkeys(["generate", *(options.runs or [*RUNS, "commands"])]):
+        for row in commands(target) if run == "commands" else in_child(run):
             plain = plain or row["cpu"]
             print(
                 f"| {row['part']} | {row['cpu']:.1f} | {row['cpu'] / plain:.2f} | {row['peak']:,.0f} |",
@@ -110,6 +110,26 @@ def long_smoke(target: Path) -> Iterator[tuple[str, float]]:
         start = time.process_time()
         run_reference(job)
     yield f"`smoke` of {LONG_CHATS} prompts of {LONG:,} tokens, with loading", time.process_time() - start
+
+
+def commands(target: Path) -> Iterator[dict[str, Any]]:
+    """Whole commands on SpecForge's drafter, with loading: what a user waits for."""
+    pair, chats = ("--target", target, "--device", "cpu"), ("--prompts", REAL / "test.jsonl")
+    with TemporaryDirectory() as name:
+        statistics, out = Path(name) / "statistics", Path(name) / "out"
+        upgrade = ("--to", "3.1", "--calibration", statistics, *chats, "-o", out)
+        rows: dict[str, tuple[str | Path, ...]] = {
+            "calibrate": ("--prompts", REAL / "calibration.jsonl", "-o", statistics),
+            "convert": upgrade,
+            "smoke": chats,
+            "smoke --probe sensitivity": (*chats, "--probe", "sensitivity"),
+            "diagnose": (*chats, "--max-tokens", "32"),
+        }
+        os.environ["OMP_NUM_THREADS"] = "1"
+        for words, options in rows.items():
+            command, *more = words.split()
+            took = eaglectl(command, REAL / "specforge", *more, *pair, *options)
+            yield {"part": f"`{words}`", "cpu": took.cpu, "peak": took.peak}
 
 
 RUNS = {"generate": generate, "smoke": smoke, "long": long_smoke}

@@ -1,10 +1,11 @@
 """What the reference engine costs beside transformers' `generate`, on random weights of a real vocabulary.
 
-    python -m benchmarks.reference [--prompts 40] [--longest 250] [--layers 6]
+    python -m benchmarks.reference [--prompts 40] [--longest 250] [--layers 6] [--sizes 128256x4096]
 
-Two targets of few layers (49,152 tokens as SmolLM2 has them, 128,256 as Llama 3), each with a random drafter
-of 8,192 draft tokens, of which next to nothing is accepted. Each row is a process of its own, whose peak
-memory is given beyond that of a process that only loads the target. `smoke` is both passes at k=3.
+Targets of few layers (by default 49,152 tokens as SmolLM2 has them, 128,256 as Llama 3), each with a random
+drafter of 8,192 draft tokens, of which next to nothing is accepted. Each row is a process of its own, whose
+peak memory is given beyond that of a process that only loads what it runs: the target for `generate`, target
+and drafter for the others. `smoke` is both passes at k=3.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-WIDTHS = {49_152: 576, 128_256: 1024}
+SIZES = ("49152x576", "128256x1024")  # vocabulary and hidden size
 DRAFT_VOCAB = 8192
 NEW_TOKENS = 64
 HEAD = 64
@@ -36,6 +37,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--longest", type=int, default=250)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--sizes", nargs="+", default=SIZES)
+    parser.add_argument("--runs", nargs="+", default=[name for name in RUNS if name not in LOADED])
     parser.add_argument("--child", nargs=2)
     options = parser.parse_args()
     if options.child:
@@ -43,20 +46,24 @@ def main() -> None:
         row = measured(RUNS[name], Path(folder), texts_of(options))
         print(json.dumps(row))
         return
-    print("| vocabulary | run | s | over generate | CPU s | peak MB beyond the target |")
+    print("| vocabulary, width | run | s | over generate | CPU s | peak MB beyond the weights |")
     print("|---|---|---|---|---|---|", flush=True)
-    for vocab, width in WIDTHS.items():
+    for size in options.sizes:
+        vocab, width = map(int, size.split("x"))
         with tempfile.TemporaryDirectory() as name:
             make_pair(Path(name), vocab, width, options.layers)
-            rows = {run: in_child(run, name, options) for run in RUNS}
-        base, plain = rows["load"]["peak"], rows["generate"]["seconds"]
-        for run, row in rows.items():
-            share = f"{row['seconds'] / plain:.2f}"
-            more = f"{row['peak'] - base:,.0f}"
-            print(
-                f"| {vocab:,} | {run} | {row['seconds']:.1f} | {share} | {row['cpu']:.1f} | {more} |",
-                flush=True,
-            )
+            loaded = {run: in_child(run, name, options)["peak"] for run in LOADED}
+            plain = None
+            for run in dict.fromkeys(("generate", *options.runs)):
+                row = in_child(run, name, options)
+                plain = plain or row["seconds"]
+                share = f"{row['seconds'] / plain:.2f}"
+                more = row["peak"] - loaded["target" if run == "generate" else "pair"]
+                print(
+                    f"| {vocab:,}, {width:,} | {run} | {row['seconds']:.1f} | {share} | {row['cpu']:.1f}"
+                    f" | {more:,.0f} |",
+                    flush=True,
+                )
 
 
 def in_child(run: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
@@ -107,6 +114,13 @@ def load(job: Any) -> Any:
     return load_target(job.target, job.drafter.aux.boundaries, dtype="float32", device="cpu")
 
 
+def load_pair(job: Any) -> Any:
+    """Target and drafter."""
+    from eaglectl.reference.loading import load_drafter
+
+    return load(job), load_drafter(job.folder, job.drafter, dtype="float32", device="cpu")
+
+
 def generate(job: Any) -> None:
     """transformers alone, in batches of texts of similar length."""
     import torch
@@ -138,11 +152,10 @@ def calibrate(job: Any) -> None:
     """The target's answers, then the two passes of `calibrate`."""
     from eaglectl.acceptance.prompts import batches_by_length
     from eaglectl.reference.collecting import Batch, collect_moments, collect_sizes
-    from eaglectl.reference.loading import load_drafter
-    from eaglectl.reference.target_engine import TransformersEngine
+    from eaglectl.reference.target_engine import KeptStates, TransformersEngine
 
-    engine = TransformersEngine(load(job), "cpu", "float32")
-    model = load_drafter(job.folder, job.drafter, dtype="float32", device="cpu")
+    target, model = load_pair(job)
+    engine = TransformersEngine(target, "cpu", "float32")
     texts = [prompt.token_ids for prompt in job.prompts]
     batches = []
     for indices in batches_by_length(texts, NEW_TOKENS):
@@ -150,8 +163,10 @@ def calibrate(job: Any) -> None:
         answers = engine.answers(chosen, NEW_TOKENS)
         whole = [[*text, *answer] for text, answer in zip(chosen, answers, strict=True)]
         batches.append(Batch(whole, ["prompts"] * len(whole)))
-    sizes = collect_sizes(engine, model, batches, int)
-    collect_moments(engine, model, sizes.rms, batches, int)
+    with tempfile.TemporaryDirectory() as name:
+        states = KeptStates(engine, Path(name))
+        sizes = collect_sizes(states, model, batches, int)
+        collect_moments(states, model, sizes.rms, batches, int)
 
 
 def gate(job: Any) -> None:
@@ -171,8 +186,10 @@ def probe(job: Any) -> None:
     probe_sensitivity(job, [PromptResult("prompts", 40, (10, 5, 2), answer) for answer in answers])
 
 
+LOADED = ("target", "pair")
 RUNS = {
-    "load": load,
+    "target": load,
+    "pair": load_pair,
     "generate": generate,
     "smoke": smoke,
     "calibrate": calibrate,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from eaglectl.engines.reading import Switch
 
 from eaglectl import api
 from eaglectl.drafter.drafter import Drafter
