@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -60,8 +61,7 @@ class InstalledEngine(Struct, frozen=True):
                 raise UnreadableError(
                     f"{self.title} ended with code {code} and no answer: {last_lines(errors)}"
                 )
-            document: dict[str, Any] = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
-            return document
+            return msgspec.json.decode((folder / ANSWER).read_bytes(), type=dict[str, Any])
 
     def _wait(self, arguments: list[str], timeout: float, remark: str) -> tuple[str, int | None]:
         """Run the child to its end: its stderr and its exit code."""

@@ -1,7 +1,8 @@
 """Prompts: the built-in ones, or a file with one JSON object or one plain text on each line.
 
 A prompt is a text, the token ids that an engine was given, or the messages of a chat as OpenAI's API takes
-them.
+them. Sets that have a name come from their authors' repositories at fixed commits, are held to a digest, and
+cached.
 """
 
 import gzip

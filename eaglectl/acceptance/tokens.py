@@ -1,4 +1,7 @@
-"""Prompts as token ids of the target's tokenizer."""
+"""Prompts as token ids of the target's tokenizer.
+
+Its chat template is a program of others, and rendered within a time and a size.
+"""
 
 import ctypes
 import json

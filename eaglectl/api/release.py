@@ -1,4 +1,4 @@
-"""The parts of `upload`: what must not be released, the card, the record and the checksums, and the plan."""
+"""The parts of `upload`: its target, what must not be released, the card, the record, the plan, its changes."""
 
 import json
 import os

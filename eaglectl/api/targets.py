@@ -1,4 +1,4 @@
-"""The target of a checkpoint, where the user names none: what the checkpoint itself names, if it is here."""
+"""The target of a drafter: the one given, else what the checkpoint itself names, if it is here."""
 
 import json
 import os

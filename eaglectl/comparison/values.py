@@ -1,4 +1,4 @@
-"""The data of two tensors, block by block: digests, and how far their numbers are apart."""
+"""The data of two tensors, read by range and block by block: digests, and how far numbers are apart."""
 
 import hashlib
 from bisect import bisect_left, bisect_right

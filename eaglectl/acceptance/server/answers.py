@@ -6,6 +6,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
@@ -80,9 +81,8 @@ def _short(value: object) -> str:
 
 @cache
 def _schema() -> Mapping[str, Any]:
-    text = resources.files(__package__).joinpath(SCHEMA).read_text(encoding="utf-8")
-    schema: Mapping[str, Any] = json.loads(text)
-    return schema
+    text = resources.files(__package__).joinpath(SCHEMA).read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Any])
 
 
 @cache

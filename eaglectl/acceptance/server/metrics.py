@@ -1,4 +1,7 @@
-"""A server's counters in /metrics: Prometheus' text format, read strictly for the four that are used."""
+"""Rounds of a server by its counters in /metrics, before and after each prompt.
+
+Prometheus' text format is read strictly for the four counters that are used.
+"""
 
 import re
 import time

@@ -1,4 +1,8 @@
-"""A running server as an engine: vLLM, SGLang or llama.cpp, whichever answers."""
+"""A running server as an engine: vLLM, SGLang or llama.cpp, whichever answers.
+
+vLLM and llama.cpp are measured by their counters in /metrics before and after each prompt, SGLang by the
+counts of rounds in each answer.
+"""
 
 import time
 from collections.abc import Mapping
@@ -43,6 +47,8 @@ def run_server(job: EngineJob, url: str) -> EngineRun:
     return run_vllm_server(job, server, model)
 
 
+# llama-cpp-python 0.3.36, run by tests/engine/llamacpp: tools/server/server-context.cpp (a round is counted
+# when its drafts are verified; one that drafted nothing is not), server-task.cpp (/metrics)
 def llamacpp_props(server: Server) -> Mapping[str, Any] | None:
     """/props of a llama-server; None where the server is another. Raises UnreadableError."""
     props = get_optional(server, "/props", "props")
@@ -86,6 +92,9 @@ def run_llamacpp_server(job: EngineJob, server: Server, model: str, props: Mappi
     )
 
 
+# SGLang 0.5.23: entrypoints/openai/protocol.py (return_spec_tokens_details, sglext), http_server.py
+# (/server_info), managers/scheduler_components/batch_result_processor.py (the histogram counts rounds by the
+# number of accepted draft tokens, without the bonus token)
 def sglang_info(server: Server) -> Mapping[str, Any] | None:
     """/server_info of an SGLang server; None where the server is another. Raises UnreadableError."""
     for path in ("/server_info", "/get_server_info"):
@@ -175,6 +184,7 @@ def run_vllm_server(job: EngineJob, server: Server, model: str) -> EngineRun:
     """
     positions = _positions(server, read_counters(server))
     config = _speculative_config(server)
+    version = get_optional(server, "/version", "version").get("version")
     results, seconds = measured(job, server, model, VLLM, positions)
     drafter = str(config.get("model") or "not said")
     proves = "what the server at this URL does"
@@ -182,7 +192,7 @@ def run_vllm_server(job: EngineJob, server: Server, model: str) -> EngineRun:
         proves += "; which drafter that is it says only with VLLM_SERVER_DEV_MODE=1"
     return EngineRun(
         engine="server",
-        version=f"vLLM {_version(server)}",
+        version=f"vLLM {server.shown(version or 'of unknown version')}",
         device="the server's",
         dtype="the server's",
         proves=proves,
@@ -217,11 +227,6 @@ def _positions(server: Server, counters: Counters) -> int:
             f"{server}/metrics does not count by position ({VLLM.accepted}); a newer vLLM does"
         )
     return positions
-
-
-def _version(server: Server) -> str:
-    version = get_optional(server, "/version", "version").get("version")
-    return server.shown(version or "of unknown version")
 
 
 def _speculative_config(server: Server) -> Mapping[str, Any]:
