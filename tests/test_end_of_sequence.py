@@ -8,8 +8,7 @@ import pytest
 
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
-from eaglectl.acceptance.tokens import until_end
-from eaglectl.checkpoint.target_files import read_end_tokens
+from eaglectl.checkpoint.target_files import read_end_tokens, until_end
 from eaglectl.errors import UnreadableError
 from tests.tiny import TARGET, TINY
 

@@ -8,7 +8,7 @@ import json
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -141,12 +141,6 @@ def stop_tokens(job: EngineJob) -> frozenset[int]:
         if isinstance(token := getattr(tokenizer, "eos_token_id", None), int):
             tokens.add(token)
     return frozenset(tokens)
-
-
-def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
-    """The tokens up to the first that ends an answer, with that one."""
-    end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
-    return list(tokens[:end])
 
 
 def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:

@@ -15,7 +15,7 @@ from eaglectl.acceptance.engine_arguments import check_engine_arguments
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.process import require_torch
 from eaglectl.acceptance.prompts import BATCH, Prompt, batches_by_length, choose_prompts, prompt_digest
-from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise, until_end
+from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
 from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
 from eaglectl.api.converting import convert, readable_folder
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
@@ -27,6 +27,7 @@ from eaglectl.checkpoint.files import is_folder
 from eaglectl.checkpoint.opening import on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.target_files import until_end
 from eaglectl.checkpoint.writer import STATISTICS, check_apart, check_free
 from eaglectl.conversion.calibration import (
     MassiveTokens,

@@ -1,4 +1,4 @@
-"""The parts of `upload`: its target, what must not be released, the card, the record, the plan, its changes."""
+"""The parts of `upload`: target, what must not be released, card, record, plan, and what changes."""
 
 import json
 import os

@@ -9,7 +9,7 @@ single linear layers, and not the stream between them.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +166,9 @@ def _is_of_embedding(group: object) -> bool:
                 if any("embed" in str(target) for target in targets):
                     return True
     return False
+
+
+def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
+    """The tokens up to the first that ends an answer, with that one."""
+    end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
+    return list(tokens[:end])

@@ -223,7 +223,7 @@ class Rope(Struct, frozen=True):
         if scaling.get("rope_type") != "yarn" or not self.has_mla_factors:
             return 1.0, 1.0
         factor, all_dim = _number(scaling, "factor", 1.0), _number(scaling, "mscale_all_dim", 0.0)
-        whole, part = _mscale(factor, all_dim), _mscale(factor, _number(scaling, "mscale", 1.0))
+        whole, part = yarn_scale(factor, all_dim), yarn_scale(factor, _number(scaling, "mscale", 1.0))
         factors = (part / whole, whole * whole) if whole else (inf, inf)
         if not all(map(isfinite, factors)):
             raise RefusedError(
@@ -247,7 +247,8 @@ def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
     return float(value)
 
 
-def _mscale(factor: float, share: float) -> float:
+def yarn_scale(factor: float, share: float) -> float:
+    """What yarn multiplies cos and sin by, for a scaling by `factor` of which `share` counts."""
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 

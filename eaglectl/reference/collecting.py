@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from msgspec import Struct
 
-from eaglectl.reference.model import DraftModel
+from eaglectl.reference.model import DraftModel, without_gradients
 from eaglectl.reference.target_engine import AuxStates, StateSource
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
@@ -71,23 +71,23 @@ class Moments(Struct, frozen=True):
     massive: Massive
 
 
+@without_gradients
 def collect_sizes(
     target: StateSource, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
 ) -> Sizes:
     """The medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
     sizes, fed_back, set_indices = [], [], []
     sets = sorted({name for batch in batches for name in batch.sets})
-    with torch.no_grad():
-        for batch in batches:
-            states = target.states(batch.texts)
-            keep = states.valid & (states.positions > 0)
-            sizes.append(_rms(states.aux, drafter.dims.aux, drafter.eps)[keep].cpu())
-            rms, inner = _fed_back_rms(target, drafter, states), keep[:, :-2]
-            rows = torch.tensor([sets.index(name) for name in batch.sets], device=inner.device)
-            fed_back.append(rms[:, inner].flatten().cpu())
-            set_indices.append(rows[:, None].expand_as(inner)[inner].repeat(len(rms)).cpu())
-            for _ in batch.texts:
-                on_sequence()
+    for batch in batches:
+        states = target.states(batch.texts)
+        keep = states.valid & (states.positions > 0)
+        sizes.append(_rms(states.aux, drafter.dims.aux, drafter.eps)[keep].cpu())
+        rms, inner = _fed_back_rms(target, drafter, states), keep[:, :-2]
+        rows = torch.tensor([sets.index(name) for name in batch.sets], device=inner.device)
+        fed_back.append(rms[:, inner].flatten().cpu())
+        set_indices.append(rows[:, None].expand_as(inner)[inner].repeat(len(rms)).cpu())
+        for _ in batch.texts:
+            on_sequence()
     all_sizes, values, which = torch.cat(sizes).double(), torch.cat(fed_back), torch.cat(set_indices)
     logs = all_sizes.log()
     by_set = {name: values[which == index] for index, name in enumerate(sets)}
@@ -100,6 +100,7 @@ def collect_sizes(
     )
 
 
+@without_gradients
 def collect_moments(
     target: StateSource,
     drafter: DraftModel,
@@ -116,20 +117,19 @@ def collect_moments(
     width = dims.aux * dims.target_hidden
     gram = cross = None
     count, massive = 0, _MassiveTokens(drafter, scales)
-    with torch.no_grad():
-        for batch in batches:
-            states = target.states(batch.texts)
-            if gram is None or cross is None:
-                gram = states.aux.new_zeros(width, width, dtype=torch.float64)
-                cross = states.aux.new_zeros(dims.hidden, width, dtype=torch.float64)
-            places = states.positions[states.valid].split(CHUNK)
-            chunks = normed_chunks(states.aux[states.valid].float(), drafter)
-            for (plain, normed), positions in zip(chunks, places, strict=True):
-                parts = add_moments(gram, cross, plain, normed, drafter, scales)
-                massive.add(plain, positions, *parts)
-                count += len(plain)
-            for _ in batch.texts:
-                on_sequence()
+    for batch in batches:
+        states = target.states(batch.texts)
+        if gram is None or cross is None:
+            gram = states.aux.new_zeros(width, width, dtype=torch.float64)
+            cross = states.aux.new_zeros(dims.hidden, width, dtype=torch.float64)
+        places = states.positions[states.valid].split(CHUNK)
+        chunks = normed_chunks(states.aux[states.valid].float(), drafter)
+        for (plain, normed), positions in zip(chunks, places, strict=True):
+            parts = add_moments(gram, cross, plain, normed, drafter, scales)
+            massive.add(plain, positions, *parts)
+            count += len(plain)
+        for _ in batch.texts:
+            on_sequence()
     assert gram is not None and cross is not None
     return Moments(mirror_upper(gram), cross, count, massive.found())
 

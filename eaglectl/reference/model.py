@@ -10,8 +10,8 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
     logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from msgspec import Struct
@@ -22,6 +22,12 @@ from eaglectl.drafter.tensors import Dimensions
 from eaglectl.reference.rope import Rotary
 
 Weights = Mapping[str, torch.Tensor]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def without_gradients(function: Function) -> Function:
+    """The function, in which torch records no gradients."""
+    return torch.no_grad()(function)  # type: ignore[no-any-return]
 
 
 class Slots(NamedTuple):

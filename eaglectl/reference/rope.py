@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from eaglectl.drafter.drafter import Rope
+from eaglectl.drafter.drafter import Rope, yarn_scale
 from eaglectl.errors import RefusedError
 
 
@@ -88,11 +88,5 @@ def _yarn_scale(scaling: Mapping[str, Any]) -> float:
     if stated is not None:
         return float(stated)
     if mscale and all_dim:
-        return _mscale(factor, float(mscale)) / _mscale(factor, float(all_dim))
-    return _mscale(factor, 1.0)
-
-
-def _mscale(factor: float, mscale: float) -> float:
-    if factor <= 1:
-        return 1.0
-    return 0.1 * mscale * math.log(factor) + 1.0
+        return yarn_scale(factor, float(mscale)) / yarn_scale(factor, float(all_dim))
+    return yarn_scale(factor, 1.0)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from msgspec import Struct
 
-from eaglectl.reference.model import DraftModel
+from eaglectl.checkpoint.target_files import until_end
+from eaglectl.reference.model import DraftModel, without_gradients
 from eaglectl.reference.target import TargetModel
 
 PREFILL = 1024  # tokens of prompts in one forward pass of the target
@@ -105,12 +106,13 @@ class _RoundCounts:
         return kept
 
     def sequences(self) -> list[GeneratedSequence]:
-        generated = []
-        for tokens, rounds in zip(self.tokens, self.rounds, strict=True):
-            kept = tokens[: self.settings.max_tokens]
-            end = next((i + 1 for i, token in enumerate(kept) if token in self.settings.stop), len(kept))
-            generated.append(GeneratedSequence(tuple(kept[:end]), tuple(rounds), self.settings.k))
-        return generated
+        settings = self.settings
+        return [
+            GeneratedSequence(
+                tuple(until_end(tokens[: settings.max_tokens], settings.stop)), tuple(rounds), settings.k
+            )
+            for tokens, rounds in zip(self.tokens, self.rounds, strict=True)
+        ]
 
 
 class SpeculativeDecoder:
@@ -127,13 +129,12 @@ class SpeculativeDecoder:
         self.on_draft_step = on_draft_step
         self.random = torch.Generator().manual_seed(settings.seed)
 
+    @without_gradients
     def run(self, prompts: Sequence[Sequence[int]]) -> list[GeneratedSequence]:
         """Generate after each prompt of a batch; prompts are token ids, none empty."""
-        with torch.no_grad():
-            return self._run(prompts)
-
-    def _run(self, prompts: Sequence[Sequence[int]]) -> list[GeneratedSequence]:
-        counts, session = _RoundCounts(len(prompts), self.settings), self._session()
+        counts, session = _RoundCounts(len(prompts), self.settings), None
+        if self.drafter is not None:
+            session = DraftSession(self.drafter, self.target, self.settings.k, self.on_draft_step)
         following, verified = self._prefill(prompts)
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
         counts.add_tokens([[token] for token in following.tolist()])
@@ -182,11 +183,6 @@ class SpeculativeDecoder:
         following = self._sample(logits[:, -1])
         shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
         return following, DraftInput(torch.cat(parts, 1), shifted, positions, valid)
-
-    def _session(self) -> "DraftSession | None":
-        if self.drafter is None:
-            return None
-        return DraftSession(self.drafter, self.target, self.settings.k, self.on_draft_step)
 
     def _verify(self, logits: torch.Tensor, drafted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The number of draft tokens accepted, and the target's own token after them; both [batch].

@@ -6,6 +6,7 @@ not. No record names the layers that its states are of: the caller states them.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -26,17 +27,16 @@ VOCABULARY = "vocab_mapping/vocab_mapping.pt"
 class Record(Struct, frozen=True):
     """The keys of a record: token ids [time], and states [time, layers, width] or [time, layers*width].
 
-    `has_last`: where there is one layer more than was stated, it is the target's last and left out.
+    Where those that are not joined have one layer more than was stated, it is the target's last and left out.
     """
 
     tokens: str
     states: str
     is_joined: bool
-    has_last: bool
 
 
-STACKED = Record("token_ids", "hidden_states", is_joined=False, has_last=True)
-JOINED = Record("input_ids", "aux_hidden_state", is_joined=True, has_last=False)
+STACKED = Record("token_ids", "hidden_states", is_joined=False)
+JOINED = Record("input_ids", "aux_hidden_state", is_joined=True)
 RECORDS = (STACKED, JOINED)
 
 
@@ -72,7 +72,6 @@ class StoredStates:
         """Read and check every file. Raises UsageError, UnreadableError or RefusedError."""
         self.layers, self.columns, self.device = layers, layers.columns, device
         self._load_embedding = load_embedding
-        self._embedding: torch.Tensor | None = None
         self.files: dict[tuple[int, ...], Path] = {}
         record: Record | None = None
         for path in state_files(folder):
@@ -94,12 +93,10 @@ class StoredStates:
             "dtype": "float32",
         }
 
-    @property
+    @cached_property
     def embedding(self) -> torch.Tensor:
         """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
-        if self._embedding is None:
-            self._embedding = self._load_embedding()
-        return self._embedding
+        return self._load_embedding()
 
     @property
     def sequences(self) -> list[list[int]]:
@@ -151,7 +148,7 @@ class StoredStates:
                 return states.unflatten(-1, (count, width))
             needed = f"[{time}, {count * width}]"
         else:
-            if record.has_last and states.shape == (time, count + 1, width):
+            if states.shape == (time, count + 1, width):
                 return states[:, :count]
             if states.shape == (time, count, width):
                 return states

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,15 @@ class TargetModel:
 
     def record(self, boundaries: Sequence[int]) -> None:
         """Record these boundaries from now on. Raises RefusedError for one past the target's depth."""
-        for hook in self.hooks:
-            hook.remove()
+        for former in self.hooks:
+            former.remove()
         self.boundaries, self.recorded, self.hooks = tuple(boundaries), {}, []
         for boundary in self.boundaries:
             if boundary > self.depth:
                 raise RefusedError(f"boundary {boundary} is past the target's {self.depth} layers")
             module = self.norm if boundary == self.depth else self.layers[boundary]
-            self.hooks.append(module.register_forward_pre_hook(self._recorder(boundary), with_kwargs=True))
+            hook = partial(self._record, boundary)
+            self.hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
 
     @property
     def context_length(self) -> int | None:
@@ -169,11 +171,10 @@ class TargetModel:
         self._head_input = arguments[0]
         return (arguments[0][:, self._kept], *arguments[1:])
 
-    def _recorder(self, boundary: int) -> Any:
-        def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self.recorded[boundary] = arguments[0] if arguments else named["hidden_states"]
-
-        return record
+    def _record(
+        self, boundary: int, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self.recorded[boundary] = arguments[0] if arguments else named["hidden_states"]
 
 
 def _parts(tokens: torch.Tensor) -> list[slice]:
@@ -201,25 +202,18 @@ def load_target(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    check_files(path)
     placements: dict[str, Any] = {"auto": "auto", "cpu": None}
     if not trust_remote_code:
         check_kernels(path)
-    try:
-        with _errors_only(), _counted(path, on_progress):
-            model, loading = AutoModelForCausalLM.from_pretrained(
-                path,
-                dtype=getattr(torch, dtype),
-                device_map=placements.get(device, {"": device}),
-                trust_remote_code=trust_remote_code,
-                output_loading_info=True,
-            )
-    except Exception as error:  # a loader of foreign files fails in any way
-        if needs_code(error):
-            raise code_needed(path) from None
-        raise UnreadableError(
-            f"the target {path.name} cannot be loaded by transformers: {first_lines(error)}"
-        ) from None
+    failure = f"the target {path.name} cannot be loaded by transformers"
+    with _loading(path, failure), _counted(path, on_progress):
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, dtype),
+            device_map=placements.get(device, {"": device}),
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
     # transformers fills these with noise, and warns only
     if missing := sorted(loading["missing_keys"]):
         raise UnreadableError(
@@ -287,32 +281,33 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
     from transformers import AutoTokenizer
 
-    check_files(path)
-    try:
-        with _errors_only():
-            return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except Exception as error:  # a loader of foreign files fails in any way
-        if needs_code(error):
-            raise code_needed(path) from None
-        if not any(entry.name.startswith(TOKENIZER_FILES) for entry in path.iterdir()):
-            raise UnreadableError(
-                f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json"
-                " beside its weights"
-            ) from None
-        raise UnreadableError(
-            f"the target {path.name} has no tokenizer that transformers loads: {first_lines(error)}"
-        ) from None
+    failure = f"the target {path.name} has no tokenizer that transformers loads"
+    if not any(entry.name.startswith(TOKENIZER_FILES) for entry in path.iterdir()):
+        failure = (
+            f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json"
+            " beside its weights"
+        )
+    with _loading(path, failure):
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 
 
 @contextmanager
-def _errors_only() -> Iterator[None]:
-    """transformers without its warnings: reports of many lines, of which what matters is raised here."""
+def _loading(path: Path, failure: str) -> Iterator[None]:
+    """Load foreign files by transformers, without its warnings: reports of many lines.
+
+    Raises UnreadableError with `failure` where that fails, or asks for leave to run the target's own code.
+    """
     from transformers.utils import logging
 
+    check_files(path)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
         yield
+    except Exception as error:  # a loader of foreign files fails in any way
+        if needs_code(error):
+            raise code_needed(path) from None
+        raise UnreadableError(f"{failure}: {first_lines(error)}") from None
     finally:
         logging.set_verbosity(verbosity)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from msgspec import Struct, structs
 
+from eaglectl.reference.model import without_gradients
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
 
@@ -72,11 +73,11 @@ class TransformersEngine:
         decoder = SpeculativeDecoder(self.target, None, DecodingSettings(1, tokens))
         return [list(sequence.tokens) for sequence in decoder.run(batch)]
 
+    @without_gradients
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
         """Aux hidden states of all tokens of these sequences, from one forward pass."""
         tokens, positions, valid = pad_left(batch, self.target.embedding.device)
-        with torch.no_grad():
-            states = self.target.states(tokens, positions, valid)
+        states = self.target.states(tokens, positions, valid)
         aux = torch.cat([states[boundary] for boundary in self.target.boundaries], -1)
         return AuxStates(tokens, positions, valid, aux)
 

@@ -11,7 +11,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.reference.model import Cache, DraftModel, Weights
+from eaglectl.reference.model import Cache, DraftModel, Weights, without_gradients
 from eaglectl.reference.speculation import pad_left
 from eaglectl.reference.target import TargetModel
 
@@ -50,6 +50,7 @@ class ForcedBatch(Struct, frozen=True):
         return replace(self, starts=starts.clamp(max=time - 3), is_start=is_start)
 
 
+@without_gradients
 def run_target(
     target: TargetModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], k: int
 ) -> ForcedBatch:
@@ -60,8 +61,7 @@ def run_target(
     """
     texts = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
     tokens, positions, valid = pad_left(texts, target.embedding.device)
-    with torch.no_grad():
-        states, choices = target.states_and_choices(tokens, positions, valid)
+    states, choices = target.states_and_choices(tokens, positions, valid)
     time, rows = tokens.shape[1], []
     for answer in answers:
         first = time - len(answer) - 1
@@ -84,16 +84,10 @@ class ForcedDrafter:
         self.dtype = drafter.weights["fc.weight"].dtype
         self.head = head.to(drafter.device, self.dtype)
 
-    def matches(self, batch: ForcedBatch) -> torch.Tensor:
-        """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
-        with torch.no_grad():
-            return self._matches(batch)
-
+    @without_gradients
     def first_matches(self, batch: ForcedBatch) -> torch.Tensor:
         """Whether the first draft token at each slot is the target's choice, [batch, time - 1]."""
-        with torch.no_grad():
-            stream, _, _ = self._first_step(batch)
-            drafted = self._tokens(stream)
+        drafted = self._tokens(self._first_step(batch)[0])
         return (drafted == batch.choices[:, 1:]) & batch.valid[:, :-1]
 
     def _first_step(
@@ -111,7 +105,9 @@ class ForcedDrafter:
         stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept)
         return stream, caches, valid
 
-    def _matches(self, batch: ForcedBatch) -> torch.Tensor:
+    @without_gradients
+    def matches(self, batch: ForcedBatch) -> torch.Tensor:
+        """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
         stream, caches, valid = self._first_step(batch, batch.starts)
         rows = torch.arange(len(stream), device=stream.device)[:, None]
         starts, time = batch.starts, batch.tokens.shape[1]

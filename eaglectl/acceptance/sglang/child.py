@@ -9,7 +9,7 @@ from typing import Any
 
 from eaglectl.acceptance.child import OldReleaseError, answer_request
 from eaglectl.acceptance.sglang.scheduler import ANSWER, REPORT, report_and_run
-from eaglectl.acceptance.tokens import until_end
+from eaglectl.checkpoint.target_files import until_end
 
 HISTOGRAM = "spec_correct_drafts_histogram"
 RELEASES = "sglang 0.5.13 or newer"

@@ -1,6 +1,7 @@
 """The target in the installed vLLM, in a child process, for calibration."""
 
 import contextlib
+import functools
 import json
 import math
 import re
@@ -138,17 +139,14 @@ class VllmEngine:
     def __init__(self, child: Child, options: VllmOptions, engine: Mapping[str, str]) -> None:
         self.child, self.options, self.engine = child, options, engine
         self.layers = captured_layers(options.boundaries)
-        self._embedding: torch.Tensor | None = None
 
-    @property
+    @functools.cached_property
     def embedding(self) -> "torch.Tensor":
         """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
         from eaglectl.reference.loading import load_embedding
 
-        if self._embedding is None:
-            target, dims = read_checkpoint(FolderSource(self.options.target)), self.options.dims
-            self._embedding = load_embedding(target, dims.vocab, dims.target_hidden)
-        return self._embedding
+        target, dims = read_checkpoint(FolderSource(self.options.target)), self.options.dims
+        return load_embedding(target, dims.vocab, dims.target_hidden)
 
     def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
