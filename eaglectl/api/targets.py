@@ -17,7 +17,7 @@ from eaglectl.checkpoint.files import MIB
 from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.hub_names import SCHEME, is_repo_name
-from eaglectl.checkpoint.layout import CARD, CONFIG, RECORD
+from eaglectl.checkpoint.layout import CARD, CONFIG, RECORD, has_weights
 from eaglectl.checkpoint.opening import open_folder, open_source
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.checkpoint.target_files import text_part
@@ -238,8 +238,6 @@ def weights_folder(target: str | None) -> Path | None:
 
 
 def _has_weights(source: FolderSource) -> bool:
-    from eaglectl.checkpoint.hub_listing import has_weights
-
     try:
         return has_weights(source)
     except EaglectlError:

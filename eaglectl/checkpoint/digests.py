@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
+from eaglectl.checkpoint.files import reading
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.errors import UnreadableError
 
@@ -54,11 +55,6 @@ class Digests:
         while self.descriptors:
             os.close(self.descriptors.pop())
 
-    def keep_open(self, descriptor: int) -> int:
-        """A copy of a descriptor, which is closed once all threads are done."""
-        self.descriptors.append(os.dup(descriptor))
-        return self.descriptors[-1]
-
     def count(self, nbytes: int) -> None:
         """Report a block that was hashed."""
         if self.on_bytes:
@@ -72,13 +68,9 @@ class Digests:
         digests.advance(max((stop for _, stop in ranges.values()), default=0))
         return digests
 
-    def while_written(self, name: str, ranges: Mapping[str, Range]) -> "RangeDigests":
-        """Ranges of a file that `Folder.write` writes; each is hashed as its bytes arrive."""
-        return RangeDigests(self, name, ranges)
-
 
 class RangeDigests:
-    """The digests of ranges of one file; with `advance`, as far as it is written."""
+    """The digests of ranges of one file; of one that `Folder.write` writes, as its bytes arrive."""
 
     def __init__(self, digests: Digests, name: str, ranges: Mapping[str, Range]) -> None:
         self.digests, self.name = digests, name
@@ -89,7 +81,8 @@ class RangeDigests:
 
     def attach(self, descriptor: int) -> None:
         """Start the threads, which wait for the bytes."""
-        copied = self.digests.keep_open(descriptor)
+        copied = os.dup(descriptor)  # closed once all threads are done
+        self.digests.descriptors.append(copied)
         for key, (start, stop) in self.ranges.items():
             self.futures[key] = self.digests.pool.submit(self._hash, copied, start, stop)
 
@@ -107,10 +100,8 @@ class RangeDigests:
 
     def result(self) -> dict[str, str]:
         """The digest of each range. Raises UnreadableError for a file that is shorter, or fails to read."""
-        try:
+        with reading(self.name):
             return {key: future.result() for key, future in self.futures.items()}
-        except OSError as error:
-            raise UnreadableError(f"{self.name}: {error.strerror}") from None
 
     def _hash(self, descriptor: int, start: int, stop: int) -> str:
         digest, buffer = hashlib.sha256(), memoryview(bytearray(min(BLOCK, stop - start)))

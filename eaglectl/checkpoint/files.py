@@ -6,6 +6,8 @@ Pipes and devices may never end.
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
@@ -51,12 +53,19 @@ class Stamp(Struct, frozen=True):
         )
 
 
+@contextmanager
+def reading(place: object, error: type[EaglectlError] = UnreadableError, advice: str = "") -> Iterator[None]:
+    """Raise what the system says of `place` as `error`, with what to do about it."""
+    try:
+        yield
+    except OSError as failure:
+        raise error(f"{place}: {failure.strerror}{advice}") from None
+
+
 def current_folder() -> Path:
     """The current folder. Raises UnreadableError where it was removed, or its parents may not be read."""
-    try:
+    with reading("the current folder", advice="; change to another folder"):
         return Path.cwd()
-    except OSError as failure:
-        raise UnreadableError(f"the current folder: {failure.strerror}; change to another folder") from None
 
 
 def is_folder(path: Path) -> bool:
@@ -87,11 +96,8 @@ def read_small_file(
     path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
 ) -> bytes:
     """The bytes of a regular file of at most `limit` bytes. Raises as `open_regular` does."""
-    with open_regular(path, what, error) as file:
-        try:
-            data = file.read(limit + 1)
-        except OSError as failure:
-            raise error(f"{what} {path}: {failure.strerror}".strip()) from None
+    with open_regular(path, what, error) as file, reading(f"{what} {path}".strip(), error):
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise error(f"{what} {path} has more than {limit} bytes, the most that is read of it".strip())
     return data

@@ -104,7 +104,12 @@ def read_gguf(source: Source, file: str) -> tuple[Mapping[str, Any], Mapping[str
     for _ in range(count[1]):
         key = cursor.name(facts)
         facts[key] = _value(cursor, cursor.number("<I"))
-    _check_architecture(cursor, facts)
+    if (architecture := facts.get(ARCHITECTURE_KEY)) != ARCHITECTURE:
+        raise RefusedError(
+            f"{file} is a GGUF file of architecture {architecture!r}; a drafter has {ARCHITECTURE!r}",
+            "not-a-drafter",
+            file,
+        )
     tensors: dict[str, tuple[str, tuple[int, ...], int]] = {}
     for _ in range(count[0]):
         name = cursor.name(tensors)
@@ -113,15 +118,6 @@ def read_gguf(source: Source, file: str) -> tuple[Mapping[str, Any], Mapping[str
     if factors := placed.pop(FACTORS, None):
         facts[FACTORS] = _factors(cursor, factors, source.read)
     return {key: value for key, value in facts.items() if value is not None}, placed
-
-
-def _check_architecture(cursor: _Cursor, facts: Mapping[str, Any]) -> None:
-    if (architecture := facts.get(ARCHITECTURE_KEY)) != ARCHITECTURE:
-        raise RefusedError(
-            f"{cursor.file} is a GGUF file of architecture {architecture!r}; a drafter has {ARCHITECTURE!r}",
-            "not-a-drafter",
-            cursor.file,
-        )
 
 
 def _counts(cursor: _Cursor) -> tuple[int, int]:

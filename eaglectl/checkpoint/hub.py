@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.checkpoint.files import Stamp, open_regular
-from eaglectl.checkpoint.hub_cache import ListedDigests, compared, is_compared, other_bytes, repair
+from eaglectl.checkpoint.header import parse_json
+from eaglectl.checkpoint.hub_cache import ListedDigests, blocks_of, compared, is_compared, other_bytes, repair
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
-from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing, readable_files, with_tree
 from eaglectl.checkpoint.hub_names import split_name
 from eaglectl.checkpoint.hub_session import (
     TransferError,
@@ -39,7 +39,7 @@ from eaglectl.checkpoint.hub_session import (
     transport_of,
 )
 from eaglectl.checkpoint.hub_sharing import SHARED
-from eaglectl.checkpoint.layout import CONFIG, INDEX
+from eaglectl.checkpoint.layout import CONFIG, INDEX, checkpoint_files, readable_files
 from eaglectl.checkpoint.source import FolderSource, check_whole
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import notify
@@ -47,6 +47,103 @@ from eaglectl.text import listed
 
 # a range may take this long, and a second more for each so many bytes
 PATIENCE, SLOWEST = 30.0, 50_000
+
+
+# git's names of commits and files: SHA-1, SHA-256 where the repository uses it
+GIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+COMMIT = re.compile(r"[0-9a-f]{40,64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class RepositoryListing(Struct, frozen=True):
+    """The files of a repository at one commit: their sizes and digests.
+
+    `below`: sizes of files in subfolders, which are no part of a checkpoint.
+    """
+
+    commit: str
+    sizes: Mapping[str, int]
+    digests: ListedDigests
+    below: Mapping[str, int]
+
+
+def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
+    """Parse the Hub's list of files: commit, sizes and digests. Raises UnreadableError."""
+    commit, files = _commit_and_files(request, body)
+    sizes: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    git_ids: dict[str, str] = {}
+    for file in files:
+        name, size = _name_and_size(request, file)
+        sizes[name] = size
+        if digest := _lfs_digest(file):
+            digests[name] = digest
+        elif git_id := _git_id(file):
+            git_ids[name] = git_id
+    has_model = "model/.metadata" in sizes
+    wanted = {
+        name: size
+        for name, size in sizes.items()
+        if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
+    }
+    below = {name: size for name, size in sizes.items() if name not in wanted}
+    return RepositoryListing(commit, wanted, ListedDigests(digests, git_ids), below)
+
+
+def with_tree(digests: ListedDigests, body: bytes) -> ListedDigests:
+    """The digests and those of other files in a Hub's answer to `tree`; an answer without any adds none."""
+    try:
+        entries = parse_json("", body)
+    except UnreadableError:
+        return digests
+    sha256, git_ids = dict(digests.sha256), dict(digests.git_ids)
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case {"path": str() as name} if name in digests:
+                pass
+            case {"path": str() as name, "lfs": {"oid": str() as digest}} if SHA256.fullmatch(digest):
+                sha256[name] = digest
+            case {"path": str() as name, "oid": str() as git_id} if GIT_ID.fullmatch(git_id):
+                if "lfs" not in entry:
+                    git_ids[name] = git_id
+    return ListedDigests(sha256, git_ids)
+
+
+def _commit_and_files(request: HubRequest, body: bytes) -> tuple[str, list[Any]]:
+    try:
+        info = parse_json("", body)
+    except UnreadableError:
+        info = None
+    match info:
+        case {"sha": str() as commit, "siblings": list() as files} if COMMIT.fullmatch(commit):
+            return commit, files
+    raise unreachable(request, "does not answer as a Hub does")
+
+
+def _name_and_size(request: HubRequest, file: object) -> tuple[str, int]:
+    match file:
+        case {"rfilename": str() as name, "size": int() as size} if type(size) is int and size >= 0:
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name:
+                raise unreachable(request, f'lists a file "{name}", which points out of the repository')
+            return name, size
+    raise unreachable(request, "lists files without names and sizes")
+
+
+def _lfs_digest(file: object) -> str | None:
+    match file:
+        case {"lfs": {"sha256": str() as digest}} if SHA256.fullmatch(digest):
+            return digest
+    return None
+
+
+def _git_id(file: object) -> str | None:
+    match file:
+        case {"lfs": dict()}:
+            return None  # the id is of the pointer
+        case {"blobId": str() as git_id} if GIT_ID.fullmatch(git_id):
+            return git_id
+    return None
 
 
 class Response(Struct, frozen=True):
@@ -172,16 +269,6 @@ class HubSource:
     below: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @property
-    def git_ids(self) -> Mapping[str, str]:
-        """Git's names of the files outside of LFS."""
-        return self.listed.git_ids
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        """SHA-256 of the files in LFS."""
-        return self.listed.sha256
-
-    @property
     def label(self) -> str:
         """org/name."""
         return self.request.repo
@@ -227,8 +314,10 @@ class HubSource:
         if (path := self.path(name)) is not None:
             self.cached.add(name)
             return FolderSource(path.parents[name.count("/")]).read(name, start, stop)
-        if stop > size or start >= stop:
-            return self._beyond(name, start, stop)
+        if stop > size or start > stop:
+            raise UnreadableError(f"{name} ended at byte {size}; {stop} were expected: the file is truncated")
+        if start == stop:
+            return b""
         first, last = (0, size) if size <= MAX_WHOLE else (start, stop)
         key = (name, first, last)
         if last - first > MAX_KEPT:
@@ -294,7 +383,7 @@ class HubSource:
             return
         with open_regular(path) as file:
             stamp = Stamp.of(os.fstat(file.fileno()))
-            if self.listed.is_same_file(name, file):
+            if self.listed.is_same(name, stamp.size, blocks_of(file.fileno())):
                 return compared(path, stamp)
         where, advice = "in the Hub client's cache", repair(path)
         if is_new:
@@ -304,18 +393,11 @@ class HubSource:
                 path.unlink(missing_ok=True)
         raise other_bytes(self.request, name, self.listed, advice=advice, where=where)
 
-    def _beyond(self, name: str, start: int, stop: int) -> bytes:
-        if start == stop <= self.size(name):
-            return b""
-        raise UnreadableError(
-            f"{name} ended at byte {self.size(name)}; {stop} were expected: the file is truncated"
-        )
-
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
         url = f"{self.request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
         request = replace(self.request, file=name)
         data = read_range(load_client(), request, url, self.headers, (start, stop, self.size(name)))
-        if len(data) == self.size(name) and not self.listed.is_same(name, data):
+        if len(data) == self.size(name) and not self.listed.is_same(name, len(data), [data]):
             raise other_bytes(self.request, name, self.listed, advice="run the command again")
         return data
 

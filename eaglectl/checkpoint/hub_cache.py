@@ -40,15 +40,8 @@ class ListedDigests(Struct, frozen=True):
             return f"SHA-256 {self.sha256[name][:12]}..."
         return f"git id {self.git_ids[name][:12]}..."
 
-    def is_same(self, name: str, data: bytes) -> bool:
-        """Whether bytes are those of the file; True where no digest of it is listed."""
-        return self._matches(name, len(data), [data])
-
-    def is_same_file(self, name: str, file: BufferedReader) -> bool:
-        """Whether an open file is the listed one. Raises OSError."""
-        return self._matches(name, os.fstat(file.fileno()).st_size, blocks_of(file.fileno()))
-
-    def _matches(self, name: str, size: int, blocks: Iterable[bytes]) -> bool:
+    def is_same(self, name: str, size: int, blocks: Iterable[bytes]) -> bool:
+        """Whether `size` bytes are those of the file; True where no digest of it is listed."""
         listed = self.sha256.get(name) or self.git_ids.get(name)
         return listed is None or has_digest(listed, size, blocks, is_plain=name in self.sha256)
 

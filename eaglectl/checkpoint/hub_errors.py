@@ -55,67 +55,38 @@ def unreachable(request: HubRequest, how: str) -> NoAnswerError:
 
 def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0) -> UnreadableError:
     """The error for a response of `status` and the Hub's error `code`; `wait`: seconds to wait."""
-    by_code = _for_code(request, code)
-    return UnreadableError(by_code or _for_status(request, status, code, wait))
-
-
-def _for_code(request: HubRequest, code: str) -> str:
-    """The message for an error code of the Hub; empty where the status alone decides it."""
-    match code:
-        case "GatedRepo":
-            return _gated(request)
-        case "RevisionNotFound":
-            return (
-                f"{request.repo} has no revision {request.revision}; {request.page}/commits/main lists"
-                " what it has"
-            )
-        case "EntryNotFound":
-            return f"{request.repo} has no {request.file} at {request.revision}"
-        case "xet":
-            return (
-                f"{request.subject}: the transfer by Xet failed, which the Hub at {request.host} or the"
-                " client chose; set HF_HUB_DISABLE_XET=1 to transfer by HTTP alone, and run the command again"
-            )
-    return ""
-
-
-def _for_status(request: HubRequest, status: int, code: str, wait: float) -> str:
-    subject, host = request.subject, request.host
-    match status:
-        case 401 | 404:
-            return _unknown(request, status, code)
-        case 403:
-            return (
-                f"the Hub forbids reading {subject} (403): it is disabled, or the token lacks the"
-                " permission to"
-                f" read its contents; {ACCOUNT}"
-            )
-        case 416:
-            return (
-                f"{subject} is shorter at the Hub than the Hub lists it (416); try again, or run `hf download"
-                f" {request.repo}`"
-            )
-        case 429:
-            return _too_many(request, wait)
-        case _ if status >= 500:
-            pause = f"after the {wait:.0f} seconds that it asks for" if wait else "later"
-            return (
-                f"{subject}: the Hub at {host} fails ({status}); try again {pause}, or use --offline to read"
-                " what was downloaded before"
-            )
-    return (
-        f"{subject}: the Hub at {host} answers {status}, which is no answer to a request for a file; check"
-        " HF_ENDPOINT"
-    )
-
-
-def _too_many(request: HubRequest, wait: float) -> str:
-    pause = f" for {wait:.0f} seconds" if wait else ""
-    advice = "wait" if request.has_token else f"{LOGIN}, which raises the limit, or wait"
-    return (
-        "the Hub has had too many requests from here (429) and did not answer for"
-        f" {request.subject}; {advice}{pause} and try again"
-    )
+    repo, subject, host = request.repo, request.subject, request.host
+    relief = "wait" if request.has_token else f"{LOGIN}, which raises the limit, or wait"
+    pause = f"after the {wait:.0f} seconds that it asks for" if wait else "later"
+    texts: dict[str | int, str] = {
+        "GatedRepo": _gated(request),
+        "RevisionNotFound": (
+            f"{repo} has no revision {request.revision}; {request.page}/commits/main lists what it has"
+        ),
+        "EntryNotFound": f"{repo} has no {request.file} at {request.revision}",
+        "xet": (
+            f"{subject}: the transfer by Xet failed, which the Hub at {host} or the client chose; set"
+            " HF_HUB_DISABLE_XET=1 to transfer by HTTP alone, and run the command again"
+        ),
+        401: _unknown(request, status, code),
+        404: _unknown(request, status, code),
+        403: (
+            f"the Hub forbids reading {subject} (403): it is disabled, or the token lacks the permission to"
+            f" read its contents; {ACCOUNT}"
+        ),
+        416: (
+            f"{subject} is shorter at the Hub than the Hub lists it (416); try again, or run `hf download"
+            f" {repo}`"
+        ),
+        429: (
+            f"the Hub has had too many requests from here (429) and did not answer for {subject};"
+            f" {relief}{f' for {wait:.0f} seconds' if wait else ''} and try again"
+        ),
+    }
+    other = f"answers {status}, which is no answer to a request for a file; check HF_ENDPOINT"
+    if status >= 500:
+        other = f"fails ({status}); try again {pause}, or use --offline to read what was downloaded before"
+    return UnreadableError(texts.get(code) or texts.get(status) or f"{subject}: the Hub at {host} {other}")
 
 
 def _gated(request: HubRequest) -> str:

@@ -30,8 +30,8 @@ from msgspec import Struct
 import eaglectl
 from eaglectl.checkpoint.hub_cache import SHA1_DIGITS
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
-from eaglectl.checkpoint.hub_listing import has_weights
 from eaglectl.checkpoint.hub_names import SCHEME
+from eaglectl.checkpoint.layout import has_weights
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import notify
@@ -114,10 +114,6 @@ class Retries:
         notify(f"waiting {wait:.1f} s before {number}: {host} {failure.how}")
         self.waited += wait
         time.sleep(wait)
-
-    def restart(self) -> None:
-        """Count attempts from the first again, after progress."""
-        self.failures = 0
 
 
 class _Scope:
@@ -315,7 +311,7 @@ def _continued(response: Any, reopen: Callable[..., Any], retries: Retries, tran
                     failure = failure_of(error, transport, str(response.url))
                 if received - mark >= retries.policy.progress:
                     mark = received
-                    retries.restart()
+                    retries.failures = 0  # attempts count from the first again
                 if "content-encoding" in response.headers:
                     raise failure
                 retries.wait_after(failure)

@@ -1,9 +1,12 @@
-"""Names of the files that a checkpoint is made of, and of what is published beside it."""
+"""The files that a checkpoint is made of, by their names, and what is published beside them."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.source import Source
+from eaglectl.errors import UnreadableError
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -19,6 +22,8 @@ QUANTISATION = "hf_quant_config.json"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
+# larger files that are not weights are not downloaded (GGUF, ONNX, videos)
+MAX_BESIDE = 64 << 20
 # how far below a folder checkpoints are looked for
 MAX_LEVELS, MAX_FOLDERS = 3, 500
 # a trainer's state beside the weights, which no engine reads
@@ -81,3 +86,45 @@ def _distributed_files(names: tuple[str, ...]) -> tuple[str, ...]:
     shards = tuple(name for name in names if name.endswith(".distcp"))
     table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
     return (table, *shards) if table and shards else ()
+
+
+def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The files that make up a checkpoint: its weights in one form, and the small files beside them."""
+    pickles, shards = pickle_files(source), _shards(source)
+    return tuple(name for name in source.names() if _is_wanted(name, sizes, pickles, shards))
+
+
+def readable_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The same; every file where the weights' index cannot be read, which is for others to report."""
+    try:
+        return checkpoint_files(source, sizes)
+    except UnreadableError:
+        return tuple(sizes)
+
+
+def _is_wanted(name: str, sizes: Mapping[str, int], pickles: tuple[str, ...], shards: set[str]) -> bool:
+    if name.endswith(".safetensors"):
+        if SINGLE in sizes:
+            return name == SINGLE
+        return not shards or name in shards
+    if name.endswith((*PICKLES, ".distcp", ".metadata")):
+        return name in pickles or name in VOCABULARY_PICKLES
+    return "/" not in name and sizes[name] <= MAX_BESIDE and not NOT_WEIGHTS.match(name)
+
+
+def has_weights(source: Source) -> bool:
+    """Whether the weights are there, judging by the names of the files."""
+    names = source.names()
+    if shards := _shards(source):
+        return shards <= set(names)
+    return any(name.endswith((".safetensors", *PICKLES, ".distcp")) for name in names)
+
+
+def _shards(source: Source) -> set[str]:
+    """The files that the index names; empty where the weights are not in shards."""
+    names = source.names()
+    if INDEX not in names or SINGLE in names:
+        return set()
+    index = parse_json(INDEX, source.read(INDEX))
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    return {str(file) for file in weight_map.values()} if isinstance(weight_map, dict) else set()

@@ -5,7 +5,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
-from eaglectl.checkpoint.layout import CONFIG, GGUF, WEIGHT_SUFFIXES
+from eaglectl.checkpoint.layout import CONFIG, GGUF, WEIGHT_SUFFIXES, readable_files
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.text import listed
@@ -75,8 +75,6 @@ def check_cached(source: "FolderSource | HubSource", *, has_weights: bool = True
     if not isinstance(source, FolderSource):
         source.check_cached()
     elif source.is_cached:
-        from eaglectl.checkpoint.hub_listing import readable_files
-
         sizes = {name: source.size(name) for name in source.names()}
         files = readable_files(source, sizes)
         if source.only is not None:

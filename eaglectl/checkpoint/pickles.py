@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
+from eaglectl.checkpoint.files import reading
 from eaglectl.checkpoint.header import LFS_POINTER, POINTER, PULL, UNSAFE, WEIGHTS, StoredTensor
 from eaglectl.checkpoint.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
@@ -107,7 +108,10 @@ def read_pickled_table(source: Source) -> PickledTable:
     named: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         short = _drafter_name(name)
-        _check_name(source, short, named)
+        if short in named:
+            raise RefusedError(
+                f"{source.place}: two tensors are {short} once the trainer's prefixes are removed; keep one"
+            )
         named[short] = replace(tensor, name=short)
     return PickledTable(named, frozenset(map(_drafter_name, scattered)), _marks(stored))
 
@@ -120,7 +124,8 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
         is_local = source.path(file) is not None
         saved, views = _views(source, file, has_places=is_local)
         for view in views:
-            _check_file(view.name, stored, files)
+            if view.name in stored:
+                raise RefusedError(f"{view.name} is in more than one of {listed(files)}; keep one")
             first = saved.place(view.storage)[0] + view.span[0]
             dtype = DTYPES[view.dtype]
             stored[view.name] = StoredTensor(view.name, dtype, view.shape, file, first, first + view.nbytes)
@@ -131,18 +136,6 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
     return stored, scattered
 
 
-def _check_name(source: Source, name: str, named: Mapping[str, object]) -> None:
-    if name in named:
-        raise RefusedError(
-            f"{source.place}: two tensors are {name} once the trainer's prefixes are removed; keep one"
-        )
-
-
-def _check_file(name: str, found: Mapping[str, object], files: Sequence[str]) -> None:
-    if name in found:
-        raise RefusedError(f"{name} is in more than one of {listed(files)}; keep one")
-
-
 def unpickle(source: Source, folder: Path) -> UnpickledSource:
     """Write the pickled weights of `source` as one safetensors file in `folder`, and copy its other files.
 
@@ -150,22 +143,19 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
     for files that are broken or hold anything but tensors that safetensors can hold.
     """
     _torch()
-    files = pickle_files(source)
-    tensors = _distributed(source, files[0]) if files[0].endswith(".metadata") else _pickled(source, files)
-    named: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        short = _drafter_name(name)
-        _check_name(source, short, named)
-        named[short] = tensor
-    try:
-        _write(named, folder / SINGLE, _marks(tensors))
+    table = read_pickled_table(source)
+    tensors: dict[str, torch.Tensor] = {}
+    for file in pickle_files(source):
+        if file.endswith(".metadata"):
+            tensors |= {entry.name: _assemble(source, entry) for entry in read_table(source, file)}
+        elif not file.endswith(".distcp"):
+            tensors |= read_tensors(source, file)
+    named = {_drafter_name(name): tensor for name, tensor in tensors.items()}
+    with reading(f"{folder.parent}: cannot keep the unpickled weights there"):
+        _write(named, folder / SINGLE, dict(table.metadata))
         for name in source.names():
             if (path := source.path(name)) and _is_copied(name):
                 shutil.copyfile(path, folder / name)
-    except OSError as error:
-        raise UnreadableError(
-            f"{folder.parent}: cannot keep the unpickled weights there: {error.strerror}"
-        ) from None
     return UnpickledSource(folder, origin=source.label, origin_place=source.place)
 
 
@@ -220,18 +210,6 @@ def _torch() -> Any:
             " checkout"
         ) from None
     return torch
-
-
-def _pickled(source: Source, files: tuple[str, ...]) -> dict[str, "torch.Tensor"]:
-    tensors: dict[str, torch.Tensor] = {}
-    for file in files:
-        stored = read_tensors(source, file)
-        for name in stored:
-            _check_file(name, tensors, files)
-        tensors |= stored
-    if not tensors:
-        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
-    return tensors
 
 
 def read_tensors(source: Source, file: str) -> dict[str, "torch.Tensor"]:
@@ -305,11 +283,6 @@ def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
             name,
         )
     return read_torch_file(source, name, has_places=has_places)
-
-
-def _distributed(source: Source, table: str) -> dict[str, "torch.Tensor"]:
-    """The model's tensors of a torch distributed checkpoint; optimizer and scheduler states stay unread."""
-    return {entry.name: _assemble(source, entry) for entry in read_table(source, table)}
 
 
 def _assemble(source: Source, entry: DistributedTensor) -> "torch.Tensor":

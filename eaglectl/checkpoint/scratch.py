@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from eaglectl.checkpoint.files import reading
 from eaglectl.checkpoint.signals import register_removal, stopped_by_signals, unregister_removal
-from eaglectl.errors import UnreadableError
 
 TRIES = 10
 WRITING, REPLACING = "writing", "replacing"
@@ -106,10 +106,8 @@ def scratch_folder(near: Path | None = None) -> Iterator[Path]:
     parent = near or Path(tempfile.gettempdir())
     sweep(parent, "eaglectl", NAME, lambda folder, state: True)
     with stopped_by_signals():
-        try:
+        with reading(f"{parent}: cannot write there"):
             scratch = Scratch(parent, "eaglectl")
-        except OSError as error:
-            raise UnreadableError(f"{parent}: cannot write there: {error.strerror}") from None
         try:
             yield scratch.work
         finally:

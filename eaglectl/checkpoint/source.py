@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import FLAGS, MIB, Stamp
+from eaglectl.checkpoint.files import FLAGS, MIB, Stamp, reading
 from eaglectl.checkpoint.header import JSON, UNSAFE
 from eaglectl.checkpoint.hub_cache import REPOSITORY, check_etag, etag_of, is_blob, is_compared, is_snapshot
 from eaglectl.errors import UnreadableError
@@ -84,15 +84,12 @@ class FolderSource:
     def names(self) -> tuple[str, ...]:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
         model = self.root / "model"
-        try:
-            with os.scandir(self.root) as entries:
-                is_folder = {entry.name: _is_folder(entry) for entry in entries}
+        with reading(self.root), os.scandir(self.root) as entries:
+            is_folder = {entry.name: _is_folder(entry) for entry in entries}
             names = [name for name in is_folder if not is_folder[name]]
             if is_folder.get("model") and (model / ".metadata").is_file():
                 names += [f"model/{entry.name}" for entry in model.iterdir() if entry.is_file()]
             return tuple(sorted(names))
-        except OSError as error:
-            raise UnreadableError(f"{self.root}: {error.strerror}") from None
 
     def path(self, name: str) -> Path:
         """The path of a regular file; its name and symbolic links must stay in the folder.
@@ -129,10 +126,8 @@ class FolderSource:
 
     def _open(self, name: str, most: int | None = None) -> BufferedReader:
         """A file, open for reading; one of up to `most` bytes is compared as `open_file` does."""
-        try:
+        with reading(f"{name} in {self.place}"):
             descriptor = os.open(self.path(name), FLAGS)
-        except OSError as error:
-            raise UnreadableError(f"{name} in {self.place}: {error.strerror}") from None
         status = os.fstat(descriptor)
         if not S_ISREG(status.st_mode):
             os.close(descriptor)
@@ -191,10 +186,8 @@ class FolderSource:
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        try:
+        with reading(f"{name} in {self.place}"):
             return self.path(name).stat().st_size
-        except OSError as error:
-            raise UnreadableError(f"{name} in {self.place}: {error.strerror}") from None
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file."""
@@ -231,12 +224,10 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
     if stop is None and end - start > MAX_WHOLE_FILE:
         check_whole(place, name, end - start)
     parts, position = [], start
-    try:
+    with reading(f"{name} in {place}"):
         while position < end and (part := os.pread(descriptor, end - position, position)):
             parts.append(part)
             position += len(part)
-    except OSError as error:
-        raise UnreadableError(f"{name} in {place}: {error.strerror}") from None
     if position < end:
         raise UnreadableError(
             f"{name} in {place} ended at byte {position}; {end} were expected: the file is truncated or being"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
+from eaglectl.checkpoint.files import MIB, open_regular, read_small_file, reading
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.source import Source
 from eaglectl.errors import UnreadableError
@@ -72,12 +72,10 @@ def read_end_tokens(target: Path) -> frozenset[int]:
 
 def check_files(target: Path) -> None:
     """Raise UnreadableError for a file that would block who loads the target, or take all memory."""
-    try:
+    with reading(f"the target {target}"):
         entries = [
             entry for entry in target.iterdir() if entry.name.endswith(READ_BY_LOADERS) and not entry.is_dir()
         ]
-    except OSError as error:
-        raise UnreadableError(f"the target {target}: {error.strerror}") from None
     for entry in entries:
         with open_regular(entry, f"the target {target}:") as file:
             size = os.fstat(file.fileno()).st_size

@@ -121,7 +121,7 @@ def _digests(side: Side, other: Side) -> dict[str, str]:
     source, files = side.checkpoint.source, side.checkpoint.weight_files
     hub = other.checkpoint.source
     if isinstance(source, HubSource):
-        return {file: source.digests[file] for file in files if file in source.digests}
+        return {file: source.listed.sha256[file] for file in files if file in source.listed.sha256}
     if not isinstance(hub, HubSource):
         return {}
     sizes = {hub.size(file) for file in other.checkpoint.weight_files}

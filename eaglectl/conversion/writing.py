@@ -252,7 +252,7 @@ class _Output:
 
     def write_weights(self, shard: Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""
-        digests = self.digests.while_written(shard.name, shard_ranges(shard, checkpoint))
+        digests = RangeDigests(self.digests, shard.name, shard_ranges(shard, checkpoint))
         self.folder.write(shard.name, parts, digests=digests)
         self.weights[shard.name] = (shard.nbytes, digests)
 

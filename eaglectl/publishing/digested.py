@@ -137,7 +137,7 @@ class HubFiles:
         """A small file, whose git id is the listing's. Raises UnreadableError where it is not."""
         if name not in self.contents:
             data = self.whole.read(name)
-            if not self.source.listed.is_same(name, data):
+            if not self.source.listed.is_same(name, len(data), [data]):
                 raise UnreadableError(
                     f"{name} of {self.source.label} came with other bytes than the Hub lists at"
                     f" {self.source.commit[:12]}; run the command again"
@@ -147,15 +147,15 @@ class HubFiles:
 
     def sha256(self, name: str) -> str:
         """The digest of a file: the Hub's of one in LFS, else of what it sends."""
-        return self.source.digests.get(name) or hashlib.sha256(self.read(name)).hexdigest()
+        return self.source.listed.sha256.get(name) or hashlib.sha256(self.read(name)).hexdigest()
 
     def is_listed_digest(self, name: str) -> bool:
         """Whether the digest is the Hub's."""
-        return name in self.source.digests
+        return name in self.source.listed.sha256
 
     def has_git_id(self, name: str, listed: str) -> bool:
         """Whether git's name of a file is this one."""
-        return self.source.git_ids.get(name) == listed
+        return self.source.listed.git_ids.get(name) == listed
 
     def tensors(self, name: str) -> Tensors | None:
         """None: tensors of a repository are not read."""

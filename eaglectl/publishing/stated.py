@@ -57,7 +57,10 @@ def hub_list(source: HubSource) -> tuple[str, Mapping[str, ListedFile]]:
     sizes = {**source.sizes, **source.below}
     files = {
         name: ListedFile(
-            size, source.digests.get(name), git_id=source.git_ids.get(name), is_lfs=name in source.digests
+            size,
+            source.listed.sha256.get(name),
+            git_id=source.listed.git_ids.get(name),
+            is_lfs=name in source.listed.sha256,
         )
         for name, size in sizes.items()
         if not is_bookkeeping(name)

@@ -32,8 +32,9 @@ from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.distributed import read_table
 from eaglectl.checkpoint.front_matter import front_matter
 from eaglectl.checkpoint.header import header_length, parse_header, parse_json
+from eaglectl.checkpoint.hub import read_listing
 from eaglectl.checkpoint.hub_errors import HubRequest
-from eaglectl.checkpoint.hub_listing import checkpoint_files, read_listing
+from eaglectl.checkpoint.layout import checkpoint_files
 from eaglectl.checkpoint.opcodes import PickleError, read_pickle
 from eaglectl.checkpoint.record import is_untrained
 from eaglectl.checkpoint.source import FolderSource
