@@ -103,7 +103,11 @@ def _read_checkpoint(source: Source) -> Checkpoint:
         return _read_gguf(source, source.only)
     config = read_config(source)
     if pickles := pickle_files(source):
-        return _pickled(source, config, pickles)
+        from eaglectl.checkpoint.pickles import read_pickled_table
+
+        table = read_pickled_table(source)
+        sidecars = _sidecars(source)
+        return Checkpoint(source, config, table.tensors, table.metadata, pickles, sidecars, table.scattered)
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
@@ -219,16 +223,6 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     else:
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
     raise UnreadableError(about, WEIGHTS)
-
-
-def _pickled(source: Source, config: Mapping[str, Any], pickles: tuple[str, ...]) -> Checkpoint:
-    """A checkpoint whose weights are pickles, by their tables; nothing is unpickled, no torch is needed."""
-    from eaglectl.checkpoint.pickles import read_pickled_table
-
-    table = read_pickled_table(source)
-    return Checkpoint(
-        source, config, table.tensors, table.metadata, pickles, _sidecars(source), table.scattered
-    )
 
 
 def _read_index(source: Source) -> Mapping[str, str]:

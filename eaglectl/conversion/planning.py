@@ -251,7 +251,7 @@ def check_expressible(
             f"{format.title} has no rope scaling {kind}: its code stops there{_alternative(format.name)}"
         )
     name = drafter.target.name
-    if layout.is_nested_config and (name is None or name.startswith((".", "/", "~"))):
+    if layout.nest and (name is None or name.startswith((".", "/", "~"))):
         text = f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"
         raise UsageError(text)
 

@@ -150,7 +150,11 @@ def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ..
 
 def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> Iterator[Segment]:
     """The segments of `rows`, each `size` bytes long, within `origin`; neighbours are merged."""
-    places = [part for segment in origin for part in _rows_of(segment, size)]
+    places = [
+        Segment(segment.stored, start, start + size)
+        for segment in origin
+        for start in range(segment.start, segment.stop, size)
+    ]
     last: Segment | None = None
     for row in rows:
         next_ = places[row]
@@ -162,11 +166,6 @@ def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> Iter
         last = next_
     if last:
         yield last
-
-
-def _rows_of(segment: Segment, size: int) -> Iterator[Segment]:
-    for start in range(segment.start, segment.stop, size):
-        yield Segment(segment.stored, start, start + size)
 
 
 class Dimensions(Struct, frozen=True):

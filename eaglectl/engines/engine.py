@@ -197,11 +197,6 @@ class Verdict(Struct, frozen=True):
     reading: NetworkReading | None = None
 
 
-def as_stored(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config as it is stored."""
-    return config
-
-
 class Engine(Struct, frozen=True):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
 
@@ -220,7 +215,7 @@ class Engine(Struct, frozen=True):
     is_default: bool = False
     is_shown_whole: bool = False
     shares_embedding: bool = False
-    reads: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = as_stored
+    reads: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = lambda config, flat: config
 
     @property
     def data(self) -> Mapping[str, Any]:

@@ -270,7 +270,7 @@ def _layers_option(engine: str, drafter: Drafter) -> str:
     option, boundaries = unversioned()["engines"][engine].get("layers_option", ""), drafter.aux.boundaries
     if not option or not boundaries or boundaries[0] == 0:
         return ""
-    return f"{option}: {_set([boundary - 1 for boundary in boundaries])}"
+    return f"{option}: {{{', '.join(str(boundary - 1) for boundary in boundaries)}}}"
 
 
 def _is_captured(target: Target) -> bool:
@@ -351,7 +351,3 @@ def output_commands(
         "llama.cpp": f"{made}{llama_server(file, tokens)}",
     }
     return {engine: commands[engine] for engine in ENGINES}
-
-
-def _set(numbers: Sequence[int]) -> str:
-    return "{" + ", ".join(map(str, numbers)) + "}"

@@ -226,9 +226,9 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     if key == VLLM_IDS:
         return Meaning(ids, "boundary", f"{where}, vLLM's own key")
     is_known = format.is_signed or target.depth is not None or key not in COMMON_PLACES
-    is_plausible = (
-        is_known and convention_by_pattern(ids, target.depth) is None and not _is_copied(ids, declared)
-    )
+    # these look like lmsys' or nvidia's ids, copied into a speculators config
+    is_copied = declared == "boundary" and ids[0] == 1 and len(ids) == 3
+    is_plausible = is_known and convention_by_pattern(ids, target.depth) is None and not is_copied
     if declared and (is_plausible or is_certain):
         return Meaning(ids, declared, f"{where}; {format.title} writes {_words(declared)}")
     asked = _convention_question(where, ids, target, declared)
@@ -281,11 +281,6 @@ def _copy_question(ids: Ids) -> Note:
         Choice("--aux-convention", "boundary", "as vLLM reads them"),
     )
     return question("aux layers", why, "aux-copied", choices)
-
-
-def _is_copied(ids: Ids, declared: Convention | None) -> bool:
-    """Whether these look like lmsys' or nvidia's ids, copied into a speculators config."""
-    return declared == "boundary" and ids[0] == 1 and len(ids) == 3
 
 
 def _convention_question(where: str, ids: Ids, target: Target, declared: Convention | None) -> Note:

@@ -30,10 +30,7 @@ def detect(summary: CheckpointSummary) -> tuple[Format, str]:
 
 def by_name(name: str) -> Format:
     """The format with this name. Raises KeyError where there is none."""
-    for format in FORMATS:
-        if format.name == name:
-            return format
-    raise KeyError(name)
+    return {format.name: format for format in FORMATS}[name]
 
 
 def known_formats() -> frozenset[str]:
@@ -53,9 +50,9 @@ def default_format() -> Format:
 
 def layout_for(engine: str) -> str:
     """The layout to write for one engine: the default one unless the engine reads another alone."""
-    default = default_format()
+    default = default_format().name
     own = [format.name for format in FORMATS if format.layout and engine in format.layout.engines]
-    return default.name if default.name in own or not own else own[0]
+    return default if default in own or not own else own[0]
 
 
 def known_answers() -> Mapping[str, tuple[str, ...]]:

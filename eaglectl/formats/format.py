@@ -242,11 +242,6 @@ class Layout(Struct, frozen=True):
     norms_twice: bool = False
     is_default: bool = False
 
-    @property
-    def is_nested_config(self) -> bool:
-        """Whether the decoder layer's keys stand in an object of their own."""
-        return self.nest is not None
-
 
 class Format(Struct, frozen=True):
     """One producer: how it is recognised, read, and written (`layout`; None: it is only read).

@@ -99,7 +99,7 @@ def read_names(
         if (m := LAYER.fullmatch(name)) and m[2] == "input_layernorm.weight"
     }
     for name, tensor in stored.items():
-        if reason := stray_reason(name):
+        if reason := next((reason for pattern, reason in STRAYS if pattern.fullmatch(name)), None):
             strays[name] = reason
             continue
         canonical = canonical_names[name]
@@ -145,11 +145,6 @@ def canonical_name(stored: str, aliases: Mapping[str, str] | None = None, prefix
     return name
 
 
-def stray_reason(stored: str) -> str | None:
-    """Why a tensor with this name may be left behind; None when it may not."""
-    return next((reason for pattern, reason in STRAYS if pattern.fullmatch(stored)), None)
-
-
 def split_fused(name: str) -> tuple[tuple[str, ...], str] | None:
     """The canonical names stacked in a fused tensor, and its parameter ("weight", "bias").
 
@@ -164,12 +159,6 @@ def split_fused(name: str) -> tuple[tuple[str, ...], str] | None:
     return tuple(f"layers.{layer[1]}.{part}.{parameter}" for part in FUSED[module]), parameter
 
 
-def is_absorbed(name: str) -> bool:
-    """Whether a name is a half of kv_b_proj as SGLang and TensorRT-LLM keep it in memory."""
-    layer = LAYER.fullmatch(name)
-    return layer is not None and layer[2] in ("self_attn.w_kc", "self_attn.w_vc")
-
-
 def _table(
     name: str,
     plain: dict[str, StoredTensor],
@@ -178,8 +167,9 @@ def _table(
 ) -> dict[str, StoredTensor] | None:
     if split_fused(name):
         return fused
-    if is_absorbed(name):
-        return absorbed
+    layer = LAYER.fullmatch(name)
+    if layer and layer[2] in ("self_attn.w_kc", "self_attn.w_vc"):
+        return absorbed  # halves of kv_b_proj as SGLang and TensorRT-LLM keep it in memory
     return plain if is_known(name) or is_quantised_part(name) else None
 
 

@@ -303,7 +303,10 @@ def speculators_family(config: Mapping[str, Any]) -> str | None:
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
     """The families that have a mark here: by values, by architecture, then by keys and tensors in order."""
-    yield from _value_marks(Keys(config))
+    config_keys = Keys(config)
+    for family in FAMILIES:
+        stated = (place for place, value in family.values.items() if config_keys.at(place) == value)
+        yield from ((family, f"{place} is {family.values[place]}") for place in stated)
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
@@ -314,13 +317,6 @@ def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> It
         yield from ((family, f"config.json has {key}") for key in keys)
         names = filter(re.compile(family.tensors or r"(?!)").fullmatch, tensors)
         yield from ((family, f"it has {name}") for name in names)
-
-
-def _value_marks(config: Keys) -> Iterator[tuple[Family, str]]:
-    for family in FAMILIES:
-        for place, value in family.values.items():
-            if config.at(place) == value:
-                yield family, f"{place} is {value}"
 
 
 def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
@@ -338,9 +334,11 @@ def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
 def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
         return None
-    if "fc.weight" in shapes:
-        return _by_fc(shapes["fc.weight"])
-    if _nested(config).get("use_aux_hidden_state") is False:
+    if fc := shapes.get("fc.weight"):
+        if len(fc) != 2 or fc[1] != 2 * fc[0]:
+            return None
+        return f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, two inputs wide, and there is no hidden_norm)"
+    if Keys(config).at("eagle_config.use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
             " to be served as it is by TensorRT-LLM or SGLang"
@@ -362,17 +360,6 @@ def _later_wide_layer(shapes: Shapes) -> str | None:
             if _QUERY.fullmatch(f"layers.0.{match[2]}") and first[1:] == shape[1:] and both <= set(shapes):
                 return name
     return None
-
-
-def _by_fc(fc: tuple[int, ...]) -> str | None:
-    if len(fc) != 2 or fc[1] != 2 * fc[0]:
-        return None
-    return f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, two inputs wide, and there is no hidden_norm)"
-
-
-def _nested(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    value = config.get("eagle_config")
-    return value if isinstance(value, Mapping) else {}
 
 
 # keys that only a drafter's config has, at the top or in an object

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
+from eaglectl.checkpoint.record import history
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
@@ -76,7 +77,10 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 
 def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     """The drafter as the files and these answers state it: what each reader makes of the config, together."""
-    _check_family(checkpoint)
+    refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
+    if (count := len(checkpoint.tensors)) > MAX_TENSORS:
+        text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
+        raise RefusedError(text, "not-a-drafter")
     summary = CheckpointSummary(
         checkpoint.config,
         tuple(checkpoint.tensors),
@@ -145,14 +149,6 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     )
 
 
-def _check_family(checkpoint: Checkpoint) -> None:
-    """Raise RefusedError for another kind of model, and for more tensors than any drafter has."""
-    refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
-    if (count := len(checkpoint.tensors)) > MAX_TENSORS:
-        text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
-        raise RefusedError(text, "not-a-drafter")
-
-
 def _read_names(checkpoint: Checkpoint, format: Format) -> Names:
     """The tensors by canonical name. Raises RefusedError where two are the same."""
     aliases = {**tensor_names(), **format.gguf_names}
@@ -164,13 +160,10 @@ def _read_names(checkpoint: Checkpoint, format: Format) -> Names:
     return names
 
 
-def _recorded_rotation(record: object) -> Mapping[str, Any] | None:
+def _recorded_rotation(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The rotation of fc that a record states, or an earlier one in it."""
-    while isinstance(record, Mapping):
-        if isinstance(rotation := record.get("target_rotation"), Mapping):
-            return rotation
-        record = record.get("previous")
-    return None
+    stated = (entry.get("target_rotation") for entry in history(record))
+    return next((rotation for rotation in stated if isinstance(rotation, Mapping)), None)
 
 
 def _check_objects(config: Mapping[str, Any]) -> None:
@@ -311,12 +304,6 @@ def _read_depth(keys: Keys, aux: int, given: int | None) -> Reading[int | None]:
     return Reading(depth, (), (Note("warning", about, text, "target-depth"),))
 
 
-def _copied_depth(keys: Keys) -> int | None:
-    """The target's number of layers in a config that is the target's; a drafter has no more than four."""
-    copied = keys.at("num_hidden_layers")
-    return copied if type(copied) is int and copied > 4 else None
-
-
 def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Reading[Target]:
     """The target as given, completed by what the drafter's own config says of it."""
     verifier = keys.at(format.target_key) if format.target_key else MISSING
@@ -327,6 +314,8 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Readin
     model_type = target.model_type or (stated if isinstance(stated, str) else None)
     depth = _read_depth(keys, aux, target.depth)
     known = target.depth or depth.value
-    if format.copies_target and known is None:
-        known = _copied_depth(keys)
+    copied = keys.at("num_hidden_layers")
+    # a drafter has no more than four layers
+    if format.copies_target and known is None and type(copied) is int and copied > 4:
+        known = copied
     return Reading(replace(target, name=name, model_type=model_type, depth=known), (), depth.notes)

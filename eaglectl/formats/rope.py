@@ -28,7 +28,14 @@ def read_rope(
     answer = RopeAnswer.of(answers)
     theta = keys.number("rope_theta")
     tables = {name: keys.table(name) or {} for name in ("rope_scaling", "rope_parameters")}
-    _check_layer_types(tables["rope_parameters"])
+    if any(isinstance(value, Mapping) for value in tables["rope_parameters"].values()):
+        # settings of each layer type, as targets with sliding windows have them
+        raise RefusedError(
+            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
+            " rope_theta and rope_scaling",
+            "rope-values",
+            "config.json:rope_parameters",
+        )
     bases = ({} if theta is None else {"rope_theta": theta}) | _inner_bases(tables)
     scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
     notes = list(_questions(answers, answer, bases, scalings))
@@ -43,17 +50,6 @@ def read_rope(
     stored = Rope(base, scaling, is_interleaved, has_mla_factors)
     rope = _answered(stored, answer, scalings, target or Target())
     return Reading(rope, ("rope_theta", *tables), tuple(notes))
-
-
-def _check_layer_types(parameters: Mapping[str, Any]) -> None:
-    """Raise RefusedError for settings of each layer type, as targets with sliding windows have them."""
-    if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise RefusedError(
-            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
-            " rope_theta and rope_scaling",
-            "rope-values",
-            "config.json:rope_parameters",
-        )
 
 
 def _answered(

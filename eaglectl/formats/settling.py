@@ -105,7 +105,10 @@ def _all_notes(
 ) -> Iterator[Note]:
     """The drafter's notes, those on recorded facts and whether they still hold, and those on new ones."""
     yield from (_with_recorded_layers(note, record) for note in drafter.notes)
-    yield from (_contradiction(entry, drafter) for entry in carried if not _holds(entry, drafter))
+    for entry in carried:
+        if not _holds(entry, drafter):
+            found, how = _fact(drafter, entry.about), f"{entry.answer} {entry.by}"
+            yield _question_of_edit(entry.about, found, entry.fact, how)
     yield from _edited_facts(drafter, (*carried, *new), record)
     yield from (_settled_note(entry, RECORDED) for entry in carried if _holds(entry, drafter))
     yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
@@ -202,7 +205,8 @@ def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | 
         return None if is_edited else Choice("--aux-layers", ",".join(map(str, record.boundaries)))
     if note.about in ROPE and record.rope == _fact(drafter, note.about):
         return Choice("--source-semantics", "rope=stored") if _has_settled_rope(drafter, record) else None
-    answers = [entry.answer for entry in record.settled if entry.answer in _plain(note.choices)]
+    plain = [Choice(choice.option, choice.value) for choice in note.choices if not choice.is_free]
+    answers = [entry.answer for entry in record.settled if entry.answer in plain]
     return answers[0] if answers and is_of_layout else None
 
 
@@ -211,10 +215,6 @@ def _has_settled_rope(drafter: Drafter, record: _Record) -> bool:
     layout = by_name(drafter.producer).layout
     has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
     return has_limits or any(entry.about in ROPE for entry in record.settled)
-
-
-def _plain(choices: tuple[Choice, ...]) -> list[Choice]:
-    return [Choice(choice.option, choice.value) for choice in choices if not choice.is_free]
 
 
 def _fact(drafter: Drafter, about: str) -> Any:
@@ -312,15 +312,11 @@ def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) 
         elif note.about == NORM_OUTPUT:
             value = str(bool(other.norms.norm_output)).lower()
             yield Choice("--source-semantics", f"norm_output={value}", meaning)
-        elif choice.value != "rope=stored" and not _is_joined(note, other, drafter):
+        # an output cannot be read as its source where its two norms were written as one, or were not
+        elif choice.value != "rope=stored" and (note.about != HIDDEN_NORM or other.norms == drafter.norms):
             yield choice
     if note.about == AUX:
         yield LAYERS
-
-
-def _is_joined(note: Note, other: Drafter, drafter: Drafter) -> bool:
-    """Whether an output cannot be read so, as its two norms were written as one, or were not."""
-    return note.about == HIDDEN_NORM and other.norms != drafter.norms
 
 
 def _settled_note(entry: Settlement, prefix: str) -> Note:
@@ -352,13 +348,6 @@ def _with_recorded_layers(note: Note, record: _Record) -> Note:
     recorded = Choice("--aux-layers", ",".join(map(str, record.boundaries)), "what eaglectl.json records")
     others = [choice for choice in note.choices if choice.value != recorded.value]
     return question(note.about, note.why, note.topic, (recorded, *others))
-
-
-def _contradiction(entry: Settlement, drafter: Drafter) -> Note:
-    """The question which of config.json and eaglectl.json is right about a settled fact."""
-    return _question_of_edit(
-        entry.about, _fact(drafter, entry.about), entry.fact, f"{entry.answer} {entry.by}"
-    )
 
 
 def _question_of_edit(about: str, found: Any, recorded: Any, how: str) -> Note:

@@ -136,7 +136,7 @@ def _eagle_config(drafter: Drafter, format: Format, ids: Mapping[str, Sequence[i
         nested[NESTED_IDS.partition(".")[2]] = list(ids[NESTED_IDS])
     if any(place.key == NESTED_IDS for place in format.written_ids):
         nested["use_aux_hidden_state"] = True
-    has_own_home = "norm_before_fc" in format.keys or (format.layout and format.layout.is_nested_config)
+    has_own_home = "norm_before_fc" in format.keys or (format.layout and format.layout.nest)
     if drafter.norms.norm_before_fc and not has_own_home:
         nested["norm_before_fc"] = True  # TensorRT-LLM reads it nowhere else
     return nested
