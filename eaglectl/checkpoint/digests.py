@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
-from eaglectl.checkpoint.files import reading
+from eaglectl.checkpoint.files import naming
 from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.errors import UnreadableError
 
@@ -100,7 +100,7 @@ class RangeDigests:
 
     def result(self) -> dict[str, str]:
         """The digest of each range. Raises UnreadableError for a file that is shorter, or fails to read."""
-        with reading(self.name):
+        with naming(self.name):
             return {key: future.result() for key, future in self.futures.items()}
 
     def _hash(self, descriptor: int, start: int, stop: int) -> str:

@@ -54,7 +54,7 @@ class Stamp(Struct, frozen=True):
 
 
 @contextmanager
-def reading(place: object, error: type[EaglectlError] = UnreadableError, advice: str = "") -> Iterator[None]:
+def naming(place: object, error: type[EaglectlError] = UnreadableError, advice: str = "") -> Iterator[None]:
     """Raise what the system says of `place` as `error`, with what to do about it."""
     try:
         yield
@@ -64,7 +64,7 @@ def reading(place: object, error: type[EaglectlError] = UnreadableError, advice:
 
 def current_folder() -> Path:
     """The current folder. Raises UnreadableError where it was removed, or its parents may not be read."""
-    with reading("the current folder", advice="; change to another folder"):
+    with naming("the current folder", advice="; change to another folder"):
         return Path.cwd()
 
 
@@ -96,7 +96,7 @@ def read_small_file(
     path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
 ) -> bytes:
     """The bytes of a regular file of at most `limit` bytes. Raises as `open_regular` does."""
-    with open_regular(path, what, error) as file, reading(f"{what} {path}".strip(), error):
+    with open_regular(path, what, error) as file, naming(f"{what} {path}".strip(), error):
         data = file.read(limit + 1)
     if len(data) > limit:
         raise error(f"{what} {path} has more than {limit} bytes, the most that is read of it".strip())

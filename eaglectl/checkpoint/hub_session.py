@@ -148,9 +148,13 @@ def hub_calls(client: Any, *, is_repeatable: bool = True) -> Iterator[Any]:
     """
     for name, value in XET_LIMITS.items():
         os.environ.setdefault(name, value)
-    session = client.utils.get_session()
+    session, transport = client.utils.get_session(), transport_of(client)
     with SCOPE.lock:
-        _adopt(session, transport_of(client))
+        # once for each session: its requests are under the policy while a block runs
+        if not getattr(session, MARK, False):
+            session.request = partial(_request, session.request, transport)
+            session.stream = partial(_stream, session.stream, transport)
+            setattr(session, MARK, True)
     SCOPE.enter(1, is_single=not is_repeatable)
     try:
         yield session
@@ -213,14 +217,6 @@ def _requested_wait(headers: Mapping[str, str]) -> float:
         return float(after[:6])
     match = RESET.search(headers.get("ratelimit", ""))
     return float(match[1]) if match else 0.0
-
-
-def _adopt(session: Any, transport: Any) -> None:
-    """Put the requests of a session under the policy, while `hub_calls` runs."""
-    if not getattr(session, MARK, False):
-        session.request = partial(_request, session.request, transport)
-        session.stream = partial(_stream, session.stream, transport)
-        setattr(session, MARK, True)
 
 
 def _retries(method: str) -> Retries:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.distributed import Chunk, DistributedTensor, read_table
-from eaglectl.checkpoint.files import reading
+from eaglectl.checkpoint.files import naming
 from eaglectl.checkpoint.header import LFS_POINTER, POINTER, PULL, UNSAFE, WEIGHTS, StoredTensor
 from eaglectl.checkpoint.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
 from eaglectl.checkpoint.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
@@ -151,8 +151,16 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
         elif not file.endswith(".distcp"):
             tensors |= read_tensors(source, file)
     named = {_drafter_name(name): tensor for name, tensor in tensors.items()}
-    with reading(f"{folder.parent}: cannot keep the unpickled weights there"):
-        _write(named, folder / SINGLE, dict(table.metadata))
+    with naming(f"{folder.parent}: cannot keep the unpickled weights there"):
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        try:
+            save_file(named, folder / SINGLE, dict(table.metadata))
+        except SafetensorError as error:
+            raise UnreadableError(
+                f"{folder.parent}: cannot keep the unpickled weights there: {error}"
+            ) from None
         for name in source.names():
             if (path := source.path(name)) and _is_copied(name):
                 shutil.copyfile(path, folder / name)
@@ -315,18 +323,6 @@ def _piece(source: Source, entry: DistributedTensor, chunk: Chunk) -> "torch.Ten
             )
         saved.check([view])
     return _tensor(source, chunk.file, saved, view)
-
-
-def _write(tensors: Mapping[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    try:
-        save_file(dict(tensors), path, metadata)
-    except SafetensorError as error:
-        raise UnreadableError(
-            f"{path.parent.parent}: cannot keep the unpickled weights there: {error}"
-        ) from None
 
 
 def _marks(names: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eaglectl.checkpoint.files import reading
+from eaglectl.checkpoint.files import naming
 from eaglectl.checkpoint.signals import register_removal, stopped_by_signals, unregister_removal
 
 TRIES = 10
@@ -106,7 +106,7 @@ def scratch_folder(near: Path | None = None) -> Iterator[Path]:
     parent = near or Path(tempfile.gettempdir())
     sweep(parent, "eaglectl", NAME, lambda folder, state: True)
     with stopped_by_signals():
-        with reading(f"{parent}: cannot write there"):
+        with naming(f"{parent}: cannot write there"):
             scratch = Scratch(parent, "eaglectl")
         try:
             yield scratch.work

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import FLAGS, MIB, Stamp, reading
+from eaglectl.checkpoint.files import FLAGS, MIB, Stamp, naming
 from eaglectl.checkpoint.header import JSON, UNSAFE
 from eaglectl.checkpoint.hub_cache import REPOSITORY, check_etag, etag_of, is_blob, is_compared, is_snapshot
 from eaglectl.errors import UnreadableError
@@ -84,7 +84,7 @@ class FolderSource:
     def names(self) -> tuple[str, ...]:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
         model = self.root / "model"
-        with reading(self.root), os.scandir(self.root) as entries:
+        with naming(self.root), os.scandir(self.root) as entries:
             is_folder = {entry.name: _is_folder(entry) for entry in entries}
             names = [name for name in is_folder if not is_folder[name]]
             if is_folder.get("model") and (model / ".metadata").is_file():
@@ -126,7 +126,7 @@ class FolderSource:
 
     def _open(self, name: str, most: int | None = None) -> BufferedReader:
         """A file, open for reading; one of up to `most` bytes is compared as `open_file` does."""
-        with reading(f"{name} in {self.place}"):
+        with naming(f"{name} in {self.place}"):
             descriptor = os.open(self.path(name), FLAGS)
         status = os.fstat(descriptor)
         if not S_ISREG(status.st_mode):
@@ -186,7 +186,7 @@ class FolderSource:
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        with reading(f"{name} in {self.place}"):
+        with naming(f"{name} in {self.place}"):
             return self.path(name).stat().st_size
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -224,7 +224,7 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
     if stop is None and end - start > MAX_WHOLE_FILE:
         check_whole(place, name, end - start)
     parts, position = [], start
-    with reading(f"{name} in {place}"):
+    with naming(f"{name} in {place}"):
         while position < end and (part := os.pread(descriptor, end - position, position)):
             parts.append(part)
             position += len(part)

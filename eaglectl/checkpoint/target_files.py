@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglectl.checkpoint.files import MIB, open_regular, read_small_file, reading
+from eaglectl.checkpoint.files import MIB, naming, open_regular, read_small_file
 from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.source import Source
 from eaglectl.errors import UnreadableError
@@ -72,7 +72,7 @@ def read_end_tokens(target: Path) -> frozenset[int]:
 
 def check_files(target: Path) -> None:
     """Raise UnreadableError for a file that would block who loads the target, or take all memory."""
-    with reading(f"the target {target}"):
+    with naming(f"the target {target}"):
         entries = [
             entry for entry in target.iterdir() if entry.name.endswith(READ_BY_LOADERS) and not entry.is_dir()
         ]

@@ -18,7 +18,6 @@ from eaglectl.engines.behaviour import (
     Fact,
     Flag,
     Misread,
-    Runner,
     behaviour,
     facts,
     release_facts,
@@ -128,11 +127,10 @@ class Case(Struct, frozen=True, dict=True):
             return any(value_at(self.view.flat, path) for path in flag.any)
         values = (value_at(self.view.flat, path) for path in flag.first)
         first = next((value for value in values if value is not None), None)
-        return bool(self._speculators_default(name) if first is None else first)
-
-    def _speculators_default(self, name: str) -> bool:
-        kind = str(self.view.config.get("speculators_model_type")) if self.view.is_speculators else ""
-        return self.behaviour.speculators_defaults.get(kind, {}).get(name, False)
+        if first is None and self.view.is_speculators:
+            kind = str(self.view.config["speculators_model_type"])
+            first = self.behaviour.speculators_defaults.get(kind, {}).get(name)
+        return bool(first)
 
     @property
     def aux_count(self) -> int:
@@ -314,12 +312,10 @@ class Engine(Struct, frozen=True):
         for name in sorted(runners.keys() - taken.keys()):
             captured = capture(runners[name], view.flat, view.drafter.target)
             is_same = captured.same_as(view.drafter.aux)
+            drafts_as_trained = view.drafter.kind != "peagle" or runners[name].drafts_in_parallel
             if is_same is False:
                 when = ", which it takes on CPUs," if name == cpu_runner else ""
                 others.append(f"{name}{when} captures other layers than were trained on ({captured.words})")
-            elif is_same and name == cpu_runner and self._drafts_as_trained(view, runners[name]):
+            elif is_same and name == cpu_runner and drafts_as_trained:
                 holding += f", on CPUs with {name}"
         return holding, *others
-
-    def _drafts_as_trained(self, view: View, runner: Runner) -> bool:
-        return view.drafter.kind != "peagle" or runner.drafts_in_parallel

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, field
 
 from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.formats.catalogue import prefixes
+from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix
+from eaglectl.formats.reader import model_class_of
 
 # what engines call MLA weights after loading
 RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
@@ -34,11 +36,9 @@ class View(Struct, frozen=True, dict=True):
         return self.drafter.features()
 
     @cached_property
-    def model_class(self) -> Literal["llama", "mla", "qwen3"]:
+    def model_class(self) -> ModelClass:
         """The kind of class that the drafter needs."""
-        if self.drafter.dims.attention == "MLA":
-            return "mla"
-        return "qwen3" if Feature.QK_NORM in self.features else "llama"
+        return model_class_of(self.drafter.tensors, self.drafter.dims)
 
     @cached_property
     def prefixed_names(self) -> tuple[tuple[str, str, str], ...]:
