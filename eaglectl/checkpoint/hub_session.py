@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import re
-import secrets
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 import eaglectl
+from eaglectl.checkpoint.files import keep_file
 from eaglectl.checkpoint.hub_cache import SHA1_DIGITS
 from eaglectl.checkpoint.hub_errors import HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_names import SCHEME
@@ -384,14 +384,7 @@ def remember(snapshot: Path, revision: str, commit: str) -> None:
     if is_commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
         return
     with suppress(OSError):  # a read-only cache can still be read
-        (refs / revision).parent.mkdir(parents=True, exist_ok=True)
-        # by a rename: another process may read it, or this one end, between the two halves of a write
-        part = (refs / revision).with_name(f".{secrets.token_hex(4)}.part")
-        try:
-            part.write_text(commit, encoding="utf-8")
-            part.replace(refs / revision)
-        finally:
-            part.unlink(missing_ok=True)
+        keep_file(refs / revision, commit.encode())
 
 
 def _download_error(request: HubRequest, error: BaseException) -> UnreadableError:
