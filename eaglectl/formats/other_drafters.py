@@ -303,10 +303,7 @@ def speculators_family(config: Mapping[str, Any]) -> str | None:
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
     """The families that have a mark here: by values, by architecture, then by keys and tensors in order."""
-    config_keys = Keys(config)
-    for family in FAMILIES:
-        stated = (place for place, value in family.values.items() if config_keys.at(place) == value)
-        yield from ((family, f"{place} is {family.values[place]}") for place in stated)
+    yield from _value_marks(Keys(config))
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
@@ -317,6 +314,12 @@ def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> It
         yield from ((family, f"config.json has {key}") for key in keys)
         names = filter(re.compile(family.tensors or r"(?!)").fullmatch, tensors)
         yield from ((family, f"it has {name}") for name in names)
+
+
+def _value_marks(config: Keys) -> Iterator[tuple[Family, str]]:
+    for family in FAMILIES:
+        stated = (place for place, value in family.values.items() if config.at(place) == value)
+        yield from ((family, f"{place} is {family.values[place]}") for place in stated)
 
 
 def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:

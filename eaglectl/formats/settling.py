@@ -205,8 +205,7 @@ def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | 
         return None if is_edited else Choice("--aux-layers", ",".join(map(str, record.boundaries)))
     if note.about in ROPE and record.rope == _fact(drafter, note.about):
         return Choice("--source-semantics", "rope=stored") if _has_settled_rope(drafter, record) else None
-    plain = [Choice(choice.option, choice.value) for choice in note.choices if not choice.is_free]
-    answers = [entry.answer for entry in record.settled if entry.answer in plain]
+    answers = [entry.answer for entry in record.settled if entry.answer in _plain(note.choices)]
     return answers[0] if answers and is_of_layout else None
 
 
@@ -215,6 +214,10 @@ def _has_settled_rope(drafter: Drafter, record: _Record) -> bool:
     layout = by_name(drafter.producer).layout
     has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
     return has_limits or any(entry.about in ROPE for entry in record.settled)
+
+
+def _plain(choices: tuple[Choice, ...]) -> list[Choice]:
+    return [Choice(choice.option, choice.value) for choice in choices if not choice.is_free]
 
 
 def _fact(drafter: Drafter, about: str) -> Any:
