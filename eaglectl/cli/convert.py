@@ -1,19 +1,16 @@
 """`eaglectl convert`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from msgspec.structs import replace
 
 from eaglectl.api.options import ConvertOptions, UpgradeOptions
-from eaglectl.cli.options import Json, Source, print_trust, show
+from eaglectl.cli.options import Json, Source, print_result, print_trust
 from eaglectl.errors import UsageError
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
+from eaglectl.terminal import OutputSettings, ProgressBar
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding
-
-if TYPE_CHECKING:
-    from eaglectl.results import Conversion
 
 Out = Annotated[
     str | None,
@@ -41,6 +38,7 @@ def convert_command(
     """
     from eaglectl.api.converting import convert
     from eaglectl.api.upgrading import upgrade
+    from eaglectl.reports.conversion import conversion_outline
 
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
@@ -49,10 +47,14 @@ def convert_command(
         else:
             _check_run(options, upgrading)
             conversion = convert(source, out, options, on_progress=bar)
-    if json_:
-        emit(conversion.to_json())
-    else:
-        _print(settings, conversion, has_plan=options.dry_run or settings.verbose)
+    if conversion.pickles and not (settings.quiet or json_):
+        settings.warn(
+            f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
+        )
+    has_plan = options.dry_run or settings.verbose
+    outline = conversion_outline(conversion, has_plan=has_plan, is_quiet=settings.quiet)
+    print_result(settings, conversion, outline, is_json=json_)
+    if not json_:
         print_trust(upgrading.trust_remote_code)
     if conversion.gate is not None and not conversion.gate.is_passed:
         raise typer.Exit(1 if conversion.gate.ending == GateEnding.LOST else 3)
@@ -78,14 +80,3 @@ def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:
             "--prompts, --sample, --seed, --ignore-eos, --device and --trust-remote-code are of runs of the"
             " target: of measuring, which --no-measure switches off, and of --to 3.1"
         )
-
-
-def _print(settings: OutputSettings, conversion: "Conversion", *, has_plan: bool) -> None:
-    """Print the conversion; `has_plan`: every step."""
-    from eaglectl.reports.conversion import conversion_outline
-
-    if conversion.pickles and not settings.quiet:
-        settings.warn(
-            f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
-        )
-    show(settings, conversion_outline(conversion, has_plan=has_plan, is_quiet=settings.quiet))

@@ -3,8 +3,8 @@
 import typer
 
 from eaglectl.api.options import DiagnoseOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, show
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
+from eaglectl.cli.options import Json, Page, RunTarget, Source, exit_by, page_file, print_result
+from eaglectl.terminal import OutputSettings, ProgressBar
 
 
 def diagnose_command(
@@ -18,21 +18,10 @@ def diagnose_command(
 ) -> None:
     """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
     from eaglectl.api.diagnosing import diagnose
-    from eaglectl.reports.files import parse_page, write_page
 
     settings: OutputSettings = context.obj
-    file = parse_page(page)
+    file = page_file(page)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         diagnosis = diagnose(source, target, options, on_progress=bar)
-    if json_:
-        emit(diagnosis.to_json())
-    else:
-        from eaglectl.reports.diagnosis import diagnosis_outline
-
-        show(settings, diagnosis_outline(diagnosis))
-    if file:
-        from eaglectl.reports.pages.render import render_page
-
-        write_page(file, render_page(diagnosis))
-    if code := EXIT_CODES[diagnosis.verdict]:
-        raise typer.Exit(code)
+    print_result(settings, diagnosis, is_json=json_, page=file)
+    exit_by(diagnosis.verdict)

@@ -5,17 +5,10 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import DiffOptions
-from eaglectl.cli.options import Json, Page, offered, show
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
-from eaglectl.verdicts import DiffVerdict
+from eaglectl.cli.options import Json, Page, exit_by, offered, page_file, print_result
+from eaglectl.terminal import OutputSettings, ProgressBar
 
 FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."
-CODES = {
-    DiffVerdict.EQUAL: 0,
-    DiffVerdict.SAME_HEADERS: 0,
-    DiffVerdict.DIFFERS: 1,
-    DiffVerdict.COULD_NOT_LOOK: 3,
-}
 A = Annotated[str, typer.Argument(metavar="A", help=f"One drafter: {FORMS}", autocompletion=offered)]
 B = Annotated[str, typer.Argument(metavar="B", help="The other, in the same forms.", autocompletion=offered)]
 
@@ -30,21 +23,12 @@ def diff_command(
     --source-semantics answer for the side whose files leave the question open.
     """
     from eaglectl.api.comparing import diff
-    from eaglectl.reports.files import parse_page, write_page
+    from eaglectl.reports.differences import comparison_outline
 
     settings: OutputSettings = context.obj
-    file = parse_page(page)
+    file = page_file(page)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         comparison = diff(a, b, options, on_progress=bar)
-    if json_:
-        emit(comparison.to_json())
-    else:
-        from eaglectl.reports.differences import comparison_outline
-
-        show(settings, comparison_outline(comparison, is_whole=settings.verbose))
-    if file:
-        from eaglectl.reports.pages.render import render_page
-
-        write_page(file, render_page(comparison))
-    if code := CODES[comparison.verdict]:
-        raise typer.Exit(code)
+    shown = comparison_outline(comparison, is_whole=settings.verbose)
+    print_result(settings, comparison, shown, is_json=json_, page=file)
+    exit_by(comparison.verdict)

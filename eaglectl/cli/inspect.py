@@ -1,15 +1,18 @@
 """`eaglectl inspect`."""
 
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglectl.api.options import InspectOptions
-from eaglectl.cli.options import JSON_VERSION, Json, Page, offered, show
+from eaglectl.cli.options import JSON_VERSION, Json, Page, offered, page_file, show, write_page
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
+
+if TYPE_CHECKING:
+    from eaglectl.results import FailedSource, Inspection
 
 Sources = Annotated[
     list[str],
@@ -45,67 +48,41 @@ def inspect_command(
     """
     from eaglectl.api.inspecting import inspect
 
-    named, file = list(dict.fromkeys(sources)), _page_file(page)
+    named, file = list(dict.fromkeys(sources)), page_file(page)
+    results: Sequence[Inspection | FailedSource]
     if len(named) > 1:
-        _inspect_several(context.obj, named, options, listing, file, is_json=json_)
-        return
-    inspection = inspect(named[0], options)
+        code, results = _inspect_several(context.obj, named, options, listing.jobs)
+    else:
+        code, results = 0, [inspect(named[0], options)]
     if json_:
         from eaglectl.reports.documents.render import render_json
 
-        emit(render_json(inspection, names=named, version=listing.json_version))
+        emit(render_json(*results, names=named, version=listing.json_version))
     else:
-        from eaglectl.reports.inspection import inspection_outline
+        from eaglectl.reports.outlines import outline
 
-        show(context.obj, inspection_outline(inspection, has_tensors=listing.tensors))
-    if file:
-        from eaglectl.reports.files import write_page
-        from eaglectl.reports.pages.render import render_page
-
-        write_page(file, render_page(inspection, names=named, has_tensors=listing.tensors))
-
-
-def _page_file(page: str | None) -> Path | None:
-    if page is None:
-        return None
-    from eaglectl.reports.files import parse_page
-
-    return parse_page(page)
+        show(context.obj, outline(results, names=named, has_tensors=listing.tensors))
+    write_page(file, *results, names=named, has_tensors=listing.tensors)
+    if code:
+        raise typer.Exit(code)
 
 
 def _inspect_several(
-    settings: OutputSettings,
-    sources: list[str],
-    options: InspectOptions,
-    listing: ListOptions,
-    page: Path | None,
-    *,
-    is_json: bool,
-) -> None:
+    settings: OutputSettings, sources: list[str], options: InspectOptions, jobs: int
+) -> "tuple[int, Sequence[Inspection | FailedSource]]":
+    """The exit code, and the results of the sources; tracebacks go to stderr."""
     from eaglectl.api.inspecting import inspect
     from eaglectl.api.options import ValidateOptions
     from eaglectl.api.several import CRASH, inspect_all
     from eaglectl.api.validating import check_options
     from eaglectl.checkpoint.hub_sharing import shared_repositories
-    from eaglectl.reports.documents.render import render_json
-    from eaglectl.reports.files import write_page
-    from eaglectl.reports.inspection import inspections_outline
-    from eaglectl.reports.pages.render import render_page
     from eaglectl.results import FailedSource
 
     with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:
         check_options(ValidateOptions(options.target, options.engines))
         look = partial(inspect, options=options)
-        results = inspect_all(sources, look, jobs=listing.jobs, on_progress=bar)
+        results = inspect_all(sources, look, jobs=jobs, on_progress=bar)
     for crash in results.crashes:
         report_fault(crash)
-    inspections = list(zip(sources, results.reports, strict=True))
-    if is_json:
-        emit(render_json(*results.reports, names=sources, version=listing.json_version))
-    else:
-        show(settings, inspections_outline(inspections, has_tensors=listing.tensors))
-    if page:
-        write_page(page, render_page(*results.reports, names=sources, has_tensors=listing.tensors))
     codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]
-    if code := CRASH if results.crashes else max(codes, default=0):
-        raise typer.Exit(code)
+    return CRASH if results.crashes else max(codes, default=0), results.reports

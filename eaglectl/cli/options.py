@@ -1,22 +1,27 @@
 """Arguments and options that several commands share, their exit codes, and the output of JSON documents."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eaglectl.options import TARGET, Option
 from eaglectl.terminal import OutputSettings, emit, say
-from eaglectl.verdicts import CheckVerdict
 
 if TYPE_CHECKING:
+    from eaglectl.reports.files import Outputs
     from eaglectl.reports.section import Outline
 
-# of commands that end with a verdict
-EXIT_CODES = {
-    CheckVerdict.PASS: 0,
-    CheckVerdict.FAIL: 1,
-    CheckVerdict.COULD_NOT_LOOK: 3,
-    CheckVerdict.SKIPPED: 0,
+# by the text of a verdict: of CheckVerdict, DiffVerdict or VerifyVerdict
+EXIT_CODES: Mapping[str, int] = {
+    "pass": 0,
+    "skipped": 0,
+    "equal": 0,
+    "same-headers": 0,
+    "fail": 1,
+    "differs": 1,
+    "could-not-look": 3,
 }
 
 
@@ -81,3 +86,45 @@ def print_json(document: Any) -> None:
     from eaglectl.reports.documents.document import as_json
 
     emit(as_json(document))
+
+
+def page_file(page: str | None, outputs: "Outputs" = ()) -> Path | None:
+    """Return the file of --page, which is none of `outputs`. Raises UsageError."""
+    if page is None:
+        return None
+    from eaglectl.reports.files import parse_page
+
+    return parse_page(page, outputs)
+
+
+def write_page(file: Path | None, *results: Any, **shown: Any) -> None:
+    """Write the page of results where one is asked for; `shown` is as in `render_page`."""
+    if file:
+        from eaglectl.reports import files
+        from eaglectl.reports.pages.render import render_page
+
+        files.write_page(file, render_page(*results, **shown))
+
+
+def print_result(
+    settings: OutputSettings,
+    result: Any,
+    outline: "Outline | None" = None,
+    *,
+    is_json: bool,
+    page: Path | None = None,
+) -> None:
+    """Print a result and write its page; `outline`: other sections than its usual ones."""
+    if is_json:
+        emit(result.to_json())
+    else:
+        from eaglectl.reports.outlines import outline as outline_of
+
+        show(settings, outline or outline_of([result]))
+    write_page(page, result)
+
+
+def exit_by(verdict: str) -> None:
+    """End the command with the exit code of a verdict."""
+    if code := EXIT_CODES[verdict]:
+        raise typer.Exit(code)

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import ReadyOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, Source, offered, show
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
+from eaglectl.cli.options import Json, Page, Source, exit_by, offered, page_file, print_result
+from eaglectl.terminal import OutputSettings, ProgressBar
 
 Target = Annotated[
     str | None,
@@ -62,23 +62,15 @@ def ready_command(
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.api.readying import ready
-    from eaglectl.reports.files import parse_new, parse_page, write_new, write_page
-
-    settings: OutputSettings = context.obj
-    file, card, picture = parse_page(page), parse_new("--markdown", markdown), parse_new("--svg", svg)
-    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
-        result = ready(source, target, out, options, on_progress=bar)
+    from eaglectl.reports.files import parse_new, write_new
     from eaglectl.reports.readiness import readiness_outline
 
+    settings: OutputSettings = context.obj
+    file, card, picture = page_file(page), parse_new("--markdown", markdown), parse_new("--svg", svg)
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        result = ready(source, target, out, options, on_progress=bar)
     outline = readiness_outline(result)
-    if json_:
-        emit(result.to_json())
-    else:
-        show(settings, outline)
-    if file:
-        from eaglectl.reports.pages.render import render_page
-
-        write_page(file, render_page(result))
+    print_result(settings, result, outline, is_json=json_, page=file)
     if card:
         from eaglectl.reports.markdown import markdown as as_markdown
 
@@ -87,5 +79,4 @@ def ready_command(
         from eaglectl.reports.pages.image import image
 
         write_new("--svg", picture, image(outline) + "\n")
-    if code := EXIT_CODES[result.verdict]:
-        raise typer.Exit(code)
+    exit_by(result.verdict)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.api.options import ADVANCED, SmokeOptions
-from eaglectl.cli.options import EXIT_CODES, Json, Page, RunTarget, Source, print_trust, show
+from eaglectl.cli.options import Json, Page, RunTarget, Source, exit_by, page_file, print_result, print_trust
 from eaglectl.errors import UsageError
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
@@ -32,27 +32,16 @@ def smoke_command(
 ) -> None:
     """Run a drafter against its target and measure how many draft tokens it accepts."""
     from eaglectl.api.smoking import smoke
-    from eaglectl.reports.files import parse_page, write_page
 
     settings: OutputSettings = context.obj
     if is_load_only:
         _load_only(source, target, options, page, is_json=json_)
         return
-    file = parse_page(page)
+    file = page_file(page)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         report = smoke(source, target, options, on_progress=bar)
-    if json_:
-        emit(report.to_json())
-    else:
-        from eaglectl.reports.acceptance import smoke_outline
-
-        show(settings, smoke_outline(report))
-    if file:
-        from eaglectl.reports.pages.render import render_page
-
-        write_page(file, render_page(report))
-    if code := EXIT_CODES[report.verdict]:
-        raise typer.Exit(code)
+    print_result(settings, report, is_json=json_, page=file)
+    exit_by(report.verdict)
 
 
 def _check_load_only(options: SmokeOptions, page: str | None) -> None:

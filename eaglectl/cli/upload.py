@@ -1,19 +1,18 @@
 """`eaglectl upload`."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.options import EXIT_CODES, Json, offered, show
+from eaglectl.cli.options import Json, exit_by, offered, print_result, show
 from eaglectl.errors import RefusedError
 from eaglectl.options import Option, Options
 from eaglectl.progress import Progress
 from eaglectl.publishing.request import COMMIT, Destination, UploadOptions
 from eaglectl.publishing.signing import SigningKey
-from eaglectl.terminal import OutputSettings, ProgressBar, confirm, emit, say, secret_prompt
+from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say, secret_prompt
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
@@ -51,59 +50,43 @@ def upload_command(
     The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
     """
     from eaglectl.api.publishing import upload
-    from eaglectl.reports.publication import upload_outline
 
     settings: OutputSettings = context.obj
     options = _with_policy_and_key(options, folder)
     has_question = not (options.dry_run or asking.yes or json_)
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
-        show_plan = _plan_shower(settings, bar, has_question=has_question)
-        done = upload(
-            folder,
-            to,
-            options,
-            on_plan=None if json_ else lambda plan: show_plan(plan, options),
-            on_progress=_progress_shower(settings, bar),
-        )
-    if json_:
-        emit(done.to_json())
-    else:
-        show(settings, upload_outline(done))
+
+        def show_plan(plan: "UploadPlan") -> None:
+            is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
+            _show_plan(settings, plan, options, is_whole=is_asked)
+            if is_asked:
+                bar.pause()
+                if not confirm(f"publish this to {plan.repo}?"):
+                    raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
+
+        def show_progress(progress: Progress) -> None:
+            if progress.unit:
+                bar(progress)
+            elif not settings.quiet:
+                say(progress.stage, sys.stderr)
+
+        on_plan = None if json_ else show_plan
+        done = upload(folder, to, options, on_plan=on_plan, on_progress=show_progress)
+    print_result(settings, done, is_json=json_)
     if done.outcome == UploadOutcome.MISMATCH:
-        raise typer.Exit(EXIT_CODES[CheckVerdict.FAIL])
+        exit_by(CheckVerdict.FAIL)
 
 
-def _plan_shower(
-    settings: OutputSettings, bar: ProgressBar, *, has_question: bool
-) -> "Callable[[UploadPlan, UploadOptions], None]":
-    """What shows a plan, and asks on a terminal whether it is carried out."""
+def _show_plan(
+    settings: OutputSettings, plan: "UploadPlan", options: UploadOptions, *, is_whole: bool
+) -> None:
+    """Show a plan, also where the output is quiet if it `is_whole`, and the card where that was asked for."""
+    from eaglectl.reports.publication import card_outline, upload_plan_outline
 
-    def show_plan(plan: "UploadPlan", options: UploadOptions) -> None:
-        from eaglectl.reports.publication import card_outline, upload_plan_outline
-
-        is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
-        if is_asked or options.dry_run or not settings.quiet:
-            show(settings, upload_plan_outline(plan))
-        if options.show_card or settings.verbose:
-            show(settings, card_outline(plan))
-        if is_asked:
-            bar.pause()
-            if not confirm(f"publish this to {plan.repo}?"):
-                raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
-
-    return show_plan
-
-
-def _progress_shower(settings: OutputSettings, bar: ProgressBar) -> Callable[[Progress], None]:
-    """What shows bytes as a bar, and steps as lines."""
-
-    def show_progress(progress: Progress) -> None:
-        if progress.unit:
-            bar(progress)
-        elif not settings.quiet:
-            say(progress.stage, sys.stderr)
-
-    return show_progress
+    if is_whole or options.dry_run or not settings.quiet:
+        show(settings, upload_plan_outline(plan))
+    if options.show_card or settings.verbose:
+        show(settings, card_outline(plan))
 
 
 def _with_policy_and_key(options: UploadOptions, folder: str) -> UploadOptions:

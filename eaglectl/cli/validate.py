@@ -9,17 +9,16 @@ import typer
 from msgspec.structs import replace
 
 from eaglectl.api.options import ValidateOptions
-from eaglectl.cli.fixing import FixOptions, fix_one
-from eaglectl.cli.options import EXIT_CODES, JSON_VERSION, Json, Page, offered, show
+from eaglectl.cli.options import JSON_VERSION, Json, Page, exit_by, offered, page_file, show, write_page
 from eaglectl.errors import UsageError
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
 if TYPE_CHECKING:
-    from eaglectl.reports.files import Outputs
+    from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.validation.judge import Report
 
-REPORTS = "Reports"
+REPORTS, REPAIR = "Reports", "Repair"
 Sources = Annotated[
     list[str],
     typer.Argument(
@@ -73,6 +72,46 @@ class ReportOptions(Options, frozen=True):
         return name
 
 
+class FixOptions(Options, frozen=True):
+    """The options of --fix."""
+
+    fix: Annotated[
+        bool,
+        Option(
+            "Convert the checkpoint where that repairs findings and needs no other file; the verdict is that"
+            " of the output.",
+            group=REPAIR,
+        ),
+    ] = False
+    out: Annotated[
+        Path | None,
+        Option(
+            "--fix: the folder to write; NAME-fixed in the current folder by default.",
+            "-o, --out",
+            value="DIR",
+            group=REPAIR,
+            complete="folders",
+        ),
+    ] = None
+    force: Annotated[bool, Option("--fix: replace an existing checkpoint folder at OUT.", group=REPAIR)] = (
+        False
+    )
+
+    def check(self, sources: Sequence[str], report_format: str, *, skip_others: bool) -> None:
+        """Raise UsageError for options that contradict each other."""
+        if not self.fix and (self.out is not None or self.force):
+            raise UsageError("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
+        if self.fix and len(sources) > 1:
+            raise UsageError("--fix takes one checkpoint; give one")
+        if self.fix and skip_others:
+            raise UsageError("--fix and --skip-others: what is to be fixed is a drafter; leave one out")
+        if self.fix and report_format not in ("text", "json"):
+            raise UsageError(
+                f"--fix and --format {report_format}: text or json was expected;"
+                f" --output {report_format}=FILE writes the report too"
+            )
+
+
 def validate_command(
     context: typer.Context,
     sources: Sources,
@@ -85,11 +124,11 @@ def validate_command(
     """Check checkpoints by rules, and by what each engine release does with them."""
     from eaglectl.api.validating import check_options
     from eaglectl.reports.ci import outputs
-    from eaglectl.reports.files import parse_page
+    from eaglectl.validation.judge import overall_verdict
     from eaglectl.validation.policy_file import read_policy
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
-    page_file, folders = parse_page(page, files), _folders(sources)
+    file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
     path = options.policy if isinstance(options.policy, str) else None
     options = replace(options, policy=read_policy(path, judged=sources))
     if options.engines and not options.has_engines:
@@ -98,16 +137,18 @@ def validate_command(
     fixing.check(folders, shown, skip_others=options.skip_others)
     has_crashed = False
     if fixing.fix:
-        one = options if len(folders) == 1 else replace(options, jobs=1)
         version = reporting.json_version if shown == "json" else None
-        reports = [fix_one(context.obj, folders[0], fixing, one, version)]
+        reports = [_fix_one(context.obj, folders[0], fixing, options, version)]
     else:
         reports, has_crashed = _validate_all(context.obj, folders, options)
         _show(context.obj, shown, reports, reporting.json_version)
-    _write(files, page_file, reports, reporting.json_version)
+    write_page(file, *reports)
+    outputs.write_outputs(files, reports, reporting.json_version)
     if not fixing.fix and "github" in (shown, *(name for name, _ in files)):
         outputs.append_summary(reports)
-    _exit(reports, has_crashed=has_crashed)
+    if has_crashed:
+        raise typer.Exit(CRASH)
+    exit_by(overall_verdict(reports))
 
 
 def _validate_all(
@@ -130,14 +171,6 @@ def _validate_all(
     return results.reports, bool(results.crashes)
 
 
-def _exit(reports: "list[Report]", *, has_crashed: bool) -> None:
-    from eaglectl.validation.judge import overall_verdict
-
-    code = CRASH if has_crashed else EXIT_CODES[overall_verdict(reports)]
-    if code:
-        raise typer.Exit(code)
-
-
 def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_version: int) -> None:
     from eaglectl.reports.ci import outputs
 
@@ -149,23 +182,38 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_ver
     show(settings, reports_outline(reports, is_quiet=settings.quiet))
 
 
-def _write(files: "Outputs", page: Path | None, reports: "list[Report]", json_version: int) -> None:
-    """Write the page, then the files of --output: one that cannot be written ends the command."""
-    from eaglectl.reports.ci import outputs
-    from eaglectl.reports.files import write_page
+def _fix_one(
+    settings: OutputSettings,
+    source: str,
+    request: FixOptions,
+    options: ValidateOptions,
+    json_version: int | None,
+) -> "Report":
+    """Fix one checkpoint and print the result, as text or as the JSON document of a version.
 
-    if page:
-        from eaglectl.reports.pages.render import render_page
+    The report is on the output where one was written.
+    """
+    from eaglectl.api.fixing import fix
+    from eaglectl.reports.conversion import plan_outline
+    from eaglectl.reports.documents.render import render_json
+    from eaglectl.reports.findings import fix_outline
 
-        write_page(page, render_page(*reports))
-    outputs.write_outputs(files, reports, json_version)
+    is_silent = json_version is not None or settings.quiet
 
+    def show_plan(plan: "ConversionPlan") -> None:
+        if not is_silent:
+            show(settings, plan_outline(plan))
 
-def _folders(sources: list[str]) -> list[str]:
-    """The sources without repeats; a file of FILES_OF_FOLDER becomes its folder."""
-    return list(dict.fromkeys(_folder(source) for source in sources))
+    with ProgressBar(settings, is_on=not is_silent) as bar:
+        result = fix(source, request.out, options, force=request.force, on_plan=show_plan, on_progress=bar)
+    if json_version is not None:
+        emit(render_json(result, version=json_version))
+    else:
+        show(settings, fix_outline(result, is_quiet=settings.quiet))
+    return result.report
 
 
 def _folder(source: str) -> str:
+    """The source, or the folder of a file of FILES_OF_FOLDER."""
     path = Path(source)
     return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source

@@ -5,12 +5,10 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.cli.options import Json, offered, show
+from eaglectl.cli.options import Json, exit_by, offered, print_result
 from eaglectl.publishing.request import VerifyOptions
-from eaglectl.terminal import OutputSettings, ProgressBar, emit
-from eaglectl.verdicts import VerifyVerdict
+from eaglectl.terminal import OutputSettings, ProgressBar
 
-CODES = {VerifyVerdict.EQUAL: 0, VerifyVerdict.DIFFERS: 1}
 Folder = Annotated[
     str,
     typer.Argument(
@@ -30,7 +28,6 @@ def verify_command(
     What `convert` wrote is compared tensor by tensor.
     """
     from eaglectl.api.publishing import verify
-    from eaglectl.reports.verification import verification_outline
     from eaglectl.validation.policy_file import read_policy
 
     path = options.policy if isinstance(options.policy, str) else None
@@ -38,9 +35,5 @@ def verify_command(
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
         verification = verify(folder, options, on_progress=bar)
-    if json_:
-        emit(verification.to_json())
-    else:
-        show(settings, verification_outline(verification))
-    if code := CODES.get(verification.verdict, 3):
-        raise typer.Exit(code)
+    print_result(settings, verification, is_json=json_)
+    exit_by(verification.verdict)

@@ -1,9 +1,21 @@
 """The outline of any result; the modules of other commands are not loaded."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from eaglectl.reports.section import Outline
+
+# by the name of a result's class: the module here, loaded where it is needed, and its function
+OUTLINES = {
+    "Comparison": "differences.comparison_outline",
+    "Conversion": "conversion.conversion_outline",
+    "Diagnosis": "diagnosis.diagnosis_outline",
+    "Readiness": "readiness.readiness_outline",
+    "SmokeReport": "acceptance.smoke_outline",
+    "Upload": "publication.upload_outline",
+    "Verification": "verification.verification_outline",
+}
 
 
 def outline(results: Sequence[Any], *, names: Sequence[str] = (), has_tensors: bool = False) -> Outline:
@@ -25,47 +37,12 @@ def outline(results: Sequence[Any], *, names: Sequence[str] = (), has_tensors: b
             from eaglectl.reports.findings import reports_outline
 
             return reports_outline(results)
-        case [kind] if len(results) == 1:
-            return _single(kind, results[0])
-    raise _not_shown(kinds)
-
-
-def _single(kind: str, result: Any) -> Outline:
-    match kind:
-        case "SmokeReport":
-            from eaglectl.reports.acceptance import smoke_outline
-
-            return smoke_outline(result)
-        case "Diagnosis":
-            from eaglectl.reports.diagnosis import diagnosis_outline
-
-            return diagnosis_outline(result)
-        case "Comparison":
-            from eaglectl.reports.differences import comparison_outline
-
-            return comparison_outline(result)
-        case "Conversion":
-            from eaglectl.reports.conversion import conversion_outline
-
-            return conversion_outline(result)
-        case "Readiness":
-            from eaglectl.reports.readiness import readiness_outline
-
-            return readiness_outline(result)
-        case "Verification":
-            from eaglectl.reports.verification import verification_outline
-
-            return verification_outline(result)
-        case "Upload":
-            from eaglectl.reports.publication import upload_outline
-
-            return upload_outline(result)
-    raise _not_shown([kind])
-
-
-def _not_shown(kinds: Sequence[str]) -> TypeError:
+        case [kind] if len(results) == 1 and kind in OUTLINES:
+            module, function = OUTLINES[kind].split(".")
+            made: Outline = getattr(import_module(f"eaglectl.reports.{module}"), function)(results[0])
+            return made
     types = ", ".join(kinds) or "nothing"
-    return TypeError(
+    raise TypeError(
         "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff,"
         f" ready, verify or upload; it was given {types}"
     )
