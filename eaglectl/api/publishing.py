@@ -38,8 +38,7 @@ from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.card_block import CardFacts, few_prompts
-from eaglectl.publishing.files import UploadFile
-from eaglectl.publishing.frozen import FrozenSource, freeze
+from eaglectl.publishing.files import FrozenSource, UploadFile, freeze
 from eaglectl.publishing.leaks import check_leaks, check_message
 from eaglectl.publishing.model_index import nothing_measured
 from eaglectl.publishing.plan import UploadPlan, check_plan

@@ -29,10 +29,8 @@ from eaglectl.publishing.attestation import make_statement, run_of
 from eaglectl.publishing.bom import make_bom
 from eaglectl.publishing.card import make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
-from eaglectl.publishing.changes import Changes
-from eaglectl.publishing.files import LeftOut, UploadFile, written_file
-from eaglectl.publishing.frozen import FrozenSource
-from eaglectl.publishing.plan import RepositoryState, UploadPlan
+from eaglectl.publishing.files import FrozenSource, LeftOut, UploadFile, written_file
+from eaglectl.publishing.plan import Changes, RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.request import CardAnswers, Destination

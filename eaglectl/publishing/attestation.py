@@ -66,6 +66,9 @@ def make_statement(
     Subjects are all files but the statement itself and the signature, which are made later.
     """
     metadata = {"invocationId": run.address} if run.address else {}
+    commit = [{"uri": run.source, "digest": {"gitCommit": run.commit}}] if run.commit else []
+    # of all conversions that made other weights, newest first
+    steps = [step for entry in history(record) for step in STEPS if isinstance(entry.get(step), Mapping)]
     return {
         "_type": STATEMENT,
         "subject": [
@@ -81,9 +84,9 @@ def make_statement(
                 "internalParameters": {
                     "eagle": str(record.get("eagle")),
                     "layout": str(record.get("layout")),
-                    "steps": _steps(record),
+                    "steps": steps,
                 },
-                "resolvedDependencies": [*_sources(record), *_commit(run)],
+                "resolvedDependencies": [*_sources(record), *commit],
             },
             "runDetails": {
                 "builder": {"id": run.builder, "version": {"eaglectl": eaglectl.__version__}},
@@ -93,28 +96,20 @@ def make_statement(
     }
 
 
-def _steps(record: Mapping[str, Any]) -> list[str]:
-    """The steps of all conversions that made other weights, newest first."""
-    return [step for entry in history(record) for step in STEPS if isinstance(entry.get(step), Mapping)]
-
-
 def _sources(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The files that every conversion read, newest first, each once."""
-    seen = set()
+    seen = []
     for entry in history(record):
         match entry.get("source"):
             case {"name": str(source), "files": Mapping() as files}:
-                pass
-            case _:
-                continue
-        for name, file in files.items():
-            digest = _digest(file) if isinstance(file, Mapping) else {}
-            if digest and (key := tuple(digest.items())) not in seen:
-                seen.add(key)
-                yield {"name": f"{source}/{name}", "digest": digest}
+                for name, file in files.items():
+                    digest = _digest(file)
+                    if digest and digest not in seen:
+                        seen.append(digest)
+                        yield {"name": f"{source}/{name}", "digest": digest}
 
 
-def _digest(file: Mapping[str, Any]) -> dict[str, str]:
+def _digest(file: object) -> dict[str, str]:
     """A source file's digest, as in-toto states it: of the file, or over those of its header and tensors."""
     match file:
         case {"sha256": str(digest)}:
@@ -123,10 +118,6 @@ def _digest(file: Mapping[str, Any]) -> dict[str, str]:
             lines = [f"{header}  \n", *(f"{digest}  {name}\n" for name, digest in sorted(tensors.items()))]
             return {TENSORS_DIGEST: hashlib.sha256("".join(lines).encode()).hexdigest()}
     return {}
-
-
-def _commit(run: Run) -> list[dict[str, Any]]:
-    return [{"uri": run.source, "digest": {"gitCommit": run.commit}}] if run.commit else []
 
 
 class Claims(Struct, frozen=True):

@@ -1,15 +1,31 @@
 """What `upload` will do: the files it sends, where to, and what the repository has of them."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from eaglectl.checkpoint.layout import CARD, SIGNATURE
 from eaglectl.errors import RefusedError
-from eaglectl.publishing.changes import Changes
 from eaglectl.publishing.files import LeftOut, UploadFile
 from eaglectl.validation.judge import Report
 from eaglectl.verdicts import FileChange
+
+if TYPE_CHECKING:
+    from eaglectl.comparison.comparison import Comparison
+
+
+class Changes(Struct, frozen=True):
+    """The drafter of the repository (A) and of the folder (B).
+
+    `comparison` None: `reason` states why nothing was compared. `weights` are weight files that are new or
+    changed; their values are not compared, as the repository's are not downloaded: `command`, a `diff`, does.
+    """
+
+    comparison: "Comparison | None"
+    reason: str
+    weights: tuple[str, ...]
+    command: str
 
 
 class RemoteFile(Struct, frozen=True):
@@ -127,13 +143,9 @@ def check_plan(plan: UploadPlan) -> None:
             f" --sign, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
         )
     if plan.tag and plan.state:
-        _check_tag(plan, plan.state, plan.tag)
-
-
-def _check_tag(plan: UploadPlan, state: RepositoryState, tag: str) -> None:
-    commit = state.tags.get(tag)
-    if commit is not None and (plan.changed or commit != state.head):
-        raise RefusedError(moved_tag(plan.repo, tag, commit))
+        commit = plan.state.tags.get(plan.tag)
+        if commit is not None and (plan.changed or commit != plan.state.head):
+            raise RefusedError(moved_tag(plan.repo, plan.tag, commit))
 
 
 def moved_tag(repo: str, tag: str, commit: str) -> str:

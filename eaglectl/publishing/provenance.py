@@ -70,7 +70,9 @@ def make_record(
         "validation": dict(validation),
     }
     if smoke is not None:
-        published["smoke"] = _brief(smoke)
+        keys = (*SMOKE_KEYS, *(key for key in LATER_KEYS if key in smoke))
+        engine = {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")}
+        published["smoke"] = {**{key: smoke[key] for key in keys}, "engine": engine}
     return (json.dumps({**record, "published": published}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -109,20 +111,12 @@ def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mappin
     """The measurement in the record, if it is of these weights and this config. Raises UnreadableError."""
     match record:
         case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
-            pass
-        case {"published": {"smoke": Mapping() as smoke}}:
-            listed = {}
-        case _:
-            return None
-    recorded = {
-        name: file.get("sha256")
-        for name, file in listed.items()
-        if _is_measured(name) and isinstance(file, Mapping)
-    }
-    if recorded != _measured(files):
-        return None
-    _check_smoke(smoke, f"what {RECORD} says was measured")
-    return smoke
+            named = ((name, file) for name, file in listed.items() if isinstance(file, Mapping))
+            recorded = {name: file.get("sha256") for name, file in named if _is_measured(name)}
+            if recorded == _measured(files):
+                _check_smoke(smoke, f"what {RECORD} says was measured")
+                return smoke
+    return None
 
 
 def _measured(files: Sequence[UploadFile]) -> Mapping[str, str]:
@@ -193,21 +187,10 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _brief(smoke: Mapping[str, Any]) -> dict[str, Any]:
-    keys = (*SMOKE_KEYS, *(key for key in LATER_KEYS if key in smoke))
-    return {
-        **{key: smoke[key] for key in keys},
-        "engine": {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")},
-    }
-
-
-def _summary(checkpoint: Checkpoint, drafter: Drafter) -> CheckpointSummary:
-    config = by_name(drafter.producer).flat(checkpoint.config)
-    return CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
-
-
 def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
     """A record for a drafter that is published as its trainer wrote it."""
+    config = by_name(drafter.producer).flat(checkpoint.config)
+    summary = CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
     return {
         "schema": RECORD_SCHEMA,
         "eaglectl": eaglectl.__version__,
@@ -221,7 +204,7 @@ def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, A
         "eagle": drafter.version,
         "layout": drafter.producer,
         **fact_record(drafter),
-        "doubts": doubt_entries(drafter.doubts, _summary(checkpoint, drafter)),
+        "doubts": doubt_entries(drafter.doubts, summary),
         "tensors": [],
         "left": [],
         "notes": [],

@@ -1,7 +1,14 @@
-"""The repository on the Hub as `upload` uses it; the token is given to the client alone."""
+"""The repository on the Hub as `upload` uses it; the token is given to the client alone.
+
+No text of a server or an exception is repeated, as it may hold the token.
+"""
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -10,15 +17,16 @@ from msgspec import Struct, field
 import eaglectl
 from eaglectl.checkpoint.hub import check_token
 from eaglectl.checkpoint.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
-from eaglectl.checkpoint.hub_session import XET_CODE
+from eaglectl.checkpoint.hub_session import XET_CODE, TransferError, error_code, hub_calls, is_xet_error
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
-from eaglectl.publishing.calls import CARD_CODE, HubCallError, call
-from eaglectl.publishing.files import UploadFile
-from eaglectl.publishing.frozen import changed
+from eaglectl.publishing.files import UploadFile, changed
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, moved_tag
 from eaglectl.text import listed
 
 Value = TypeVar("Value")
+# the code of a failed check of the card's front matter, which comes before the commit
+CARD_CODE = "card"
+
 # digits of a commit id that the client takes as the parent of a commit
 MAX_PARENT = 40
 # what a Hub answers to a request that it does not know
@@ -27,6 +35,74 @@ NO_SUCH_REQUEST = (404, 405, 501)
 OIDC_CLIENT = (1, 19)
 # open pull requests that are searched for the same files
 MAX_PULLS = 20
+
+
+class HubCallError(Exception):
+    """A failed call. `status` 0: no response, or a broken one; `wait`: seconds that the Hub asks to wait."""
+
+    def __init__(self, status: int, code: str = "", wait: float = 0.0, kind: str = "") -> None:
+        super().__init__(status, code)
+        self.status, self.code, self.wait, self.kind = status, code, wait, kind
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same call may succeed a moment later."""
+        # 501: the Hub has no such call
+        return self.status in (0, 408, 429) or (self.status >= 500 and self.status != 501)
+
+
+def call(function: Callable[[], Value], *, is_repeatable: bool = False) -> Value:
+    """The result of `function`, a call of the client, whose log is silenced.
+
+    `is_repeatable`: each of its requests may be sent again. Raises HubCallError.
+    """
+    import huggingface_hub
+    import huggingface_hub.utils
+
+    with _quiet(), hub_calls(huggingface_hub, is_repeatable=is_repeatable):
+        try:
+            return function()
+        except Exception as error:  # of the client, its transport or Xet: the text may hold the token
+            call_error = _call_error(error)
+    # outside of the handler, so that no traceback shows the client's exception
+    raise call_error
+
+
+def _call_error(error: Exception) -> HubCallError:
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, TransferError):
+            return HubCallError(cause.status, _code(cause.url, cause.code), cause.wait, cause.kind)
+        response = getattr(cause, "response", None)
+        if response is not None:
+            wait = str(response.headers.get("Retry-After", ""))
+            code = _code(str(response.request.url), str(response.headers.get("X-Error-Code", "")))
+            seconds = float(wait) if wait.isdigit() else 0.0
+            return HubCallError(int(response.status_code), code, seconds, type(error).__name__)
+    return HubCallError(0, XET_CODE if is_xet_error(error) else "", kind=type(error).__name__)
+
+
+def _code(url: str, code: str) -> str:
+    """The error code of a response: the Hub's, or by what was asked for."""
+    if url.endswith("/api/validate-yaml"):
+        return CARD_CODE
+    return error_code(url, code)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    from huggingface_hub import utils
+
+    bars: Any = utils
+    hides_bars = not bars.are_progress_bars_disabled() and not sys.stderr.isatty()
+    if hides_bars:
+        bars.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if hides_bars:
+            bars.enable_progress_bars()
 
 
 class Commit(Struct, frozen=True):
@@ -78,7 +154,7 @@ class Remote:
     def state(self) -> RepositoryState | None:
         """The repository now; None where it does not exist, or the token may not read it."""
         try:
-            info = self._read(lambda: self.api.model_info(self.request.repo, revision=self.revision))
+            info = call(self._info, is_repeatable=True)
         except HubCallError as error:
             if error.status in (401, 404) and error.code == "RepoNotFound":
                 return None
@@ -97,12 +173,7 @@ class Remote:
 
         if not names:
             return {}
-        try:
-            entries = self._read(
-                lambda: self.api.get_paths_info(self.request.repo, list(names), revision=oid)
-            )
-        except HubCallError as error:
-            raise self.cannot_read(error) from None
+        entries = self._read(lambda: self.api.get_paths_info(self.request.repo, list(names), revision=oid))
         return {
             entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
             for entry in entries
@@ -111,20 +182,21 @@ class Remote:
 
     def head(self) -> str:
         """The commit that the revision points to now."""
-        try:
-            return str(self._read(lambda: self.api.model_info(self.request.repo, revision=self.revision)).sha)
-        except HubCallError as error:
-            raise self.cannot_read(error) from None
+        return str(self._read(self._info).sha)
+
+    def _info(self) -> Any:
+        return self.api.model_info(self.request.repo, revision=self.revision)
 
     def open_pulls(self, state: RepositoryState) -> Iterator[tuple[str, str]]:
         """Ref and head of open pull requests, newest first; none where the Hub does not list them."""
         try:
-            pulls = self._read(
+            pulls = call(
                 lambda: list(
                     self.api.get_repo_discussions(
                         self.request.repo, discussion_type="pull_request", discussion_status="open"
                     )
-                )
+                ),
+                is_repeatable=True,
             )
         except HubCallError:
             return
@@ -141,10 +213,7 @@ class Remote:
 
     def titles(self, revision: str) -> Mapping[str, str]:
         """Titles of the commits of a revision, newest first."""
-        try:
-            commits = self._read(lambda: self.api.list_repo_commits(self.request.repo, revision=revision))
-        except HubCallError as error:
-            raise self.cannot_read(error) from None
+        commits = self._read(lambda: self.api.list_repo_commits(self.request.repo, revision=revision))
         return {commit.commit_id: commit.title for commit in commits}
 
     def check_write(self) -> None:
@@ -155,7 +224,7 @@ class Remote:
         if "write" not in signature(self.api.auth_check).parameters:
             return
         try:
-            self._read(lambda: self.api.auth_check(self.request.repo, write=True))
+            call(lambda: self.api.auth_check(self.request.repo, write=True), is_repeatable=True)
         except HubCallError as error:
             if error.status not in NO_SUCH_REQUEST:
                 raise self.cannot_write(error) from None
@@ -186,14 +255,15 @@ class Remote:
         for operation, file in zip(operations, files, strict=True):
             if operation.upload_info.sha256.hex() != file.sha256:
                 raise changed(file.name)
-        self._read(
+        call(
             lambda: self.api.preupload_lfs_files(
                 self.request.repo,
                 additions=operations,
                 revision=self.revision,
                 create_pr=is_pull,
                 free_memory=False,
-            )
+            ),
+            is_repeatable=True,
         )
         # the client would leave them out of the commit without a word
         if ignored := [one.path_in_repo for one in operations if getattr(one, "_should_ignore", False)]:
@@ -211,7 +281,6 @@ class Remote:
 
         Where the client cannot name the parent, the caller compares it afterwards.
         """
-        has_parent = can_name(parent)
         made = call(
             lambda: self.api.create_commit(
                 self.request.repo,
@@ -220,7 +289,7 @@ class Remote:
                 commit_description=description,
                 revision=self.revision,
                 create_pr=is_pull,
-                parent_commit=parent if has_parent else None,
+                parent_commit=parent if can_name(parent) else None,
             )
         )
         return Commit(made.oid, str(made.commit_url), made.pr_revision, made.pr_url)
@@ -247,25 +316,23 @@ class Remote:
 
     def refs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Tags and pull requests with their commits; no pull requests where the Hub has none."""
+        every = partial(self.api.list_repo_refs, self.request.repo, include_pull_requests=True)
         try:
-            refs = self._refs(has_pulls=True)
+            refs: Any = call(every, is_repeatable=True)
         except HubCallError as error:
             # without the list, the client fails with a KeyError
             if error.kind != "KeyError" and error.status not in NO_SUCH_REQUEST:
                 raise self.cannot_read(error) from None
-            try:
-                refs = self._refs(has_pulls=False)
-            except HubCallError as again:
-                raise self.cannot_read(again) from None
+            refs = self._read(partial(every, include_pull_requests=False))
         pulls = {pull.ref: pull.target_commit for pull in refs.pull_requests or ()}
         return {tag.name: tag.target_commit for tag in refs.tags}, pulls
 
-    def _refs(self, *, has_pulls: bool) -> Any:
-        return self._read(lambda: self.api.list_repo_refs(self.request.repo, include_pull_requests=has_pulls))
-
     def _read(self, function: Callable[[], Value]) -> Value:
-        """The result of a call whose requests may be sent again: they change nothing, or put the same."""
-        return call(function, is_repeatable=True)
+        """The result of a call that changes nothing, so that its requests may be sent again."""
+        try:
+            return call(function, is_repeatable=True)
+        except HubCallError as error:
+            raise self.cannot_read(error) from None
 
     def cannot_read(self, error: HubCallError) -> EaglectlError:
         """The error for a failed read."""

@@ -5,6 +5,7 @@ As strict as `model_signing verify`: every file below the folder is listed, or i
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,20 +13,31 @@ from msgspec.structs import replace
 from eaglectl.base import Result
 from eaglectl.checkpoint.digests import Digests
 from eaglectl.checkpoint.hub import HubSource
-from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import BOM, PROVENANCE, RECORD, SIGNATURE, SUMS
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.commands import command
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.publishing.attestation import claims_of
-from eaglectl.publishing.contents import is_bookkeeping
-from eaglectl.publishing.digested import FolderFiles, HubFiles, VerifiedFiles
+from eaglectl.publishing.listed import (
+    Digest,
+    FolderFiles,
+    HubFiles,
+    ListedFile,
+    Lists,
+    Tensors,
+    VerifiedFiles,
+    can_list,
+    hub_list,
+    is_bookkeeping,
+    read_lists,
+)
 from eaglectl.publishing.signature import Signature, Signer, read_signature
-from eaglectl.publishing.stated import Digest, ListedFile, Lists, Tensors, can_list, hub_list, read_lists
 from eaglectl.text import listed as names_listed
 from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
 
+NO_RECORD = "is required, and is not there or lists no files; fetch it again from who published the drafter"
 NOT_SIGNED = {SignatureState.FAILED, SignatureState.MISSING}
 WORST_FIRST = (FileState.DIFFERS, FileState.NOT_LOOKED, FileState.SAME)
 
@@ -112,33 +124,28 @@ def verify_repository(source: HubSource, shown: str, expected: Expected, *, is_o
 
 
 def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
-    lists = _lists(files, expected)
+    lists = dict(read_lists(files.names, files.read))
+    if expected.against is not None:
+        name, entries = hub_list(expected.against)
+        lists[name] = entries
     signature = _read_signature(files, expected, is_offline=is_offline)
     signed = (signature.files if signature else None) or {}
-    faults = _missing_record(lists, expected)
+    faults = []
+    if expected.needs_record and RECORD not in lists:
+        faults = [CheckedFile(RECORD, FileState.MISSING, (), NO_RECORD)]
     if not (lists or signed or faults):
         _check_comparable(shown, signature, is_folder=isinstance(files, FolderFiles))
     listed = dict.fromkeys(name for stated in lists.values() for name in stated)
     if isinstance(files, FolderFiles):
-        files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)), {*listed, *signed})
+        stated = [entry for entries in lists.values() for entry in entries.items()]
+        whole = {name for name, file in stated if file.sha256 is not None}
+        files.start(sorted(whole | (set(signed) & files.names)), {*listed, *signed})
     checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
     provenance = _read_provenance(files, signature)
     if signature is not None and signature.files is not None:
         signature = _check_signed_files(signature, signature.files, files)
     every = (*checked, *faults, *_unlisted(files, lists))
     return Verification(shown, tuple(lists), every, files.bookkeeping, signature, provenance)
-
-
-def _lists(files: VerifiedFiles, expected: Expected) -> Lists:
-    """The lists among the files, and the listing of the repository that they must agree with."""
-    lists = read_lists(files.names, files.read)
-    return lists if expected.against is None else {**lists, **dict([hub_list(expected.against)])}
-
-
-def _hashed_whole(lists: Lists) -> set[str]:
-    """The files that a list states the SHA-256 of."""
-    entries = [entry for stated in lists.values() for entry in stated.items()]
-    return {name for name, file in entries if file.sha256 is not None}
 
 
 def _check_comparable(shown: str, signature: Signature | None, *, is_folder: bool) -> None:
@@ -157,18 +164,15 @@ def _check_comparable(shown: str, signature: Signature | None, *, is_folder: boo
     )
 
 
-def _missing_record(lists: Lists, expected: Expected) -> list[CheckedFile]:
-    if not expected.needs_record or RECORD in lists:
-        return []
-    how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
-    return [CheckedFile(RECORD, FileState.MISSING, (), how)]
-
-
 def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
     """What is there and not in every list that can name it."""
     faults = []
     for name in sorted(files.names):
-        silent = [list_name for list_name, stated in lists.items() if _is_silent(list_name, stated, name)]
+        silent = [
+            list_name
+            for list_name, stated in lists.items()
+            if name not in stated and can_list(list_name, name)
+        ]
         if silent:
             stating = tuple(list_name for list_name, stated in lists.items() if name in stated)
             how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
@@ -176,10 +180,6 @@ def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
     listed = {name for stated in lists.values() for name in stated}
     irregular = {name: how for name, how in files.irregular.items() if name not in listed}
     return faults + [CheckedFile(name, FileState.UNLISTED, (), how) for name, how in irregular.items()]
-
-
-def _is_silent(list_name: str, stated: Mapping[str, ListedFile], name: str) -> bool:
-    return name not in stated and can_list(list_name, name)
 
 
 def _read_signature(files: VerifiedFiles, expected: Expected, *, is_offline: bool) -> Signature | None:
@@ -191,13 +191,10 @@ def _read_signature(files: VerifiedFiles, expected: Expected, *, is_offline: boo
             path = folder / SIGNATURE
             path.write_bytes(files.read(SIGNATURE))
             return read_signature(path, signer, is_offline=is_offline)
-    if signer.name:
-        return Signature(
-            SignatureState.MISSING, f"there is no {SIGNATURE}, and {signer.name} was to have signed"
-        )
-    if expected.needs_signature:
-        return Signature(SignatureState.MISSING, f"there is no {SIGNATURE}, and a signature is required")
-    return None
+    if not (signer.name or expected.needs_signature):
+        return None
+    required = f"{signer.name} was to have signed" if signer.name else "a signature is required"
+    return Signature(SignatureState.MISSING, f"there is no {SIGNATURE}, and {required}")
 
 
 def _read_provenance(files: VerifiedFiles, signature: Signature | None) -> Signature | None:
@@ -229,10 +226,8 @@ def _check_signed_files(signature: Signature, signed: Mapping[str, str], files: 
     faults += [f"{name} was not signed" for name in (*unsigned, *files.irregular)]
     if faults := [fault for fault in faults if fault]:
         more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
-        return Signature(
-            SignatureState.FAILED,
-            f"it is {signature.how}, and not over these files: {', '.join(faults[:3])}{more}",
-        )
+        how = f"it is {signature.how}, and not over these files: {', '.join(faults[:3])}{more}"
+        return Signature(SignatureState.FAILED, how)
     return replace(signature, how=f"{signature.how}, over {len(signed)} files")
 
 
@@ -264,29 +259,25 @@ def _compare(
     files: VerifiedFiles, name: str, list_name: str, stated: ListedFile, checked: CheckedFile
 ) -> CheckedFile:
     """A file compared with what one list states of it."""
+    differs = partial(replace, checked, judgement=FileState.DIFFERS)
     if stated.others:
-        how = f"has {1 + len(stated.others)} digests in {list_name}, and a file has one"
-        return replace(checked, judgement=FileState.DIFFERS, how=how)
+        return differs(how=f"has {1 + len(stated.others)} digests in {list_name}, and a file has one")
     if stated.size is not None and stated.size != (size := files.size(name)):
-        return replace(
-            checked, judgement=FileState.DIFFERS, how=f"has {size} bytes and {list_name} says {stated.size}"
-        )
+        return differs(how=f"has {size} bytes and {list_name} says {stated.size}")
     if stated.tensors is not None:
         return _compare_tensors(files, name, list_name, stated.tensors, checked)
     if stated.sha256 is not None:
         digest = files.sha256(name)
-        is_hubs = stated.is_lfs or files.is_listed_digest(name)
-        checked = replace(checked, by=("lfs-sha256" if is_hubs else "sha256",))
+        by: Digest = "lfs-sha256" if stated.is_lfs or files.is_listed_digest(name) else "sha256"
         if digest == stated.sha256:
-            return checked
+            return replace(checked, by=(by,))
         how = f"has SHA-256 {digest[:12]}... and {list_name} says {stated.sha256[:12]}..."
-        return replace(checked, judgement=FileState.DIFFERS, how=how)
+        return differs(by=(by,), how=how)
     if stated.git_id is not None:
-        checked = replace(checked, by=("git-id",))
         if files.has_git_id(name, stated.git_id):
-            return checked
+            return replace(checked, by=("git-id",))
         how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
-        return replace(checked, judgement=FileState.DIFFERS, how=how)
+        return differs(by=("git-id",), how=how)
     how = f"has its size, and {list_name} has no digest of it"
     if list_name == RECORD:
         how += ": it was linked by `convert --link`, which reads no data; convert without --link"
@@ -319,3 +310,51 @@ def _compare_tensors(
         )
         return replace(checked, judgement=FileState.DIFFERS, how=how)
     return checked
+
+
+class Evidence(Struct, frozen=True):
+    """A file that speaks for the others, what it proves here, and what it does not."""
+
+    name: str
+    proves: str
+    leaves_open: str
+
+
+def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
+    """What was looked at and held; a file that failed, or was not looked at, proves nothing."""
+    found = []
+    if verification.lists and all(file.judgement == FileState.SAME for file in verification.files):
+        found.append(
+            Evidence(
+                " and ".join(verification.lists),
+                "no file was lost, added or damaged since the lists were written",
+                "who wrote the lists: whoever can change the files can change them too",
+            )
+        )
+    signature = verification.signature
+    if signature is not None and signature.judgement == SignatureState.VERIFIED:
+        found.append(
+            Evidence(
+                SIGNATURE,
+                f"the files are those that were signed by {signature.by}",
+                f"that the drafter is good or harmless, or who trained it{signature.leaves_open}",
+            )
+        )
+    provenance = verification.provenance
+    if provenance is not None and provenance.judgement == SignatureState.VERIFIED:
+        found.append(
+            Evidence(
+                PROVENANCE,
+                f"the same signer states how they were made: {provenance.how.partition(': ')[2]}",
+                "that the statement is true: nothing was built again, and the run was not looked at",
+            )
+        )
+    if any(file.name == BOM and file.judgement == FileState.SAME for file in verification.files):
+        found.append(
+            Evidence(
+                BOM,
+                "it is the list of parts that was published with the files",
+                "the licence, the target and the data in it: its publisher states them",
+            )
+        )
+    return tuple(found)

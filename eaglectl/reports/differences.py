@@ -25,7 +25,7 @@ from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 if TYPE_CHECKING:
     from eaglectl.comparison.comparison import Comparison, Fact, KeyPair, NamePair, Side, Spelling, TensorPair
-    from eaglectl.publishing.changes import Changes
+    from eaglectl.publishing.plan import Changes
 
 TENSOR_HEAD = ("tensor", "difference", "numbers that differ", "max |A - B|", "relative RMS")
 TONES: Mapping[DiffVerdict, Tone] = {

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.layout import CARD
-from eaglectl.publishing.changes import Changes
-from eaglectl.publishing.plan import UploadPlan
+from eaglectl.publishing.plan import Changes, UploadPlan
 from eaglectl.publishing.upload import Upload
 from eaglectl.reports.differences import change_sentence, fact_values, fact_why, shown_facts
 from eaglectl.reports.findings import total

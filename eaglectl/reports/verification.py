@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from eaglectl.publishing.evidence import evidence_of
-from eaglectl.publishing.verification import Verification
+from eaglectl.publishing.verification import Verification, evidence_of
 from eaglectl.reports.section import TONES, Line, Lines, Outline, Section, Words, first_lines
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState

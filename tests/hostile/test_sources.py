@@ -13,7 +13,7 @@ from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.publishing import files
-from eaglectl.publishing.frozen import freeze
+from eaglectl.publishing.files import freeze
 from tests.builders import STATED, call, contents, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from eaglectl.publishing.evidence import Evidence, evidence_of
-from eaglectl.publishing.stated import Digest
+from eaglectl.publishing.listed import Digest
+from eaglectl.publishing.verification import Evidence, evidence_of
 from eaglectl.reports.documents.document import Document, Part
 from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
 
