@@ -57,7 +57,7 @@ from eaglectl.publishing.signature import Signer as Signer
 from eaglectl.publishing.signing import SigningKey as SigningKey
 from eaglectl.publishing.upload import Upload as Upload
 from eaglectl.publishing.verification import Verification as Verification
-from eaglectl.reports.documents.render import render_json as render_json
+from eaglectl.reports.documents.document import render_json as render_json
 from eaglectl.reports.pages.render import render_page as render_page
 from eaglectl.results import Conversion as Conversion
 from eaglectl.results import EngineReadiness as EngineReadiness

@@ -10,9 +10,8 @@ from eaglectl.reports.documents.calibrate import CalibrateDocument
 from eaglectl.reports.documents.convert import ConvertDocument
 from eaglectl.reports.documents.diagnose import DiagnoseDocument
 from eaglectl.reports.documents.diff import DiffDocument
-from eaglectl.reports.documents.document import INLINE
+from eaglectl.reports.documents.document import INLINE, ErrorDocument
 from eaglectl.reports.documents.engines import EnginesDocument
-from eaglectl.reports.documents.error import ErrorDocument
 from eaglectl.reports.documents.init import InitDocument
 from eaglectl.reports.documents.inspect import (
     FailedPart,
@@ -21,10 +20,9 @@ from eaglectl.reports.documents.inspect import (
     InspectionsDocument,
     InspectionsDocument2,
 )
-from eaglectl.reports.documents.load import LoadDocument
 from eaglectl.reports.documents.ready import ReadyDocument
 from eaglectl.reports.documents.rules import ExplainDocument, RulesDocument
-from eaglectl.reports.documents.smoke import SmokeDocument
+from eaglectl.reports.documents.smoke import LoadDocument, SmokeDocument
 from eaglectl.reports.documents.upload import UploadDocument
 from eaglectl.reports.documents.validate import ReportsDocument, ReportsDocument2, ValidateDocument
 from eaglectl.reports.documents.verify import VerifyDocument

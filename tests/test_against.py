@@ -10,7 +10,7 @@ from eaglectl import api
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport, compare_drafters
 from eaglectl.errors import UsageError
-from eaglectl.reports.documents.render import render_json
+from eaglectl.reports.documents.document import render_json
 from tests.conftest import FIXTURES
 from tests.test_measurement import EAGLE3, EAGLE31
 from tests.test_page import smoke_report

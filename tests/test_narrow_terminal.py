@@ -12,8 +12,7 @@ import eaglectl
 from eaglectl.api import DiffOptions
 from eaglectl.reports.engines import chosen_engines, engines_outline
 from eaglectl.reports.terminal.console import LONGEST_UNBROKEN, Console
-from eaglectl.reports.terminal.layout import filled_table
-from eaglectl.reports.terminal.report import print_outline
+from eaglectl.reports.terminal.report import filled_table, print_outline
 from tests.conftest import FIXTURES
 from tests.pages import terminal_output
 from tests.test_page import smoke_report

@@ -113,7 +113,7 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
     )
     if is_json:
         from eaglectl.cli.options import print_json
-        from eaglectl.reports.documents.error import ErrorDocument
+        from eaglectl.reports.documents.document import ErrorDocument
 
         with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
             print_json(ErrorDocument.of(error))

@@ -55,7 +55,7 @@ def inspect_command(
     else:
         code, results = 0, [inspect(named[0], options)]
     if json_:
-        from eaglectl.reports.documents.render import render_json
+        from eaglectl.reports.documents.document import render_json
 
         emit(render_json(*results, names=named, version=listing.json_version))
     else:

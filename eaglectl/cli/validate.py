@@ -195,7 +195,7 @@ def _fix_one(
     """
     from eaglectl.api.fixing import fix
     from eaglectl.reports.conversion import plan_outline
-    from eaglectl.reports.documents.render import render_json
+    from eaglectl.reports.documents.document import render_json
     from eaglectl.reports.findings import fix_outline
 
     is_silent = json_version is not None or settings.quiet

@@ -1,7 +1,7 @@
 """A result as sections: what it says is stated once, and each medium writes it in its own way.
 
-The writers are `terminal/report.py` (also plain text), `pages/report.py`, `markdown.py` and, of the figures,
-`pages/picture.py`.
+The writers are `terminal/report.py` (also plain text), `pages/render.py`, `markdown.py` and, of the figures,
+`pages/svg.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

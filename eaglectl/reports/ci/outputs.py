@@ -32,7 +32,7 @@ def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
 
         return markdown(reports_outline(reports))
     if name == "json":
-        from eaglectl.reports.documents.render import render_json
+        from eaglectl.reports.documents.document import render_json
 
         return render_json(*reports, version=json_version)
     text: str = getattr(import_module(f"eaglectl.reports.ci.{MODULES[name]}"), name)(reports)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from eaglectl.base import Count, CountFrom1, Digest, NotNegative, Number, Positive
-from eaglectl.reports.documents.answer import RecordedAnswer
 from eaglectl.reports.documents.document import Document, Part, Trust
+from eaglectl.reports.documents.parts import RecordedAnswer
 
 
 class Digests(Part, frozen=True):

@@ -8,10 +8,17 @@ from msgspec import Meta, field
 
 from eaglectl.base import Count, Number
 from eaglectl.conversion.plan import Action, KeyChange, LeftBehind
-from eaglectl.reports.documents.answer import Measured, measured_part
 from eaglectl.reports.documents.document import INLINE, Document, Part, Trust
-from eaglectl.reports.documents.drafter import DrafterPart, NotePart, VerdictPart
-from eaglectl.reports.documents.measurement import EstimatePart, Forecast, MeasurementPart
+from eaglectl.reports.documents.parts import (
+    DrafterPart,
+    EstimatePart,
+    Forecast,
+    Measured,
+    MeasurementPart,
+    NotePart,
+    VerdictPart,
+    measured_part,
+)
 from eaglectl.verdicts import GateEnding
 
 

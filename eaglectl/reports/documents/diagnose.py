@@ -7,9 +7,15 @@ from msgspec import Meta, field
 
 from eaglectl.base import CountFrom1, Number, NumberOrNull
 from eaglectl.reports import diagnosis
-from eaglectl.reports.documents.answer import Measured, measured_part
 from eaglectl.reports.documents.document import INLINE, Document, Ended, Part, Trust
-from eaglectl.reports.documents.measurement import EstimatePart, Length, MeasurementPart, PublishedPart
+from eaglectl.reports.documents.parts import (
+    EstimatePart,
+    Length,
+    Measured,
+    MeasurementPart,
+    PublishedPart,
+    measured_part,
+)
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
 
 

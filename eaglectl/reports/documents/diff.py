@@ -8,7 +8,7 @@ from msgspec import Meta, field
 from eaglectl.base import Count
 from eaglectl.comparison.comparison import Fact, Spelling, TensorPair
 from eaglectl.reports.documents.document import INLINE, Document, Part
-from eaglectl.reports.documents.drafter import Version
+from eaglectl.reports.documents.parts import Version
 from eaglectl.verdicts import DiffVerdict
 
 

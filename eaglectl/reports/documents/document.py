@@ -1,14 +1,16 @@
-"""What the types of JSON documents have in common, and the text of a document."""
+"""What the types of JSON documents have in common, the text of a document, and the document of a result."""
 
 import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import UNSET, Meta, Struct, convert, to_builtins
 
 import eaglectl
+from eaglectl.base import Result
 from eaglectl.verdicts import CheckVerdict
 
 # what is written as an escape: all but visible ASCII, and the second # of a command of a CI system
@@ -25,6 +27,27 @@ Ended = Annotated[
     ),
 ]
 Trust = Annotated[bool, Meta(description="There where --trust-remote-code let the target's own code run.")]
+
+# by the name of a result's class: the module here, loaded where it is needed, and its type, or the function
+# that makes a document of several results
+DOCUMENTS = {
+    "Comparison": "diff.DiffDocument",
+    "Conversion": "convert.ConvertDocument",
+    "Diagnosis": "diagnose.DiagnoseDocument",
+    "FailedSource": "inspect.inspect_document",
+    "FixResult": "validate.validate_document",
+    "Inspection": "inspect.inspect_document",
+    "LoadResult": "smoke.LoadDocument",
+    "Readiness": "ready.ReadyDocument",
+    "Report": "validate.validate_document",
+    "SmokeReport": "smoke.SmokeDocument",
+    "Start": "init.InitDocument",
+    "Statistics": "calibrate.CalibrateDocument",
+    "Upload": "upload.UploadDocument",
+    "Verification": "verify.VerifyDocument",
+}
+# whose results can share a document
+SHARED = ("inspect.inspect_document", "validate.validate_document")
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,3 +117,42 @@ def _escape(character: re.Match[str]) -> str:
     if SURROGATE.match(character[0]):
         return character[0].encode("unicode_escape").decode().replace("\\", r"\\")
     return json.dumps(character[0])[1:-1].replace("#", r"\u0023")
+
+
+class ErrorPart(Part, frozen=True):
+    """An error."""
+
+    kind: Literal["refused", "usage", "unreadable", "fault"]
+    exit_code: Literal[1, 2, 3, 70]
+    message: str
+
+
+class ErrorDocument(ErrorPart, frozen=True, tag_field="schema", tag="eaglectl/error/1"):
+    """What any command prints with --json when it stops."""
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {"message": str(record)}
+
+
+def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -> str:
+    """Return the JSON document of what a function returned, as its command prints it.
+
+    Several results of `inspect`, or of `validate`, share one; `names` are the sources of `inspect` as given.
+    `version` 2 of these two has a list for one result too. Raises TypeError for other values, and for results
+    that cannot share a document.
+    """
+    functions = {DOCUMENTS.get(type(result).__name__) for result in results}
+    name = functions.pop() if len(functions) == 1 else None
+    if name is None or (name not in SHARED and len(results) > 1):
+        types = ", ".join(sorted({type(result).__name__ for result in results})) or "nothing"
+        raise TypeError(
+            "a JSON document is of what a function of eaglectl returned, or of several results of inspect, or"
+            f" of validate; it was given {types}"
+        )
+    module, made = name.split(".")
+    kind: Any = getattr(import_module(f"eaglectl.reports.documents.{module}"), made)
+    if name not in SHARED:
+        return as_json(kind.of(*results))
+    named = {"names": names} if module == "inspect" and names else {}
+    return as_json(kind(results, version=version, **named))

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from eaglectl.base import Count
-from eaglectl.reports.documents.document import INLINE, Document, Part
-from eaglectl.reports.documents.drafter import DrafterPart, VerdictPart
-from eaglectl.reports.documents.error import ErrorPart
+from eaglectl.reports.documents.document import INLINE, Document, ErrorPart, Part
+from eaglectl.reports.documents.parts import DrafterPart, VerdictPart
 from eaglectl.reports.inspection import next_command
 from eaglectl.results import FailedSource, Inspection
 

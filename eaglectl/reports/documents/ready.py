@@ -7,10 +7,15 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from eaglectl.base import Number
-from eaglectl.reports.documents.answer import Measured, measured_part
 from eaglectl.reports.documents.diagnose import EngineNamePart
 from eaglectl.reports.documents.document import INLINE, Document, Ended, Part
-from eaglectl.reports.documents.measurement import EstimatePart, MeasurementPart, PublishedLengthPart
+from eaglectl.reports.documents.parts import (
+    EstimatePart,
+    Measured,
+    MeasurementPart,
+    PublishedLengthPart,
+    measured_part,
+)
 from eaglectl.reports.readiness import engine_gain, last_line
 from eaglectl.verdicts import ServedAs
 

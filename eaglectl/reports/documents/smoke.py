@@ -1,4 +1,4 @@
-"""The JSON document of `smoke`."""
+"""The JSON documents of `smoke` and `smoke --load-only`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from eaglectl.acceptance.showing import ShownAnswer
-from eaglectl.base import Digest, NotNegative, Number, NumberOrNull, Positive
+from eaglectl.base import Count, Digest, NotNegative, Number, NumberOrNull, Positive
 from eaglectl.reports.acceptance import speed_meaning
 from eaglectl.reports.documents.document import INLINE, Document, Ended, Part, Trust
-from eaglectl.reports.documents.measurement import EstimatePart, Forecast, MeasurementPart, PublishedPart
+from eaglectl.reports.documents.parts import EstimatePart, Forecast, MeasurementPart, PublishedPart
 from eaglectl.verdicts import GateEnding, ReadingOutcome
 
 
@@ -178,3 +178,28 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
             "against": record.against and AgainstPart.of(record.against),
             "probes": {"sensitivity": record.variants, "drift": record.drift_conditions},
         }
+
+
+class LoadedClass(Part, frozen=True):
+    """Settings that the class reads from the checkpoint"""
+
+    name: str = field(name="class")
+    layers: Count
+    fc_norm: bool
+    norm_output: bool
+    norm_before_fc: bool
+    norm_before_residual: bool | None
+    fc: Annotated[tuple[int, int] | None, Meta(description="Output and input size")]
+    own_embed_tokens: bool
+    own_lm_head: bool
+
+
+class LoadDocument(Document, frozen=True, tag="eaglectl/load/1"):
+    """What eaglectl smoke --load-only --json prints."""
+
+    version: Annotated[str, Meta(description="The release of vLLM that loaded the drafter")]
+    unfilled: Annotated[
+        tuple[str, ...], Meta(description="Parameters of vLLM's drafter class that the files do not fill")
+    ]
+    resolved: LoadedClass
+    trust_remote_code: Trust = False

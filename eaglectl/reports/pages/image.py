@@ -7,8 +7,8 @@ from textwrap import wrap
 from msgspec import Struct
 
 from eaglectl.reports.figures import FIGURES, Bars, Figure, LayerStrip, Panels, Timelines
-from eaglectl.reports.pages.frame import style_sheet
 from eaglectl.reports.pages.markup import Content, Markup, element, join
+from eaglectl.reports.pages.render import style_sheet
 from eaglectl.reports.pages.svg import LABELS, LINES, SAMPLE, drawn, lines, sample
 from eaglectl.reports.section import Block, Lines, Outline, Section, Table, plain
 from eaglectl.text import printable

@@ -1,6 +1,6 @@
 """A result on the terminal, and as plain text for a file."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,9 +23,17 @@ from eaglectl.reports.section import (
     plain,
     spans,
 )
-from eaglectl.reports.terminal.console import Console, Text, as_plain_text, indented, split_command
+from eaglectl.reports.terminal.console import (
+    Console,
+    Content,
+    Text,
+    as_plain_text,
+    broken_lines,
+    first_rows,
+    indented,
+    split_command,
+)
 from eaglectl.reports.terminal.console import Table as Grid
-from eaglectl.reports.terminal.layout import filled_table, pairs, print_heading, print_sentence
 
 STYLES = {
     "good": "green",
@@ -45,6 +53,9 @@ MARKED = "underline green"
 STRIP_INDENT, MIN_STRIP = 6, 20
 # columns of a finding's text: two, then the severity and a gap
 ENTRY_INDENT = 10
+
+# columns whose cells are kept on one line
+UNWRAPPED = ("engine", "tensor", "ids it reads", "boundaries", "action")
 
 
 def print_outline(console: Console, outline: Outline) -> None:
@@ -81,7 +92,12 @@ def print_section(console: Console, section: Section, *, is_first: bool = False)
         console.print(Text(f"  {section.title}", style="bold"))
         columns = 4
     elif section.has_heading:
-        print_heading(console, section.title, section.about, is_first=is_first)
+        if not is_first:
+            console.print()
+        heading = [Text(section.title, style="bold")]
+        if section.about:
+            heading.append(Text(section.about, style="dim"))
+        console.print(*heading, sep="  ")
     for block in blocks:
         PRINTERS[type(block)](console, block, columns)
 
@@ -96,15 +112,23 @@ def _is_elsewhere(block: Block) -> bool:
 
 
 def _print_pairs(console: Console, block: Pairs, columns: int) -> None:
-    console.print(indented(pairs((name, styled(value)) for name, value in block.rows), columns))
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in block.rows:
+        grid.add_row(name, styled(value))
+    console.print(indented(grid, columns))
 
 
 def _print_lines(console: Console, block: Lines, columns: int) -> None:
     for line in block.lines:
         if block.is_unbroken:
             console.print(Text.assemble(" " * columns, styled(line)), soft_wrap=True)
+        elif isinstance(line, tuple):
+            console.print(indented(styled(line), columns))
         else:
-            _print_wrapped(console, line, columns)
+            text, style = _span(line)
+            print_sentence(console, text, columns, style=style)
 
 
 def _print_entries(console: Console, block: Entries, _: int) -> None:
@@ -150,15 +174,6 @@ def _print_line(console: Console, line: Line, *, is_whole: bool = True) -> None:
     console.print(text, soft_wrap=is_whole)
 
 
-def _print_wrapped(console: Console, line: Line, columns: int) -> None:
-    """Print a sentence; in one style where it is longer than a line."""
-    if isinstance(line, tuple):
-        console.print(indented(styled(line), columns))
-        return
-    style = "" if isinstance(line, str) else STYLES[line.tone]
-    print_sentence(console, plain(line), columns, style=style)
-
-
 def _print_remarks(console: Console, block: Remarks, columns: int) -> None:
     width = max([8, *(len(row.word.text) for row in block.rows)]) + 2
     for row in block.rows:
@@ -182,20 +197,16 @@ def _print_marked(console: Console, block: Marked, columns: int) -> None:
 
 
 def _print_commands(console: Console, block: Commands, columns: int) -> None:
+    """Print each on one line, or where a terminal is narrower in lines of one command."""
     width = max((len(label) for label, _ in block.rows), default=0)
     for label, command in block.rows:
         start = f"{' ' * columns}{label:<{width}}{'  ' if width else ''}"
-        print_command(console, start, command)
-
-
-def print_command(console: Console, start: str, command: str) -> None:
-    """Print a command after `start`: on one line, or where a terminal is narrower in lines of one command."""
-    room = console.width - len(start) - 2
-    if not console.is_terminal or len(start + command) <= console.width or room < MIN_STRIP:
-        console.print(Text(f"{start}{command}"), soft_wrap=True)
-        return
-    for number, line in enumerate(split_command(command, room)):
-        console.print(Text(f"{' ' * len(start) if number else start}{line}"), soft_wrap=True)
+        room = console.width - len(start) - 2
+        lines: Iterable[str] = [command]
+        if console.is_terminal and len(start + command) > console.width and room >= MIN_STRIP:
+            lines = split_command(command, room)
+        for number, line in enumerate(lines):
+            console.print(Text(f"{' ' * len(start) if number else start}{line}"), soft_wrap=True)
 
 
 def _print_entry(console: Console, entry: Entry) -> None:
@@ -249,3 +260,26 @@ PRINTERS: Mapping[type, Callable[[Console, Any, int], None]] = {
     Entries: _print_entries,
     LayerStrip: _print_strip,
 }
+
+
+def filled_table(head: Sequence[str], rows: Iterable[Sequence[Content]], *, is_whole: bool = False) -> Grid:
+    """Return a table of the first of these rows and the number of the rest, or of all (`is_whole`)."""
+    filled = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for title in head:
+        filled.add_column(title, overflow="fold", no_wrap=title in UNWRAPPED)
+    for row in rows if is_whole else first_rows(rows):
+        filled.add_row(*row)
+    return filled
+
+
+def print_sentence(
+    console: Console, text: str, columns: int, label: tuple[str, str] = ("", ""), style: str = ""
+) -> None:
+    """Print text beside a label and its style, in lines of the console's width, `columns` from the left.
+
+    A command in it stays on one line.
+    """
+    gap = " " * len(label[0])
+    for number, line in enumerate(broken_lines(text, console.width - columns - len(gap))):
+        start = gap if number else label
+        console.print(Text.assemble(" " * columns, start, (line, style)), soft_wrap=True)
