@@ -1,16 +1,14 @@
 """What `smoke` measured, as sections."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
 
 from eaglectl.acceptance.measurement import Estimate, p_words
 from eaglectl.acceptance.probe import DriftCondition
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
-from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.acceptance.showing import ShownAnswer
-from eaglectl.reports.figures import Bar, Panel, Panels, Series, fitted, lengths, shares
+from eaglectl.reports.figures import Bar, Bars, Panel, Panels, Series, fitted, lengths, shares
 from eaglectl.reports.section import (
     TONES,
     Line,
@@ -23,6 +21,7 @@ from eaglectl.reports.section import (
     Section,
     Table,
     Words,
+    toned,
 )
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
@@ -45,13 +44,9 @@ DRIFT: tuple[tuple[str, DriftValues, float], ...] = (
 
 def smoke_outline(report: SmokeReport) -> Outline:
     """What one run measured: acceptance, the second drafter, probes, and the reasons of a failure."""
-    verdict = Words(report.verdict, TONES[report.verdict])
+    verdict = toned(report.verdict)
     reasons = _reasons(report)
-    positions = [
-        Bar(f"position {number}", part.value, share(part), (part.low, part.high))
-        for number, part in enumerate(report.measured.per_position)
-    ]
-    drawn = shares("accepted at each position of a draft, with its interval", positions)
+    drawn = positions_drawn(report, "accepted at each position of a draft, with its interval")
     settings = _resolved(report)
     sections = [
         Section("Findings", [reasons] if reasons.rows else [], only="page"),
@@ -64,7 +59,7 @@ def smoke_outline(report: SmokeReport) -> Outline:
         Section("", [reasons] if reasons.rows else [], only="terminal", has_heading=False),
         Section("", [Lines([Words(settings, "quiet")])] if settings else [], has_heading=False),
     ]
-    head = (Words(report.verdict, verdict.tone), f"  {report.source}: {length(report)}")
+    head = (verdict, f"  {report.source}: {length(report)}")
     lead = Words(length(report), "strong")
     return Outline("smoke", verdict, report.source, lead, head, sections)
 
@@ -72,6 +67,15 @@ def smoke_outline(report: SmokeReport) -> Outline:
 def length(report: SmokeReport) -> str:
     """The acceptance length, with k."""
     return f"acceptance length {estimate(report.measured.length)} at k={report.k}"
+
+
+def positions_drawn(report: SmokeReport, caption: str) -> Bars:
+    """The share accepted at each position of a draft, as bars."""
+    positions = [
+        Bar(f"position {number}", part.value, share(part), (part.low, part.high))
+        for number, part in enumerate(report.measured.per_position)
+    ]
+    return shares(caption, positions)
 
 
 def _acceptance(report: SmokeReport) -> Table:
@@ -100,7 +104,7 @@ def _against(against: DrafterComparison) -> Section:
         f" {against.max_regression:g}; {against.meaning}"
     )
     least = against.max_regression
-    bars = [_bar(part.name, part.ratio, TONES[part.outcome]) for part in against.sets]
+    bars = [bar(part.name, part.ratio, TONES[part.outcome]) for part in against.sets]
     caption = f"ratio of the acceptance lengths on each set, with its interval; the dashed line is {least:g}"
     rows = [
         (
@@ -117,7 +121,8 @@ def _against(against: DrafterComparison) -> Section:
     return Section(f"against {against.source}", [Lines([text]), drawn, table])
 
 
-def _bar(name: str, value: Estimate, tone: str = "") -> Bar:
+def bar(name: str, value: Estimate, tone: str = "") -> Bar:
+    """A value with its interval as a bar."""
     return Bar(name, value.value, estimate(value), (value.low, value.high), tone)
 
 
@@ -131,7 +136,7 @@ def _reasons(report: SmokeReport) -> Remarks:
         (CheckVerdict.COULD_NOT_LOOK, gaps),
         ("note", report.notes),
     )
-    rows = [Remark(Words(kind, TONES[kind]), text) for kind, texts in kinds for text in texts]
+    rows = [Remark(toned(kind), text) for kind, texts in kinds for text in texts]
     return Remarks(rows)
 
 
@@ -144,18 +149,14 @@ def _variants(report: SmokeReport) -> Section:
             estimate(variant.measured.length),
             estimate(variant.ratio),
             p_words(variant.p_value),
-            _better(variant),
+            Words("yes", "good") if variant.is_better else Words("no", "quiet"),
         )
         for variant in order
     ]
-    bars = [_bar(variant.name, variant.ratio, "good" if variant.is_better else "") for variant in order]
+    bars = [bar(variant.name, variant.ratio, "good" if variant.is_better else "") for variant in order]
     caption = "ratio to the stated reading, with its interval; the dashed line is 1"
     drawn = lengths(caption, bars, origin=0.0, reference=1.0)
     return Section(VARIANTS_TITLE, [drawn, Table(VARIANT_HEAD, rows, "figures")], RATIO)
-
-
-def _better(variant: Variant) -> Words:
-    return Words("yes", "good") if variant.is_better else Words("no", "quiet")
 
 
 def _drift(report: SmokeReport) -> Section:
@@ -226,11 +227,12 @@ def facts(report: SmokeReport) -> list[tuple[str, Line]]:
         speed += f", {sum(map(len, run.plain)) / run.plain_seconds:.1f} without"
     if run.seconds:
         speed += f"; {speed_meaning(report)}"
+    given = [f"{name}={json.dumps(value)}" for name, value in run.arguments.items()]
     others = report.published.lines if report.published else ()
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
     return [
         ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
-        *([("given", _arguments(run.arguments))] if run.arguments else []),
+        *([("given", ", ".join(given))] if given else []),
         ("proves", run.proves),
         *(trust if report.trust_remote_code else []),
         ("lossless", lossless[report.is_lossless]),
@@ -238,11 +240,6 @@ def facts(report: SmokeReport) -> list[tuple[str, Line]]:
         ("prompts", _prompts(report)),
         *([("others", "; ".join(others))] if others else []),
     ]
-
-
-def _arguments(arguments: Mapping[str, Any]) -> str:
-    """The engine's own arguments that were given."""
-    return ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments.items())
 
 
 def speed_meaning(report: SmokeReport) -> str:

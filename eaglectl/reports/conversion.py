@@ -11,7 +11,6 @@ from eaglectl.engines.registry import aux_readings
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.reports.inspection import layer_strip, urgent_notes
 from eaglectl.reports.section import (
-    TONES,
     Commands,
     Line,
     Lines,
@@ -20,8 +19,9 @@ from eaglectl.reports.section import (
     Remarks,
     Section,
     Table,
-    Tone,
     Words,
+    grouped,
+    toned,
 )
 from eaglectl.reports.wording import not_served, placeholders, shortened, size, trained_layers
 from eaglectl.results import Conversion
@@ -93,18 +93,19 @@ def _serving(conversion: Conversion, shown: Sequence[Note]) -> Section:
 
     `shown` are the notes above, which are not repeated.
     """
-    names_by_command: dict[str, list[str]] = {}
-    names_by_reason: dict[tuple[str, Tone], list[str]] = {}
-    for row in conversion.serving:
-        if row.is_served:
-            names_by_command.setdefault(row.command, []).append(row.verdict.engine)
-        else:
-            tone: Tone = "doubt" if row.verdict.release else "quiet"
-            names_by_reason.setdefault((not_served(row, shown), tone), []).append(row.verdict.engine)
+    names_by_command = grouped(
+        (row.command, row.verdict.engine) for row in conversion.serving if row.is_served
+    )
     commands = [(", ".join(names), command) for command, names in names_by_command.items()]
     width = max((len(names) for names, _ in commands), default=0)
+    names_by_reason = grouped(
+        ((not_served(row, shown), row.verdict.release != ""), row.verdict.engine)
+        for row in conversion.serving
+        if not row.is_served
+    )
     reasons = [
-        Words(f"{', '.join(names):<{width}}  {why}", tone) for (why, tone), names in names_by_reason.items()
+        Words(f"{', '.join(names):<{width}}  {why}", "doubt" if is_followed else "quiet")
+        for (why, is_followed), names in names_by_reason.items()
     ]
     lines = Lines(reasons, is_list=True, is_unbroken=True)
     return Section("Serve", [Commands(commands), lines], placeholders(names_by_command))
@@ -193,7 +194,7 @@ def _changes(plan: ConversionPlan) -> Iterator[Section]:
 
 def _notes(notes: Sequence[Note]) -> Iterator[Section]:
     if shown := urgent_notes(notes):
-        rows = [Remark(Words(note.level, TONES[note.level]), note.text) for note in shown]
+        rows = [Remark(toned(note.level), note.text) for note in shown]
         yield Section("Notes", [Remarks(rows)])
 
 

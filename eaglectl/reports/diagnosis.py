@@ -9,7 +9,15 @@ from eaglectl.acceptance.layers import PositionShare
 from eaglectl.acceptance.prompts import Prompt
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
-from eaglectl.reports.acceptance import DEFINITION, VARIANTS_TITLE, estimate, length, share
+from eaglectl.reports.acceptance import (
+    DEFINITION,
+    VARIANTS_TITLE,
+    bar,
+    estimate,
+    length,
+    positions_drawn,
+    share,
+)
 from eaglectl.reports.figures import Bar, lengths, shares
 from eaglectl.reports.section import (
     TONES,
@@ -25,6 +33,7 @@ from eaglectl.reports.section import (
     Table,
     Tone,
     Words,
+    grouped,
 )
 from eaglectl.reports.wording import shortened
 
@@ -37,13 +46,12 @@ MOST_PROMPTS = 5
 
 def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     """How the tree ended, what shows it, the next commands, and what it rests on."""
-    tone = TONES[diagnosis.verdict]
-    verdict = Words(diagnosis.ending, tone)
+    verdict = Words(diagnosis.ending, TONES[diagnosis.verdict])
     made = runs(diagnosis)
     measured: list[Block] = [Lines([answer.text for answer in diagnosis.measured])]
     measured += [Pairs([(name, figures(report)) for name, report in made.items()])]
     measured += [
-        shares(f"accepted at each position of a draft, {name}", _positions(report))
+        positions_drawn(report, f"accepted at each position of a draft, {name}")
         for name, report in made.items()
     ]
     has_measured = bool(diagnosis.measured or made)
@@ -62,13 +70,6 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     return Outline("diagnose", verdict, diagnosis.source, Words(diagnosis.title, "strong"), head, sections)
 
 
-def _positions(report: SmokeReport) -> list[Bar]:
-    return [
-        Bar(f"position {number}", part.value, share(part), (part.low, part.high))
-        for number, part in enumerate(report.measured.per_position)
-    ]
-
-
 def _readings(diagnosis: Diagnosis) -> Iterator[Section]:
     """The acceptance length of each reading, the best first, and how the file's own stands among them."""
     every = sorted(readings(diagnosis), key=lambda reading: reading.measured.length.value, reverse=True)
@@ -77,13 +78,10 @@ def _readings(diagnosis: Diagnosis) -> Iterator[Section]:
     bars = []
     rows: list[tuple[Line, ...]] = []
     for reading in every:
-        found, better = reading.measured.length, reading.is_better
-        bars.append(
-            Bar(reading.name, found.value, estimate(found), (found.low, found.high), "good" if better else "")
-        )
+        tone: Tone = "good" if reading.is_better else ""
+        bars.append(bar(reading.name, reading.measured.length, tone))
         ratio = f"x{reading.ratio.value:.2f} [{reading.ratio.low:.2f}, {reading.ratio.high:.2f}]"
-        tone: Tone = "good" if better else ""
-        rows.append((Words(reading.name, tone), Words(estimate(found), tone), ratio))
+        rows.append((Words(reading.name, tone), Words(estimate(reading.measured.length), tone), ratio))
     stated = every[0].stated_length
     caption = f"acceptance length of each reading; the dashed line is {stated:.2f}, as the file states it"
     drawn = lengths(caption, bars, origin=0.0, reference=stated)
@@ -98,10 +96,7 @@ def _loses(diagnosis: Diagnosis) -> Iterator[Section]:
     if served is None:
         return
     sets = served.by_set if len(served.by_set) > 1 else {}
-    bars = [
-        Bar(name, part.length.value, estimate(part.length), (part.length.low, part.length.high))
-        for name, part in sets.items()
-    ]
+    bars = [bar(name, part.length) for name, part in sets.items()]
     rows = [
         (f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text)
         for row in weakest(diagnosis)[:MOST_PROMPTS]
@@ -153,10 +148,7 @@ def figures(report: SmokeReport) -> str:
 
 def _not_looked(diagnosis: Diagnosis) -> Iterator[str]:
     """A line for each reason, with the causes that it kept from being looked at."""
-    by_reason: dict[str, list[str]] = {}
-    for title, reason in diagnosis.not_looked:
-        by_reason.setdefault(reason, []).append(title)
-    for reason, titles in by_reason.items():
+    for reason, titles in grouped((reason, title) for title, reason in diagnosis.not_looked).items():
         yield f"{'; '.join(titles)}: {reason}"
 
 

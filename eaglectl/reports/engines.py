@@ -9,7 +9,7 @@ from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes
 from eaglectl.errors import UsageError
-from eaglectl.reports.section import Lines, Outline, Section, Table, Words
+from eaglectl.reports.section import Lines, Outline, Section, Table, Words, grouped
 from eaglectl.validation.support import ATTENTION, NORMS, Service, services
 
 COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
@@ -75,41 +75,42 @@ def _quiet(lines: Sequence[str]) -> Lines:
 
 def _followed(engine: Engine, served: Sequence[Service]) -> Section:
     source = f"from {engine.data['source']}"
-    lines = [*_runner_lines(engine), *_default_lines(engine), *_evidence_lines(engine), source]
+    lines = [*_release_lines(engine), *_evidence_lines(engine), source]
     head = ("drafter", "layouts", *(COLUMNS[attention] for attention in ATTENTION))
     table = Table(head, list(_rows(engine, served)), is_whole=True)
     facts = _quiet([*lines, *serving_lines(engine.name), SCOPE])
     return Section(engine.title, [facts, table], ranges(engine.releases, engine.releases))
 
 
-def _runner_lines(engine: Engine) -> Iterator[str]:
-    by_words: dict[str, list[str]] = {}
-    for release in engine.releases:
-        words = RUNNERS.get(model_runners(engine, release), "")
-        cpu_runner = stated(engine.name, release).get("cpu_runner")
-        if cpu_runner in engine.behaviour(release).runners:
-            words += f" ({cpu_runner} on CPUs)"
-        by_words.setdefault(words, []).append(release)
-    if any(by_words):
-        yield f"model runner: {_by_release(engine, by_words)}"
+def _release_lines(engine: Engine) -> Iterator[str]:
+    words = [_runner(engine, release) for release in engine.releases]
+    if any(words):
+        yield f"model runner: {_by_release(engine, words)}"
+    words = [_default_layers(engine, release) for release in engine.releases]
+    yield f"boundaries without layer ids: {_by_release(engine, words)}"
 
 
-def _default_lines(engine: Engine) -> Iterator[str]:
-    """The layers that each release captures for a drafter without ids."""
-    by_words: dict[str, list[str]] = {}
-    for release in engine.releases:
-        runners = engine.behaviour(release).runners.values()
-        rules = dict.fromkeys(rule for runner in runners for rule in runner.default_layers)
-        words = ", ".join(
-            f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value for rule in rules
-        )
-        by_words.setdefault(words, []).append(release)
-    yield f"boundaries without layer ids: {_by_release(engine, by_words)}"
+def _runner(engine: Engine, release: str) -> str:
+    words = RUNNERS.get(model_runners(engine, release), "")
+    cpu_runner = stated(engine.name, release).get("cpu_runner")
+    if cpu_runner in engine.behaviour(release).runners:
+        words += f" ({cpu_runner} on CPUs)"
+    return words
 
 
-def _by_release(engine: Engine, by_words: Mapping[str, Sequence[str]]) -> str:
-    parts = (f"{words} in {ranges(releases, engine.releases)}" for words, releases in by_words.items())
-    return "; ".join(parts)
+def _default_layers(engine: Engine, release: str) -> str:
+    """The layers that a release captures for a drafter without ids."""
+    runners = engine.behaviour(release).runners.values()
+    rules = dict.fromkeys(rule for runner in runners for rule in runner.default_layers)
+    return ", ".join(
+        f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value for rule in rules
+    )
+
+
+def _by_release(engine: Engine, words: Sequence[str]) -> str:
+    """What is so in which releases; `words` are of each release."""
+    groups = grouped(zip(words, engine.releases, strict=True))
+    return "; ".join(f"{text} in {ranges(releases, engine.releases)}" for text, releases in groups.items())
 
 
 def _evidence_lines(engine: Engine) -> Iterator[str]:
@@ -135,10 +136,11 @@ def _evidence_lines(engine: Engine) -> Iterator[str]:
 
 def _rows(engine: Engine, served: Sequence[Service]) -> Iterator[tuple[str, ...]]:
     for version in NORMS:
-        layouts_by_cells: dict[tuple[str, ...], list[str]] = {}
-        for layout in dict.fromkeys(service.layout for service in served if service.version == version):
-            cells = tuple(_cell(engine, served, layout, version, attention) for attention in ATTENTION)
-            layouts_by_cells.setdefault(cells, []).append(layout)
+        every = dict.fromkeys(service.layout for service in served if service.version == version)
+        layouts_by_cells = grouped(
+            (tuple(_cell(engine, served, layout, version, attention) for attention in ATTENTION), layout)
+            for layout in every
+        )
         for cells, layouts in layouts_by_cells.items():
             yield f"EAGLE {version}", ", ".join(layouts), *cells
 

@@ -21,13 +21,14 @@ from eaglectl.reports.section import (
     Section,
     Table,
     Words,
+    grouped,
+    toned,
 )
 from eaglectl.reports.wording import engine_ranges, plural
 from eaglectl.results import FixResult
 from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import SEVERITIES, Finding, Rule
-from eaglectl.verdicts import CheckVerdict
 
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
@@ -50,7 +51,11 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
     policy = f"({policy_line(reports)})"
     rows = [
-        (Words(report.path, is_code=True, link=f"#checkpoint-{number}"), _verdict(report), counted(report))
+        (
+            Words(report.path, is_code=True, link=f"#checkpoint-{number}"),
+            toned(report.verdict),
+            counted(report),
+        )
         for number, report in enumerate(reports)
     ]
     overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="page")
@@ -61,20 +66,12 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     ]
     lead = (Words(total(reports), "strong"), " ", Words(policy, "quiet"), " ", Words(judged, "quiet"))
     last: list[Line] = [Words(judged, "quiet")] if judged else []
-    last.append((_words(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
+    last.append((toned(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
     if len(parts) == 1:
         (part,) = parts
         is_dense = is_quiet or is_unreadable(reports[0])
         return replace(part, lead=lead, sections=[*part.sections, *after], last=last, is_dense=is_dense)
-    return Outline("validate", _words(verdict), "", lead, "", [overview, *after], last, parts, is_quiet)
-
-
-def _words(verdict: CheckVerdict) -> Words:
-    return Words(verdict, TONES[verdict])
-
-
-def _verdict(report: Report) -> Words:
-    return _words(report.verdict)
+    return Outline("validate", toned(verdict), "", lead, "", [overview, *after], last, parts, is_quiet)
 
 
 def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
@@ -87,13 +84,15 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
         findings = [finding for finding in report.findings if not is_quiet or fails(finding, report)]
         sections += _entries("Findings", findings)
     if not is_quiet and not is_bare:
-        sections += [*release_sections(report), *_unchecked("could not look", own_unchecked(report, common))]
+        unchecked = [group for group in unchecked_groups(report) if group not in common]
+        sections += [*release_sections(report), *_unchecked("could not look", unchecked)]
         sections += [
             Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)], is_compact=True)
             for title, rows in suppression_rows(report)
         ]
-    head = (Words(report.path, "strong"), "  ", _verdict(report))
-    return Outline("validate", _verdict(report), report.path, "", head, sections)
+    verdict = toned(report.verdict)
+    head = (Words(report.path, "strong"), "  ", verdict)
+    return Outline("validate", verdict, report.path, "", head, sections)
 
 
 def _about(report: Report) -> Section:
@@ -118,13 +117,9 @@ def _bare_entries(report: Report) -> list[Section]:
         return list(_entries("Findings", errors))
     text = f"  {first.match.message}; {first.fix}"
     name = Words(f"{first.rule.id} {first.rule.name}", "strong", link=f"#{first.rule.id.lower()}")
-    line = Lines([(_severity(first), "  ", name, text)])
+    line = Lines([(toned(first.severity), "  ", name, text)])
     others = [finding for finding in errors if finding is not first]
     return [Section("Findings", [line], has_heading=False), *_entries("Findings", others)]
-
-
-def _severity(finding: Finding) -> Words:
-    return Words(finding.severity, TONES[finding.severity])
 
 
 def _entries(title: str, findings: Iterable[Finding], left: Mapping[int, str] = {}) -> Iterator[Section]:
@@ -139,7 +134,7 @@ def _entries(title: str, findings: Iterable[Finding], left: Mapping[int, str] = 
 def _entry(finding: Finding, left: str) -> Entry:
     rule, match = finding.rule, finding.match
     return Entry(
-        _severity(finding),
+        toned(finding.severity),
         Words(f"{rule.id} {rule.name}", "strong", link=f"#{rule.id.lower()}"),
         match.where,
         engine_ranges(match.engines),
@@ -152,9 +147,16 @@ def _entry(finding: Finding, left: str) -> Entry:
 def release_sections(report: Report) -> Iterator[Section]:
     """The outcome for each engine release requested, and the smallest change that makes all pass."""
     if report.releases:
+        groups = grouped(
+            (
+                (verdict.engine, verdict.outcome, ", ".join(verdict.rules) or "; ".join(verdict.reasons)),
+                "==".join(filter(None, (verdict.engine, verdict.release))),
+            )
+            for verdict in report.releases
+        )
         rows = [
-            (releases, _words(outcome), Words(reason, "quiet"))
-            for releases, outcome, reason in release_rows(report)
+            (engine_ranges(releases), toned(outcome), Words(reason, "quiet"))
+            for (_, outcome, reason), releases in groups.items()
         ]
         table = Table(("releases", "outcome", "why"), rows, "reasons", is_whole=True, is_bare=True)
         yield Section("served as stored", [_timelines(report), table], is_compact=True)
@@ -166,13 +168,13 @@ def release_sections(report: Report) -> Iterator[Section]:
 def _timelines(report: Report) -> Timelines:
     """The releases of each engine, oldest first, with their outcome and its reason."""
     rules = {finding.rule.id: finding.rule for finding in report.findings}
-    engines: dict[str, list[Cell]] = {}
+    cells = []
     for verdict in report.releases:
         reasons = [f"{rule} {rules[rule].name}" if rule in rules else rule for rule in verdict.rules]
         parts = filter(None, (verdict.outcome, ", ".join(reasons), "; ".join(verdict.reasons)))
         cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome], ": ".join(parts))
-        engines.setdefault(verdict.engine, []).append(cell)
-    return Timelines(engines)
+        cells.append((verdict.engine, cell))
+    return Timelines(grouped(cells))
 
 
 def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:
@@ -221,8 +223,9 @@ def fix_outline(result: FixResult, *, is_quiet: bool = False) -> Outline:
     if result.out is not None:
         counts = f": {len(result.fixed)} fixed, {len(result.left)} left"
         end = (Words("wrote ", "good"), Words(str(result.out), "strong"), counts)
-    last = [end, (_verdict(report), f"  {counted(report)}{suffix}")]
-    return Outline("validate", _verdict(report), report.path, "", "", sections, last)
+    verdict = toned(report.verdict)
+    last = [end, (verdict, f"  {counted(report)}{suffix}")]
+    return Outline("validate", verdict, report.path, "", "", sections, last)
 
 
 def fingerprints(findings: Sequence[Finding]) -> list[str]:
@@ -270,27 +273,23 @@ def first_findings(findings: Iterable[Finding]) -> tuple[list[Finding], list[str
 
 def rules_of(report: Report) -> list[Rule]:
     """Return every rule that ran, by id."""
-    rules = [*report.passed]
-    rules += [finding.rule for finding in report.findings]
-    rules += [unchecked.rule for unchecked in report.unchecked]
-    rules += [suppressed.finding.rule for suppressed in report.suppressed]
-    return sorted_rules(rules)
+    findings = [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
+    looked = [*report.passed, *(finding.rule for finding in findings)]
+    return sorted_rules([*looked, *(unchecked.rule for unchecked in report.unchecked)])
 
 
 def sorted_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return each rule once, by id."""
-    return sorted({rule.id: rule for rule in rules}.values(), key=_number)
-
-
-def _number(rule: Rule) -> int:
-    return int(rule.id.removeprefix("EGL"))
+    return sorted(
+        {rule.id: rule for rule in rules}.values(), key=lambda rule: int(rule.id.removeprefix("EGL"))
+    )
 
 
 def unchecked_groups(report: Report) -> list[UncheckedGroup]:
     """Return the reasons why rules could not look, with their ids; those that the policy requires first."""
-    ids_by_reason: dict[tuple[bool, str], list[str]] = {}
-    for unchecked in report.unchecked:
-        ids_by_reason.setdefault((not unchecked.is_required, unchecked.reason), []).append(unchecked.rule.id)
+    ids_by_reason = grouped(
+        ((not unchecked.is_required, unchecked.reason), unchecked.rule.id) for unchecked in report.unchecked
+    )
     groups = sorted(ids_by_reason.items(), key=lambda item: (item[0][0], -len(item[1])))
     suffixes = {False: " (required)", True: ""}
     return [(f"{reason}{suffixes[is_optional]}", ids) for (is_optional, reason), ids in groups]
@@ -298,11 +297,8 @@ def unchecked_groups(report: Report) -> list[UncheckedGroup]:
 
 def required_groups(report: Report) -> list[tuple[str, list[Rule]]]:
     """Return the reasons why required rules could not look, with those rules."""
-    rules_by_reason: dict[str, list[Rule]] = {}
-    for unchecked in report.unchecked:
-        if unchecked.is_required:
-            rules_by_reason.setdefault(unchecked.reason, []).append(unchecked.rule)
-    return list(rules_by_reason.items())
+    required = (unchecked for unchecked in report.unchecked if unchecked.is_required)
+    return list(grouped((unchecked.reason, unchecked.rule) for unchecked in required).items())
 
 
 def group_text(reason: str, rules: Sequence[Rule]) -> str:
@@ -328,23 +324,6 @@ def is_unreadable(report: Report) -> bool:
 
 def _tells_no_drafter(finding: Finding) -> bool:
     return finding.rule.name in NO_DRAFTER
-
-
-def own_unchecked(report: Report, common: Sequence[UncheckedGroup]) -> list[UncheckedGroup]:
-    """Return the groups of a checkpoint that are not among the common ones; none if it is not readable."""
-    if is_unreadable(report):
-        return []
-    return [group for group in unchecked_groups(report) if group not in common]
-
-
-def release_rows(report: Report) -> list[tuple[str, CheckVerdict, str]]:
-    """Return rows of releases, their common outcome and its reason (rule ids or words)."""
-    groups: dict[tuple[str, CheckVerdict, str], list[str]] = {}
-    for verdict in report.releases:
-        reason = ", ".join(verdict.rules) or "; ".join(verdict.reasons)
-        name = "==".join(filter(None, (verdict.engine, verdict.release)))
-        groups.setdefault((verdict.engine, verdict.outcome, reason), []).append(name)
-    return [(engine_ranges(names), outcome, reason) for (_, outcome, reason), names in groups.items()]
 
 
 def counted(report: Report) -> str:
@@ -400,9 +379,7 @@ def default_engines_line(reports: Sequence[Report]) -> str:
     judged = dict.fromkeys(pair for report in reports if report.releases for pair in report.default_engines)
     if not judged:
         return ""
-    by_reason: dict[str, list[str]] = {}
-    for release, why in judged:
-        by_reason.setdefault(why, []).append(release.replace("==", " "))
+    by_reason = grouped((why, release.replace("==", " ")) for release, why in judged)
     releases = ", ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
     engine = next(iter(judged))[0].partition("==")[0]
     return (
@@ -420,17 +397,10 @@ def suppression_rows(report: Report) -> Iterator[tuple[str, list[tuple[str, str]
             for (rule, suppression), count in counts.items()
         ]
         yield "suppressed", rows
-    for title, suppressions in idle_suppressions(report):
-        yield title, [(suppression.rule, _reason(suppression)) for suppression in suppressions]
-
-
-def idle_suppressions(report: Report) -> Iterator[tuple[str, Sequence[Suppression]]]:
-    """Yield a title and the suppressions under it, for those that matched nothing and those that expired."""
     unused = [suppression for suppression in report.unused if suppression not in report.expired]
-    if unused:
-        yield "unused suppressions", unused
-    if report.expired:
-        yield "expired suppressions", report.expired
+    for title, idle in (("unused suppressions", unused), ("expired suppressions", report.expired)):
+        if idle:
+            yield title, [(suppression.rule, _reason(suppression)) for suppression in idle]
 
 
 def _reason(suppression: Suppression) -> str:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Feature, Note
@@ -16,7 +15,6 @@ from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.reports.figures import CapturedSet, Cell, LayerStrip, Timelines
 from eaglectl.reports.section import (
-    TONES,
     Commands,
     Line,
     Lines,
@@ -28,6 +26,8 @@ from eaglectl.reports.section import (
     Table,
     Tone,
     Words,
+    grouped,
+    toned,
 )
 from eaglectl.reports.wording import layers, placeholders, plural, release_range, size, trained_layers
 from eaglectl.results import FailedSource, Inspection
@@ -47,6 +47,8 @@ FED_BACK = {True: "after the norm (norm_output)", False: "before the norm", None
 VOCABULARY_MAPS = ("d2t", "t2d")
 # facts of vLLM that options of convert answer
 ANSWERED = ("aux-unknown", "mask-token")
+# only parts of files were read
+HEADERS_READ = "; headers read from the Hub or its cache, which no digest covers"
 FROM_TARGET = "the target's (none in the file)"
 
 
@@ -64,8 +66,9 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     drafter = inspection.drafter
     version, producer, evidence = headline(drafter)
     commands, command = tuple(inspection.commands.items()), next_command(inspection)
-    served = Section("Served as stored", [_timelines(inspection), _served_table(inspection)])
-    notes = [Remark(Words(note.level, TONES[note.level]), note.text) for note in urgent_notes(drafter.notes)]
+    table = Table(SERVED_HEAD, list(_served_rows(inspection)), "reasons")
+    served = Section("Served as stored", [_timelines(inspection), table])
+    notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     sections = [
         Section("Network", [Pairs(_facts(inspection))], has_heading=False),
         aux_section(inspection),
@@ -119,23 +122,14 @@ def inspections_outline(
     return Outline("inspect", verdict, "", "", "", [overview], [counted], parts)
 
 
-class ServedRow(Struct, frozen=True):
-    """What releases of an engine do with the checkpoint as stored; without `outcome`, a remark on others."""
-
-    engine: str
-    releases: str
-    outcome: ServedAs | None
-    reasons: str
-
-
 def layer_strip(drafter: Drafter, readings: Sequence[CapturedLayers]) -> LayerStrip | None:
     """Return what was trained and what engines capture on the target's layers; None where it is not drawn."""
     trained, depth = drafter.aux.boundaries or (), drafter.target.depth
-    engines: dict[tuple[tuple[int, ...], str], list[str]] = {}
-    for captured in readings:
-        if captured.boundaries is not None:
-            as_trained = AS_TRAINED[captured.same_as(drafter.aux)]
-            engines.setdefault((captured.boundaries, as_trained), []).append(captured.engine)
+    engines = grouped(
+        ((captured.boundaries, AS_TRAINED[captured.same_as(drafter.aux)]), captured.engine)
+        for captured in readings
+        if captured.boundaries is not None
+    )
     sets = [CapturedSet(tuple(names), *key) for key, names in engines.items()]
     every = {*trained, *(boundary for part in sets for boundary in part.boundaries)}
     if not every or min(every) < 0 or max(*every, depth or 0) > DEEPEST:
@@ -230,14 +224,13 @@ def _rope(drafter: Drafter) -> str:
     if scaling and "factor" in scaling:
         text += f" x{scaling['factor']:g}"
     if scaling and BY_FACTORS in scaling:
-        text = f"base {rope.theta:g}, frequencies divided by {_span(scaling[BY_FACTORS])} (rope_freqs)"
+        factors = scaling[BY_FACTORS]
+        text = (
+            f"base {rope.theta:g}, frequencies divided by {min(factors):g} to {max(factors):g} (rope_freqs)"
+        )
     if rope.is_interleaved:
         text += ", interleaved"
     return text
-
-
-def _span(values: Sequence[float]) -> str:
-    return f"{min(values):g} to {max(values):g}"
 
 
 def _owner(drafter: Drafter, name: str) -> str:
@@ -251,13 +244,8 @@ def _weights(inspection: Inspection) -> str:
     )
     return (
         f"{parameters:,} parameters, {size(checkpoint.nbytes)} in {len(checkpoint.weight_files)} file(s),"
-        f" {', '.join(drafter.dtypes)}{_read_parts(inspection)}"
+        f" {', '.join(drafter.dtypes)}{HEADERS_READ if inspection.unchecked else ''}"
     )
-
-
-def _read_parts(inspection: Inspection) -> str:
-    """What the Hub's digests do not show, as only parts of files were read."""
-    return "; headers read from the Hub or its cache, which no digest covers" if inspection.unchecked else ""
 
 
 def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
@@ -265,12 +253,18 @@ def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
 
     Last comes what the engine's release does, where it does not run the drafter as trained all the same.
     """
-    latest = _verdict_by_label(inspection)
+    newest = _latest(inspection)
+    by_label = {
+        runner.label: newest[name]
+        for name, engine in ENGINES.items()
+        for runner in engine.behaviour(engine.releases[-1]).runners.values()
+        if name in newest
+    }
     for captured in inspection.captured_layers:
         ids = ", ".join(map(str, captured.ids or ())) or "-"
         boundaries = layers(captured.boundaries, captured.default)
         as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
-        verdict = latest.get(captured.engine)
+        verdict = by_label.get(captured.engine)
         but = ""
         if verdict is not None and verdict.outcome != ServedAs.AS_TRAINED and as_trained == "yes":
             outcome = "is unknown" if verdict.outcome == ServedAs.UNKNOWN else verdict.outcome
@@ -282,40 +276,16 @@ def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
         yield captured.engine, ids, captured.key, boundaries, Words(f"{as_trained}{but}", tone)
 
 
-def _verdict_by_label(inspection: Inspection) -> dict[str, Verdict]:
-    """The verdict on the newest release of each engine, by the labels of its runners."""
-    latest = _latest(inspection)
-    return {
-        runner.label: latest[name]
-        for name, engine in ENGINES.items()
-        for runner in engine.behaviour(engine.releases[-1]).runners.values()
-        if name in latest
-    }
-
-
 def _timelines(inspection: Inspection) -> Timelines:
     """The releases of each engine with what they do with the checkpoint."""
-    engines: dict[str, list[Cell]] = {}
+    cells = []
     for verdict in inspection.requested or inspection.verdicts:
         words = ": ".join(filter(None, (verdict.outcome, "; ".join(verdict.reasons))))
-        cell = Cell(verdict.release, OUTCOME_TONES[verdict.outcome], words)
-        engines.setdefault(verdict.engine, []).append(cell)
-    return Timelines(engines)
+        cells.append((verdict.engine, Cell(verdict.release, OUTCOME_TONES[verdict.outcome], words)))
+    return Timelines(grouped(cells))
 
 
-def _served_table(inspection: Inspection) -> Table:
-    rows: list[tuple[Line, ...]] = []
-    for row in served_rows(inspection):
-        if row.outcome:
-            rows.append(
-                (row.engine, row.releases, Words(row.outcome, OUTCOME_TONES[row.outcome]), row.reasons)
-            )
-        else:
-            rows.append((row.engine, row.releases, "", Words(row.reasons, "quiet")))
-    return Table(SERVED_HEAD, rows, "reasons")
-
-
-def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
+def _served_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
     """Yield the releases requested, else vLLM's grouped by outcome, the newest first, then the others'."""
     if inspection.requested:
         yield from (_served_row(verdict, verdict.release) for verdict in inspection.requested)
@@ -326,12 +296,12 @@ def served_rows(inspection: Inspection) -> Iterator[ServedRow]:
             yield _served_row(verdict, verdict.release)
 
 
-def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
-    by_outcome: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
-    for verdict in reversed(verdicts):
-        # the runner that serves it as trained stands first, and is another one in older releases
-        differences = verdict.reasons[1:] if verdict.outcome == ServedAs.AS_TRAINED else verdict.reasons
-        by_outcome.setdefault((verdict.outcome, differences), []).append(verdict)
+def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[tuple[Line, ...]]:
+    # the runner that serves it as trained stands first, and is another one in older releases
+    by_outcome = grouped(
+        ((verdict.outcome, verdict.reasons[verdict.outcome == ServedAs.AS_TRAINED :]), verdict)
+        for verdict in reversed(verdicts)
+    )
     groups = list(by_outcome.values())
     for group in groups[:SHOWN_GROUPS]:
         newest = group[0]
@@ -342,11 +312,12 @@ def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[ServedRow]:
         oldest = groups[SHOWN_GROUPS - 1][-1].release
         others = plural(len(groups) - SHOWN_GROUPS, "other outcome")
         remark = f"{others} before {oldest}; list them with --engine 'vllm<{verdicts[-1].release}'"
-        yield ServedRow("vllm", "older", None, remark)
+        yield "vllm", "older", "", Words(remark, "quiet")
 
 
-def _served_row(verdict: Verdict, releases: str) -> ServedRow:
-    return ServedRow(verdict.engine, releases, verdict.outcome, "; ".join(verdict.reasons))
+def _served_row(verdict: Verdict, releases: str) -> tuple[Line, ...]:
+    outcome = Words(verdict.outcome, OUTCOME_TONES[verdict.outcome])
+    return verdict.engine, releases, outcome, "; ".join(verdict.reasons)
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:

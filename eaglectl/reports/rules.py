@@ -5,7 +5,7 @@ from itertools import groupby
 from string import ascii_lowercase
 
 from eaglectl.reports.findings import rule_url
-from eaglectl.reports.section import TONES, Lines, Outline, Section, Table, Words
+from eaglectl.reports.section import Lines, Outline, Section, Table, Words, toned
 from eaglectl.reports.wording import plural
 from eaglectl.validation.rule import Rule
 
@@ -26,12 +26,12 @@ def rules_outline(rules: Sequence[Rule]) -> Outline:
 def _row(rule: Rule) -> tuple[str | Words, ...]:
     is_name_alone = not rule.engines.strip(ascii_lowercase + "-")
     summary = rule.summary if is_name_alone else f"{rule.summary} ({rule.engines})"
-    return rule.id, Words(rule.severity, TONES[rule.severity]), rule.name, Words(summary, "quiet")
+    return rule.id, toned(rule.severity), rule.name, Words(summary, "quiet")
 
 
 def rule_outline(rule: Rule) -> Outline:
     """One rule: what it asks, why, the fix, and how to suppress it."""
-    name, severity = Words(f"{rule.id} {rule.name}", "strong"), Words(rule.severity, TONES[rule.severity])
+    name, severity = Words(f"{rule.id} {rule.name}", "strong"), toned(rule.severity)
     facts = f"family {rule.family}  engines {rule.engines or 'all'}  {rule_url(rule)}"
     lines = Lines([Words(facts, "quiet")], is_unbroken=True)
     texts = {

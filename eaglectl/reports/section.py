@@ -5,13 +5,15 @@ The writers are `terminal/report.py` (also plain text), `pages/render.py`, `mark
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
 from eaglectl.reports.figures import Figure
 from eaglectl.verdicts import CheckVerdict, FileState, SignatureState, VerifyVerdict
 
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 # "plain" is a verdict that is neither good nor bad; "quiet" and "strong" are of text beside others
 Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
 # where a part is shown: everywhere, on the terminal alone, everywhere else, or on HTML pages alone
@@ -185,6 +187,19 @@ def spans(line: Line) -> Iterable[str | Words]:
 def plain(line: Line) -> str:
     """Return a line without its tones."""
     return "".join(part if isinstance(part, str) else part.text for part in spans(line))
+
+
+def toned(verdict: str) -> Words:
+    """Return a verdict, or a severity, in its tone."""
+    return Words(verdict, TONES[verdict])
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """Return the items of each key, in the order in which the keys come first."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def first_lines(lines: Sequence[Line]) -> Sequence[Line]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from eaglectl.publishing.verification import Verification, evidence_of
-from eaglectl.reports.section import TONES, Line, Lines, Outline, Section, Words, first_lines
+from eaglectl.reports.section import TONES, Line, Lines, Outline, Section, Words, first_lines, toned
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState
 
@@ -31,7 +31,7 @@ def verification_outline(verification: Verification) -> Outline:
         Section("Files", [Lines(list(_files(verification)), is_unbroken=True)], has_heading=False),
         Section("Evidence", [Lines(evidence), Lines(others)], has_heading=False),
     ]
-    verdict = Words(verification.verdict, TONES[verification.verdict])
+    verdict = toned(verification.verdict)
     head = (verdict, f"  {verification.folder}: {lead}")
     return Outline("verify", verdict, verification.folder, lead, head, sections)
 
@@ -48,7 +48,7 @@ def _files(verification: Verification) -> Iterator[Line]:
             yield Words(f"{text}{of}: {listed(file.name for file in files)}", "quiet")
     yield from first_lines(
         [
-            (Words(file.judgement, TONES[file.judgement]), f"  {file.name} {file.how}")
+            (toned(file.judgement), f"  {file.name} {file.how}")
             for file in verification.files
             if file.judgement != FileState.SAME
         ]
