@@ -299,7 +299,13 @@ def _served_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
 def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[tuple[Line, ...]]:
     # the runner that serves it as trained stands first, and is another one in older releases
     by_outcome = grouped(
-        ((verdict.outcome, verdict.reasons[verdict.outcome == ServedAs.AS_TRAINED :]), verdict)
+        (
+            (
+                verdict.outcome,
+                verdict.reasons[1:] if verdict.outcome == ServedAs.AS_TRAINED else verdict.reasons,
+            ),
+            verdict,
+        )
         for verdict in reversed(verdicts)
     )
     groups = list(by_outcome.values())
