@@ -124,10 +124,7 @@ def verify_repository(source: HubSource, shown: str, expected: Expected, *, is_o
 
 
 def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
-    lists = dict(read_lists(files.names, files.read))
-    if expected.against is not None:
-        name, entries = hub_list(expected.against)
-        lists[name] = entries
+    lists = _lists(files, expected)
     signature = _read_signature(files, expected, is_offline=is_offline)
     signed = (signature.files if signature else None) or {}
     faults = []
@@ -137,15 +134,25 @@ def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline:
         _check_comparable(shown, signature, is_folder=isinstance(files, FolderFiles))
     listed = dict.fromkeys(name for stated in lists.values() for name in stated)
     if isinstance(files, FolderFiles):
-        stated = [entry for entries in lists.values() for entry in entries.items()]
-        whole = {name for name, file in stated if file.sha256 is not None}
-        files.start(sorted(whole | (set(signed) & files.names)), {*listed, *signed})
+        files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)), {*listed, *signed})
     checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
     provenance = _read_provenance(files, signature)
     if signature is not None and signature.files is not None:
         signature = _check_signed_files(signature, signature.files, files)
     every = (*checked, *faults, *_unlisted(files, lists))
     return Verification(shown, tuple(lists), every, files.bookkeeping, signature, provenance)
+
+
+def _lists(files: VerifiedFiles, expected: Expected) -> Lists:
+    """The lists among the files, and the listing of the repository that they must agree with."""
+    lists = read_lists(files.names, files.read)
+    return lists if expected.against is None else {**lists, **dict([hub_list(expected.against)])}
+
+
+def _hashed_whole(lists: Lists) -> set[str]:
+    """The files that a list states the SHA-256 of."""
+    entries = [entry for stated in lists.values() for entry in stated.items()]
+    return {name for name, file in entries if file.sha256 is not None}
 
 
 def _check_comparable(shown: str, signature: Signature | None, *, is_folder: bool) -> None:
