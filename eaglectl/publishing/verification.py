@@ -37,7 +37,6 @@ from eaglectl.publishing.signature import Signature, Signer, read_signature
 from eaglectl.text import listed as names_listed
 from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
 
-NO_RECORD = "is required, and is not there or lists no files; fetch it again from who published the drafter"
 NOT_SIGNED = {SignatureState.FAILED, SignatureState.MISSING}
 WORST_FIRST = (FileState.DIFFERS, FileState.NOT_LOOKED, FileState.SAME)
 
@@ -127,9 +126,7 @@ def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline:
     lists = _lists(files, expected)
     signature = _read_signature(files, expected, is_offline=is_offline)
     signed = (signature.files if signature else None) or {}
-    faults = []
-    if expected.needs_record and RECORD not in lists:
-        faults = [CheckedFile(RECORD, FileState.MISSING, (), NO_RECORD)]
+    faults = _missing_record(lists, expected)
     if not (lists or signed or faults):
         _check_comparable(shown, signature, is_folder=isinstance(files, FolderFiles))
     listed = dict.fromkeys(name for stated in lists.values() for name in stated)
@@ -169,6 +166,13 @@ def _check_comparable(shown: str, signature: Signature | None, *, is_folder: boo
         f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
         f"{about}"
     )
+
+
+def _missing_record(lists: Lists, expected: Expected) -> list[CheckedFile]:
+    if not expected.needs_record or RECORD in lists:
+        return []
+    how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
+    return [CheckedFile(RECORD, FileState.MISSING, (), how)]
 
 
 def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
