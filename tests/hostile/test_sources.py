@@ -258,13 +258,13 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
     hub_session.remember(snapshot, "main", "abc")
     ref = tmp_path / "refs/main"
     assert ref.read_text(encoding="utf-8") == "abc"
-    really = Path.write_text
+    really = Path.write_bytes
 
-    def half(path: Path, text: str, encoding: str) -> None:
-        really(path, text[:1], encoding=encoding)
+    def half(path: Path, data: bytes) -> None:
+        really(path, data[:1])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     hub_session.remember(snapshot, "main", "def")
     assert ref.read_text(encoding="utf-8") == "abc"
     assert list(ref.parent.iterdir()) == [ref]
