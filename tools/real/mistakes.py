@@ -246,7 +246,7 @@ class Table:
             row |= {"lost": 0.0, "prompts": found.prompts}
         else:
             lost, interval = share_lost(np.array(found.prompts), np.array(self.rows[name, NONE]["prompts"]))
-            row |= {"lost": lost, "interval": interval}
+            row |= {"lost": lost} | ({"interval": interval} if interval else {})
         row |= {"drafts": found.drafts, "accepted": found.accepted}
         self.rows[name, mistake] = row
         self.out.write_text(json.dumps([*self.rows.values()], indent=1) + "\n")
@@ -256,14 +256,16 @@ class Table:
 def share_lost(found: Integers, healthy: Integers) -> tuple[float, list[float]]:
     """The share of a round's accepted tokens that is gone, and its interval over prompts, drawn in pairs.
 
-    Each is [prompts, 2]: rounds and accepted tokens.
+    Each is [prompts, 2]: rounds and accepted tokens. Empty where so few prompts have a round that some draws
+    have none.
     """
     prompts = len(healthy)
     drawn = np.random.default_rng(0).integers(prompts, size=(DRAWS, prompts))
     sums = (np.concatenate((rows.sum(0)[None], rows[drawn].sum(1))) for rows in (found, healthy))
-    faulty, right = (accepted / drafts for drafts, accepted in (part.T for part in sums))
-    lost, *others = 1 - faulty / right
-    return round(float(lost), 4), [round(float(end), 4) for end in np.quantile(others, (0.025, 0.975))]
+    (rounds, faulty), (others, right) = (part.T for part in sums)
+    lost, *drawn_lost = 1 - (faulty / np.maximum(rounds, 1)) / (right / others)
+    ends = np.quantile(drawn_lost, (0.025, 0.975)) if rounds.all() else ()
+    return round(float(lost), 4), [round(float(end), 4) for end in ends]
 
 
 def run(pair: Pair, table: Table) -> None:
