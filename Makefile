@@ -46,8 +46,9 @@ demo: $(VENV)/.ready
 	$(BIN)/eaglectl demo
 
 # one thread a worker: on small models a second one gains little, and it spins where other work wants the core;
-# a file's tests stay with one worker, which builds what they share once
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+# a file's tests stay with one worker, which builds what they share once; bytecode is kept, whatever the caller's
+# environment says: without it half of the collection is compiling
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 
 test: $(VENV)/.ready
 	$(PYTEST)

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import typer.main
 from hypothesis import settings
 
 from eaglectl import cli, terminal
+from eaglectl.cli import app
+from eaglectl.cli.help import terminal_width
 from eaglectl.options import CALLER
 from eaglectl.reports import files
 from tests.printed import commands_in, fault
@@ -28,8 +31,18 @@ settings.load_profile("eaglectl")
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
-# typer builds its commands anew at each call, which costs as much as an inspect; no test changes them
-typer.main.get_command = cache(typer.main.get_command)
+# the application is built anew at each call, which costs as much as an inspect; no test changes it, and from
+# outside it takes the terminal's width alone
+make_app, typer.main.get_command = app.make_app, cache(typer.main.get_command)
+
+
+@cache
+def _app_for(name: str | None, width: int | None) -> typer.Typer:
+    return make_app(name)
+
+
+# that with all commands is for tests that look at it
+app.make_app = lambda name: make_app(None) if name is None else _app_for(name, terminal_width())
 
 
 def sampled(names: Iterable[str], step: int) -> list[Any]:
