@@ -13,8 +13,8 @@ from pathlib import Path
 
 from eaglectl.cli import run
 from eaglectl.reports.rules import suppression
-from eaglectl.validation.catalogue import rules
 from eaglectl.validation.rule import Rule
+from eaglectl.validation.rules import rules
 
 sys.path.insert(0, str(Path(__file__).parent))
 import acceptance_page

@@ -17,8 +17,8 @@ from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.progress import OnProgress, notify
-from eaglectl.validation.catalogue import select_rules
 from eaglectl.validation.judge import Report, judge, skipped_report, unopened_report
+from eaglectl.validation.rules import select_rules
 from eaglectl.validation.subject import GivenTarget, Subject
 
 if TYPE_CHECKING:

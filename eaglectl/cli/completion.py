@@ -18,7 +18,7 @@ def choices(option: Option) -> Iterable[str]:
 
 def rules(typed: str) -> Iterator[str]:
     """Ids and names of rules."""
-    from eaglectl.validation.catalogue import rules as every
+    from eaglectl.validation.rules import rules as every
 
     for rule in every():
         yield from (rule.id, rule.name)

@@ -24,7 +24,7 @@ def explain_command(
     json_: Json = False,
 ) -> None:
     """Say what a rule asks, why, what to do about its findings, and how to let one pass."""
-    from eaglectl.validation.catalogue import find_rule
+    from eaglectl.validation.rules import find_rule
 
     explained = find_rule(rule)
     if json_:

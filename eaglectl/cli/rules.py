@@ -7,7 +7,7 @@ from eaglectl.cli.options import Json, print_json, show
 
 def rules_command(context: typer.Context, json_: Json = False) -> None:
     """List the rules of `validate`, by family."""
-    from eaglectl.validation.catalogue import rules
+    from eaglectl.validation.rules import rules
 
     if json_:
         from eaglectl.reports.documents.rules import RulesDocument

@@ -12,10 +12,10 @@ from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.commands import Complete, completing
-from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE
-from eaglectl.validation.catalogue import rules as every_rule
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
+from eaglectl.validation.rules import NOT_OF_EVERY_ENGINE
+from eaglectl.validation.rules import rules as every_rule
 from eaglectl.validation.subject import Subject
 from eaglectl.verdicts import CheckVerdict, ServedAs
 

@@ -14,9 +14,9 @@ from eaglectl.checkpoint.hub_cache import is_snapshot
 from eaglectl.checkpoint.layout import is_checkpoint
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import UsageError
-from eaglectl.validation.catalogue import find_rule, find_rules
 from eaglectl.validation.policy import Defaults, Policy, Suppression, VerifyPolicy
 from eaglectl.validation.policy_keys import KEYS, POLICY, SIGNERS, Key
+from eaglectl.validation.rules import find_rule, find_rules
 
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]

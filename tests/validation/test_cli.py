@@ -16,8 +16,8 @@ import pytest
 
 import eaglectl
 from eaglectl.reports.ci.outputs import FORMATS
-from eaglectl.validation.catalogue import find_rule, rules
 from eaglectl.validation.rule import Rule, rule
+from eaglectl.validation.rules import find_rule, rules
 from tests.builders import Outcome, call, contents, drafter_folder, refusal
 from tests.conftest import FIXTURES
 

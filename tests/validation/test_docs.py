@@ -10,8 +10,8 @@ import pytest
 
 from eaglectl.reports.findings import rule_url
 from eaglectl.reports.rules import suppression
-from eaglectl.validation.catalogue import rules
 from eaglectl.validation.policy_file import parse_policy
+from eaglectl.validation.rules import rules
 from tests.conftest import FIXTURES
 
 DOCS = FIXTURES.parent / "docs"

@@ -17,10 +17,10 @@ from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import parse_engine
 from eaglectl.validation import rules as rule_modules
-from eaglectl.validation.catalogue import NOT_OF_EVERY_ENGINE, rules
 from eaglectl.validation.judge import changes_serving, judge
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
+from eaglectl.validation.rules import NOT_OF_EVERY_ENGINE, rules
 from eaglectl.validation.subject import GivenTarget, Subject
 from tests.builders import drafter_folder
 from tests.validation.patches import Patch

@@ -18,9 +18,9 @@ from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.names import WRAPPERS
-from eaglectl.validation.catalogue import rules
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy, Suppression
+from eaglectl.validation.rules import rules
 from eaglectl.validation.rules.serving import RULES
 from tests.builders import (
     ABSENT,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.validation.catalogue import rules
+from eaglectl.validation.rules import rules
 
 ROOT = Path(eaglectl.__file__).parent
 ROOMS = ("checkpoint", "drafter", "formats")
