@@ -281,6 +281,36 @@ def test_what_a_layout_cannot_say_is_refused(path: str, layout: str, word: str, 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_layout_without_ids_asks_for_the_target_of_layers_that_may_be_its_default(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)  # boundaries 2, 4, 5: the default of 8 layers
+    with pytest.raises(UsageError, match=r"writes no layer ids, so boundaries \[2, 4, 5\] must be"):
+        eaglectl.convert(source, tmp_path / "out", ConvertOptions("eagle"))
+    target = target_file(tmp_path / "eight")
+    assert eaglectl.convert(source, tmp_path / "out", ConvertOptions("eagle", target=target)).plan
+
+
+def test_a_layout_without_ids_cannot_say_other_layers_than_the_targets_default(tmp_path: Path) -> None:
+    options = ConvertOptions("eagle", target=target_file(tmp_path / "sixteen", depth=16))
+    with pytest.raises(RefusedError, match="cannot express this drafter"):
+        eaglectl.convert(drafter_folder(tmp_path), tmp_path / "out", options)
+
+
+def test_settings_and_legal_files_are_copied_and_the_others_named_with_the_reason(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    kept = ("LICENSE", "NOTICE.html", "README.md", "generation_config.json", "tokenizer.model")
+    left = {
+        "modeling_eagle.py": "code is not shipped with weights",
+        "optimizer.bin2": "not part of a drafter's release",
+        "trainer_state.json": "how far a trainer was, which says nothing of the drafter",
+    }
+    for name in (*kept, *left):
+        (source / name).write_text("{}")
+    plan = eaglectl.convert(source, tmp_path / "out").plan
+    assert plan.copied_files == kept
+    assert {file.name: file.why for file in plan.left_files} == left
+    assert [name for name in (*kept, *left) if (tmp_path / "out" / name).exists()] == [*kept]
+
+
 def test_later_layers_have_hidden_norm_for_sglang(tmp_path: Path) -> None:
     source = FIXTURES / "producers/speculators/two-layers"
     converted(source, tmp_path / "out", "sglang")

@@ -92,6 +92,13 @@ def test_another_family_is_named_with_what_serves_it(case: str, tmp_path: Path) 
     assert refusal(1, "inspect", folder) == message
 
 
+def test_a_head_without_attention_is_no_drafter_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "other", "hidden_size": 16}')
+    tensors = {name: floats(name, HIDDEN, HIDDEN) for name in ("heads.0.weight", "heads.1.weight")}
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    assert "no attention layer under any known name" in refusal(1, "inspect", tmp_path)
+
+
 @pytest.mark.parametrize("names", [("params.json",), ("params.json", "consolidated.safetensors")])
 def test_a_folder_in_mistrals_own_layout_is_refused_by_name(names: tuple[str, ...], tmp_path: Path) -> None:
     for name in names:
