@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import eaglectl
 from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError
@@ -1263,3 +1264,10 @@ def test_a_scale_that_is_no_number_is_refused(scaling: dict[str, float]) -> None
     rope = Rope(10000.0, {"rope_type": "yarn", **scaling}, is_interleaved=True)
     with pytest.raises(RefusedError, match="rope_scaling"):
         assert rope.mla_factors
+
+
+@pytest.mark.parametrize("key", ["rms_norm_eps", "eagle_config"])
+def test_a_number_out_of_its_range_is_reported_at_its_key(key: str, tmp_path: Path) -> None:
+    value = {"draft_vocab_size": -1} if key == "eagle_config" else -1.0
+    notes = eaglectl.inspect(drafter_folder(tmp_path, config={key: value})).drafter.notes
+    assert [(note.level, note.topic) for note in notes if note.about == key] == [("problem", "value-types")]
