@@ -16,7 +16,7 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS
 from eaglectl.formats.format import Answers
 from eaglectl.formats.producers.native import UNSIGNED
-from eaglectl.formats.unread import HARMLESS, read_others, unread_ids
+from eaglectl.formats.unread import HARMLESS, ids_question, read_others, unread_ids
 from eaglectl.results import Inspection
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES
@@ -267,3 +267,8 @@ def test_angelslims_trainer_reads_its_own_ids_whatever_engines_are_given(tmp_pat
     drafter = eaglectl.inspect(str(folder), answers=answers).drafter
     assert "aux-lists" in [note.topic for note in drafter.notes_at("warning")]
     assert drafter.aux.boundaries == (1, 4, 6)
+
+
+@pytest.mark.parametrize(("ids", "counts_from_the_end"), [([2, 4, 5], False), ([-7, -4, -1], True)])
+def test_only_negative_ids_are_said_to_count_from_the_end(ids: list[int], counts_from_the_end: bool) -> None:
+    assert ("from the target's end" in ids_question("my_layers", ids).text) is counts_from_the_end
