@@ -24,7 +24,7 @@ neither, a drafter that lives and in which nothing is found ends in "healthy", a
 its length is good cannot be told. Exit codes: 0 healthy, 1 a cause or none found, 3 could not look
 ([JSON schema](../schemas/diagnose.schema.json)).
 """
-STAGES = {
+PHASES = {
     "reading": "What the files say",
     "reference": "In plain torch, by the maths that the file states",
     "engine": "In the engine (`--engine`)",
@@ -38,8 +38,8 @@ def page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    for stage, causes in groupby(CAUSES, key=lambda cause: cause.stage):
-        yield f"## {STAGES[stage]}\n"
+    for phase, causes in groupby(CAUSES, key=lambda cause: cause.phase):
+        yield f"## {PHASES[phase]}\n"
         yield "| ends in | cause | looked at | what to do |\n|---|---|---|---|"
         yield from map(_row, causes)
         yield ""

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.causes import CAUSES  # noqa: E402
-from eaglectl.acceptance.diagnosis import Diagnosis, Missed, Stage, Walk, causes_of  # noqa: E402
+from eaglectl.acceptance.diagnosis import Diagnosis, Missed, Phase, Walk, causes_of  # noqa: E402
 from eaglectl.acceptance.measurement import measure  # noqa: E402
 from eaglectl.api.diagnosing import Looks  # noqa: E402
 from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
@@ -264,7 +264,7 @@ def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:
 def shown_of(diagnosis: Diagnosis, **changes: Any) -> tuple[str, tuple[str, ...]]:
     """The cause and the commands that the evidence of a run, changed, ends in."""
     evidence, walk = replace(diagnosis.evidence, **changes), Walk()
-    stages: tuple[Stage, ...] = ("reading", "reference", "engine", "measured")
+    stages: tuple[Phase, ...] = ("reading", "reference", "engine", "measured")
     for stage in stages:
         walk = walk.through(causes_of(CAUSES, stage), evidence)
         if walk.found:

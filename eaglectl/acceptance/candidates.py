@@ -28,11 +28,6 @@ class Candidate(Struct, frozen=True):
     reading: FixReading | None = None
     tokens: tuple[int, ...] = ()
 
-    @property
-    def is_of_positions(self) -> bool:
-        """Whether it changes how positions are encoded."""
-        return self.name.startswith("rope ")
-
 
 def candidates(
     drafter: Drafter, depth: int, target_rope: Rope | None, marked_tokens: tuple[int, ...] = ()

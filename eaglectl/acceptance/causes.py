@@ -8,9 +8,14 @@ nothing on it, or None where the evidence rules it out.
 from collections.abc import Callable, Sequence
 
 from eaglectl.acceptance.candidates import MADE_OF_T2D
-from eaglectl.acceptance.diagnosis import Cause, Evidence, NotLooked, Shown, Stage, Test
-from eaglectl.acceptance.looks import (
+from eaglectl.acceptance.diagnosis import (
     NOT_RUN,
+    Cause,
+    Evidence,
+    NotLooked,
+    Phase,
+    Shown,
+    Test,
     as_shown,
     bar,
     is_dead,
@@ -52,12 +57,12 @@ _declared: list[Cause] = []
 
 
 def cause(
-    id_: str, ending: DiagnosisEnding, stage: Stage, *, title: str, advice: str
+    id_: str, ending: DiagnosisEnding, phase: Phase, *, title: str, advice: str
 ) -> Callable[[Test], Test]:
     """Declare the function below as the test of a cause."""
 
     def declare(test: Test) -> Test:
-        _declared.append(Cause(id_, ending, stage, title, advice, test))
+        _declared.append(Cause(id_, ending, phase, title, advice, test))
         return test
 
     return declare

@@ -5,7 +5,7 @@ from every position of these answers (teacher forcing): a ratio with a narrower 
 rounds, which begin at few of the positions, and which have to confirm it. `smoke --against` judges likewise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,11 @@ def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
     if ratio.low >= least and rounds.value >= least:
         return GateEnding.KEPT
     return GateEnding.TOO_FEW_PROMPTS
+
+
+def worst(endings: Iterable[GateEnding]) -> GateEnding:
+    """LOST where one is; KEPT where all are."""
+    return max(endings, key=[GateEnding.KEPT, GateEnding.TOO_FEW_PROMPTS, GateEnding.LOST].index)
 
 
 def needed_to_judge(ratio: Estimate, rounds: Estimate, least: float, prompts: int) -> int | None:
@@ -105,10 +110,7 @@ class Gate(Struct, frozen=True):
     @property
     def ending(self) -> GateEnding:
         """LOST where one k is; KEPT where all are."""
-        endings = {judge_ratio(row.ratio, row.rounds, self.tolerance) for row in self.rows}
-        if GateEnding.LOST in endings:
-            return GateEnding.LOST
-        return GateEnding.TOO_FEW_PROMPTS if GateEnding.TOO_FEW_PROMPTS in endings else GateEnding.KEPT
+        return worst(judge_ratio(row.ratio, row.rounds, self.tolerance) for row in self.rows)
 
     @property
     def is_passed(self) -> bool:
@@ -120,11 +122,6 @@ class Gate(Struct, frozen=True):
         """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
         needed = [needed_to_judge(row.ratio, row.rounds, self.tolerance, self.prompts) for row in self.rows]
         return None if None in needed else max(count for count in needed if count is not None)
-
-    @property
-    def is_baseline_alive(self) -> bool:
-        """Whether the drafter was accepted often enough before it was converted."""
-        return self.rows[0].before.length.value >= MIN_BASELINE_LENGTH
 
 
 def run_gate(

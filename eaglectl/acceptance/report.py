@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.acceptance.gate import judge_ratio, needed_to_judge, prompts_forecast
+from eaglectl.acceptance.gate import judge_ratio, needed_to_judge, prompts_forecast, worst
 from eaglectl.acceptance.job import EngineJob, EngineRun
 from eaglectl.acceptance.measurement import (
     ENOUGH_PROMPTS,
@@ -149,10 +149,7 @@ class DrafterComparison(Struct, frozen=True):
     @property
     def ending(self) -> GateEnding:
         """LOST where a set is; KEPT where all are."""
-        endings = {part.ending for part in self.sets}
-        if GateEnding.LOST in endings:
-            return GateEnding.LOST
-        return GateEnding.TOO_FEW_PROMPTS if GateEnding.TOO_FEW_PROMPTS in endings else GateEnding.KEPT
+        return worst(part.ending for part in self.sets)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -170,7 +167,7 @@ def make_report(
 ) -> SmokeReport:
     """The report on `run`; a dead drafter fails without any threshold."""
     measured = measure(run.results)
-    sets = _by_set(run.results)
+    sets = {name: [run.results[i] for i in indices] for name, indices in _by_set(run.results).items()}
     by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
     failures = [
         *shortfalls(measured, min_length, min_position_0),
@@ -266,12 +263,9 @@ def compare_drafters(
     """
     rounds = (report.run.results, other.run.results)
     judged = positions or rounds
-    places: dict[str, list[int]] = {}
-    for index, result in enumerate(report.run.results):
-        places.setdefault(result.set, []).append(index)
     sets = tuple(
         _set_ratio(name, _of(rounds, indices), positions and _of(positions, indices), max_regression)
-        for name, indices in places.items()
+        for name, indices in _by_set(report.run.results).items()
     )
     return DrafterComparison(
         other.source,
@@ -339,8 +333,9 @@ def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) ->
     return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
 
 
-def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
-    sets: dict[str, list[PromptResult]] = {}
-    for result in results:
-        sets.setdefault(result.set, []).append(result)
-    return sets
+def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
+    """The places of the results of each set."""
+    places: dict[str, list[int]] = {}
+    for index, result in enumerate(results):
+        places.setdefault(result.set, []).append(index)
+    return places

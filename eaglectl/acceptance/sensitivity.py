@@ -338,7 +338,8 @@ class FirstPass:
             )
         )
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
-        return bool(gain >= (1.0 if candidate.is_of_positions else LEAST_GAIN))
+        is_of_positions = candidate.name.startswith("rope ")
+        return bool(gain >= (1.0 if is_of_positions else LEAST_GAIN))
 
     def find_fall(self, model: "DraftModel", boundaries: Sequence[int]) -> None:
         """Find where the share of right first draft tokens of `model` falls, in prompts or in answers.

@@ -12,8 +12,17 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.acceptance.causes import CAUSES, CONTRADICTION
-from eaglectl.acceptance.diagnosis import STAGES, Evidence, PairFacts, Stage, Walk, causes_of, conclude
-from eaglectl.acceptance.looks import may_be_low, serving_errors
+from eaglectl.acceptance.diagnosis import (
+    PHASES,
+    Evidence,
+    PairFacts,
+    Phase,
+    Walk,
+    causes_of,
+    conclude,
+    may_be_low,
+    serving_errors,
+)
 from eaglectl.acceptance.prompts import choose_prompts
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
@@ -74,9 +83,9 @@ def diagnose(
     questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
     looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
     evidence, walk = looks.start(), Walk()
-    for stage in STAGES:
-        evidence = looks.after(stage, evidence)
-        walk = walk.through(causes_of(CAUSES, stage), evidence)
+    for phase in PHASES:
+        evidence = looks.after(phase, evidence)
+        walk = walk.through(causes_of(CAUSES, phase), evidence)
         if walk.found:
             break
     diagnosis = conclude(walk, CAUSES, evidence, source, looks.target)
@@ -99,7 +108,7 @@ def _check(options: DiagnoseOptions) -> None:
 
 
 class Looks(Struct, frozen=True):
-    """What each stage adds to the evidence."""
+    """What each phase adds to the evidence."""
 
     source: str
     target: str
@@ -157,10 +166,10 @@ class Looks(Struct, frozen=True):
                 return {"convert": self._command("convert", "--for", layout)}
         return {}
 
-    def after(self, stage: Stage, evidence: Evidence) -> Evidence:
-        """The evidence with what this stage looks at."""
+    def after(self, phase: Phase, evidence: Evidence) -> Evidence:
+        """The evidence with what this phase looks at."""
         looks = {"reference": self._reference, "engine": self._engine, "measured": self._prompts}
-        return looks[stage](evidence) if stage in looks else evidence
+        return looks[phase](evidence) if phase in looks else evidence
 
     def _reference(self, evidence: Evidence) -> Evidence:
         try:

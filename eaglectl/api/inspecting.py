@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import InspectOptions
-from eaglectl.api.targets import TargetChoice, choose_target, fitting_target, with_places_looked_at
+from eaglectl.api.targets import choose_target, fitting_target, with_places_looked_at
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.layout import CONFIG, INDEX, RECORD
 from eaglectl.checkpoint.opening import hub_name, open_source
@@ -54,7 +54,10 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
     known, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
-    explained = (_explained(note, choice) for note in drafter.notes)
+    explained = (
+        replace(note, text=with_places_looked_at(note.text, choice)) if note.level == "question" else note
+        for note in drafter.notes
+    )
     notes = (*explained, *_serving_notes(drafter), *_massive_notes(checkpoint, drafter))
     drafter = replace(drafter, notes=notes).completed(complete)
     names, config = tuple(checkpoint.tensors), checkpoint.config
@@ -155,8 +158,3 @@ def _with(errors: tuple[str, ...], verdict: Verdict) -> Verdict:
     if not errors or verdict.outcome != ServedAs.AS_TRAINED:
         return verdict
     return replace(verdict, outcome=ServedAs.UNKNOWN, reasons=errors)
-
-
-def _explained(note: Note, choice: TargetChoice) -> Note:
-    """A question that asks for --target, with what was looked for."""
-    return replace(note, text=with_places_looked_at(note.text, choice)) if note.level == "question" else note

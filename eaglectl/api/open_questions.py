@@ -203,11 +203,6 @@ def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | Non
     return folder
 
 
-def _may_tell(result: "MeasuredAnswer", prompts: int) -> bool:
-    """Whether a question that is a tie may be answered by so many prompts."""
-    return result.prompts_needed is not None and result.prompts_needed <= prompts
-
-
 class _Pair(Struct, frozen=True):
     """A drafter with open questions, and its target in `folder`."""
 
@@ -250,7 +245,8 @@ class _Pair(Struct, frozen=True):
             loaded = _Loaded(self, stage, plan, scratch)
             texts, stage.texts = stage.texts, stage.texts[: len(chosen.prompts)]
             results = measure_answers(stage, self.notes, loaded.read)
-            if spare and any(_may_tell(result, len(texts)) for result in results):
+            needed = [result.prompts_needed for result in results if result.prompts_needed is not None]
+            if spare and needed and min(needed) <= len(texts):  # a tie that so many prompts may break
                 running = f"{len(stage.texts)} prompts leave a tie, running {len(texts)}"
                 report_step(self.on_progress, running)
                 chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts

@@ -180,7 +180,8 @@ def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
 
 def base_models(source: Source) -> list[str]:
     """What base_model in the card's front matter names."""
-    return _front_matter(source).get("base_model", [])
+    text = _small_file(source, CARD).decode("utf-8", "replace")
+    return front_matter(text).get("base_model", [])
 
 
 def _record(source: Source) -> Mapping[str, Any]:
@@ -190,10 +191,6 @@ def _record(source: Source) -> Mapping[str, Any]:
     except EaglectlError:
         return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def _front_matter(source: Source) -> Mapping[str, list[str]]:
-    return front_matter(_small_file(source, CARD).decode("utf-8", "replace"))
 
 
 def _small_file(source: Source, name: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.acceptance.gate import Gate, run_gate
+from eaglectl.acceptance.gate import MIN_BASELINE_LENGTH, Gate, run_gate
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import Prompt, prompt_digest
 from eaglectl.api.calibrating import GATE_SHARE, collect_statistics, split_prompts
@@ -276,12 +276,13 @@ class _Upgrade(Struct, frozen=True):
             first = self._job(scratch / "before", folder, prompts, before)
             second = self._job(scratch / "after", folder, prompts, after)
             gate = run_gate(first, second, self.options.tolerance, self.on_progress)
-        if not gate.is_baseline_alive:
+        baseline = gate.rows[0].before.length.value
+        if baseline < MIN_BASELINE_LENGTH:
             trust = ["--trust-remote-code"] * self.options.trust_remote_code
             probe = ("--probe", "sensitivity", *trust)
             line = command("smoke", source, *probe, target=self.target_text, answers=conversion.answers)
             raise RefusedError(
-                f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at"
+                f"the drafter as it is has an acceptance length of {baseline:.3f} at"
                 f" k=3, which is hardly drafting: find out why before converting it, with `{line}`"
             )
         return gate
