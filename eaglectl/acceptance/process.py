@@ -117,12 +117,15 @@ def has_torch() -> bool:
 
 
 def require_torch(work: str) -> None:
-    """Raise UnreadableError where the reference cannot run here; `work` is what needs it, with its verb."""
-    if not has_torch():
-        raise UnreadableError(
-            f"{work} torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a"
-            " checkout"
-        )
+    """Raise UnreadableError where the reference cannot be loaded; `work` is what needs it, and a verb."""
+    with contextlib.suppress(ImportError):
+        import eaglectl.reference.loading  # noqa: F401
+
+        if has_torch():
+            return
+    raise UnreadableError(
+        f"{work} torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
+    )
 
 
 def kill_session(process: "subprocess.Popen[Any]") -> None:
