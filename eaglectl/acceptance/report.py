@@ -167,7 +167,7 @@ def make_report(
 ) -> SmokeReport:
     """The report on `run`; a dead drafter fails without any threshold."""
     measured = measure(run.results)
-    sets = {name: [run.results[i] for i in indices] for name, indices in _by_set(run.results).items()}
+    sets = _results_by_set(run.results)
     by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
     failures = [
         *shortfalls(measured, min_length, min_position_0),
@@ -331,6 +331,10 @@ def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) ->
     advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
     reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
     return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
+
+
+def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
+    return {name: [results[index] for index in indices] for name, indices in _by_set(results).items()}
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
