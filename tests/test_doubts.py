@@ -143,6 +143,11 @@ def test_a_record_that_is_not_as_written_says_nothing(doubts: Any, tmp_path: Pat
     assert topics(out) == []
 
 
+def test_the_base_of_torchspecs_mla_is_asked() -> None:
+    (note,) = eaglectl.inspect(str(FIXTURES / "producers/torchspec/mla")).drafter.notes_at("question")
+    assert "TorchSpec's MLA attention trains with rope base 10000" in note.text
+
+
 def test_angelslims_base_is_asked(tmp_path: Path) -> None:
     source = older_angelslim(tmp_path / "source")
     (note,) = eaglectl.inspect(str(source)).drafter.notes_at("question")

@@ -383,3 +383,26 @@ def test_nothing_is_fetched_offline_nor_where_it_is_not_needed(hub: LoopbackHub,
     assert call("validate", plain).code in (0, 1)
     assert call("smoke", plain).code == 2
     assert paths(hub) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"), [(30, ["has 30 layers (target_num_layers), and the target has 8"]), (8, [])]
+)
+def test_a_stated_depth_is_held_to_the_target(stated: int, said: list[str], tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config={"target_num_layers": stated})
+    notes = eaglectl.inspect(drafter, target=target_folder(tmp_path / "target")).drafter.notes
+    found = [note.text for note in notes if note.topic == "target-depth"]
+    assert len(found) == len(said) and all(words in text for words, text in zip(said, found, strict=True))
+
+
+def test_of_two_stated_depths_none_is_believed(tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config={"target_num_layers": 30, "num_target_layers": 31})
+    (note,) = eaglectl.inspect(drafter).drafter.notes_at("warning")
+    assert "num_target_layers: 31, target_num_layers: 30; none is believed" in note.text
+
+
+def test_nested_ids_one_lower_confirm_the_top_level_ones(tmp_path: Path) -> None:
+    ids = {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}
+    nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
+    aux = eaglectl.inspect(drafter_folder(tmp_path, config=ids | nested)).drafter.aux
+    assert aux.boundaries == (2, 4, 6) and "nested ids one lower confirm" in aux.how

@@ -56,6 +56,13 @@ def test_a_keyword_that_is_none_names_the_near_one() -> None:
         eaglectl.convert(TINY, dry_rn=True)
 
 
+def test_what_is_no_record_in_the_place_of_one_is_named() -> None:
+    with pytest.raises(
+        TypeError, match=r"inspect\(\) takes InspectOptions as options, not str; give .* by name"
+    ):
+        eaglectl.inspect(TINY, "my-target")  # type: ignore[arg-type]
+
+
 def test_a_record_and_keywords_beside_each_other_are_refused() -> None:
     with pytest.raises(eaglectl.UsageError, match="options is given beside dry_run"):
         eaglectl.convert(TINY, options=eaglectl.ConvertOptions(), dry_run=True)

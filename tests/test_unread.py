@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import UsageError
-from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.catalogue import by_name, flattened
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS
 from eaglectl.formats.format import Answers
@@ -110,6 +110,12 @@ def test_layer_ids_under_an_unknown_key_are_asked_about(
     assert key in question.text and "--aux-layers" in question.text and question.topic == "unread-key"
     assert inspection.drafter.aux.boundaries is None and not inspection.drafter.aux.is_default
     assert "as trained" not in outcomes(inspection)
+
+
+def test_a_switch_within_an_object_that_no_declaration_knows_is_asked_about(tmp_path: Path) -> None:
+    inspection = inspected(tmp_path, {"head_settings": {"use_fc_layernorm": True}})
+    (question,) = inspection.drafter.notes_at("question")
+    assert "head_settings.use_fc_layernorm" in question.text
 
 
 def test_the_answer_takes_the_place_of_the_unknown_key(tmp_path: Path) -> None:
@@ -272,3 +278,7 @@ def test_angelslims_trainer_reads_its_own_ids_whatever_engines_are_given(tmp_pat
 @pytest.mark.parametrize(("ids", "counts_from_the_end"), [([2, 4, 5], False), ([-7, -4, -1], True)])
 def test_only_negative_ids_are_said_to_count_from_the_end(ids: list[int], counts_from_the_end: bool) -> None:
     assert ("from the target's end" in ids_question("my_layers", ids).text) is counts_from_the_end
+
+
+def test_a_nested_config_is_read_without_its_nesting_by_who_knows_no_producer() -> None:
+    assert flattened({"transformer_layer_config": {"rms_norm_eps": 1e-5}})["rms_norm_eps"] == 1e-5

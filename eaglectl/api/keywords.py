@@ -57,6 +57,11 @@ def with_keywords(function: F) -> F:
         given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
         bound = signature.bind_partial(*arguments, **keywords).arguments
         for parameter, record in records.items():
+            if not isinstance(bound.get(parameter), record | None):
+                raise TypeError(
+                    f"{function.__name__}() takes {record.__name__} as {parameter}, not"
+                    f" {type(bound[parameter]).__name__}; give options by name: {next(iter(options))}=..."
+                )
             own = {name: given.pop(name) for name in [*given] if name in _names(record)}
             if own and bound.get(parameter) is not None:
                 raise UsageError(f"{parameter} is given beside {', '.join(own)}; write all into one")
