@@ -8,20 +8,21 @@ import typer
 
 from eaglectl.options import TARGET, Option
 from eaglectl.terminal import OutputSettings, emit, say
+from eaglectl.verdicts import CheckVerdict, DiffVerdict
 
 if TYPE_CHECKING:
     from eaglectl.reports.files import Outputs
     from eaglectl.reports.section import Outline
 
-# by the text of a verdict: of CheckVerdict, DiffVerdict or VerifyVerdict
+# by the text of a verdict, which all three spell alike
 EXIT_CODES: Mapping[str, int] = {
-    "pass": 0,
-    "skipped": 0,
-    "equal": 0,
-    "same-headers": 0,
-    "fail": 1,
-    "differs": 1,
-    "could-not-look": 3,
+    CheckVerdict.PASS: 0,
+    CheckVerdict.SKIPPED: 0,
+    DiffVerdict.EQUAL: 0,
+    DiffVerdict.SAME_HEADERS: 0,
+    CheckVerdict.FAIL: 1,
+    DiffVerdict.DIFFERS: 1,
+    CheckVerdict.COULD_NOT_LOOK: 3,
 }
 
 

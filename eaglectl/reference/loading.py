@@ -105,6 +105,18 @@ def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
         raise UnreadableError(f"{path} cannot be read: {reason}") from None
 
 
+def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> bool:
+    """Write a safetensors file; false where it cannot be written, as on a full disk."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, path)
+    except (OSError, SafetensorError):
+        return False
+    return True
+
+
 def _read_safetensors(source: FolderSource, name: str) -> Mapping[str, torch.Tensor]:
     size = source.size(name)
     length = header_length(name, source.read(name, 0, min(8, size)), size)

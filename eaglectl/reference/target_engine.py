@@ -1,7 +1,6 @@
 """What calibration needs of an engine that runs the target; transformers as that engine."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -9,6 +8,7 @@ import torch
 from msgspec import Struct, structs
 
 from eaglectl.reference.model import without_gradients
+from eaglectl.reference.loading import load_tensors, save_tensors
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
 
@@ -94,10 +94,10 @@ class KeptStates:
         """Aux hidden states of all tokens of these sequences; run again where a disk had no room."""
         key = tuple(map(tuple, batch))
         if (file := self.files.get(key)) is not None:
-            return AuxStates(**torch.load(file, self.embedding.device, weights_only=True))
-        states, file = self.source.states(batch), self.folder / f"states-{len(self.files)}.pt"
-        with suppress(OSError, RuntimeError):  # torch raises either
-            torch.save(structs.asdict(states), file)
+            kept = load_tensors(file)
+            return AuxStates(**{name: tensor.to(self.embedding.device) for name, tensor in kept.items()})
+        states, file = self.source.states(batch), self.folder / f"states-{len(self.files)}.safetensors"
+        if save_tensors(structs.asdict(states), file):
             self.files[key] = file
         return states
 
