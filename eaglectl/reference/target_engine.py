@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from msgspec import Struct, structs
 
-from eaglectl.reference.model import without_gradients
 from eaglectl.reference.loading import load_tensors, save_tensors
+from eaglectl.reference.model import without_gradients
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
 
