@@ -47,6 +47,10 @@ def with_keywords(function: F) -> F:
         for kind in (parameter.annotation, *get_args(parameter.annotation))
         if isinstance(kind, type) and issubclass(kind, Options)
     }
+    # not `destination` of upload, which may be a text too
+    only = {
+        name for name, kind in records.items() if signature.parameters[name].annotation in (kind, kind | None)
+    }
     options = {name: option for record in records.values() for name, option in options_of(record).items()}
     words = {f"--{name.replace('_', '-')}": Word(name) for name in signature.parameters} | {"-o": Word("out")}
     for option in options.values():
@@ -57,7 +61,7 @@ def with_keywords(function: F) -> F:
         given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
         bound = signature.bind_partial(*arguments, **keywords).arguments
         for parameter, record in records.items():
-            if not isinstance(bound.get(parameter), record | None):
+            if parameter in only and not isinstance(bound.get(parameter), record | None):
                 raise TypeError(
                     f"{function.__name__}() takes {record.__name__} as {parameter}, not"
                     f" {type(bound[parameter]).__name__}; give options by name: {next(iter(options))}=..."
