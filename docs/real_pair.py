@@ -54,8 +54,8 @@ acceptance length over the second, in brackets 95 % over paired prompts.
   engines take the file.
 """
 DRIFT = """
-What the first run's drafters give under other prompts, to depth 7 (`smoke --probe drift`, 20 of the chats);
-in brackets 95 % over prompts:
+What each gives under other prompts, to depth 7 (`smoke --probe drift`, 20 of the chats); in brackets 95 %
+over prompts:
 """
 DIAGNOSES = """## What diagnose says
 
@@ -168,7 +168,7 @@ def _upgrade(rows: list[dict[str, Any]]) -> str:
     drifts = [row for row in rows if row["kind"] == "drift"]
     head = ["trained on", "first / second", "k", "first", "second", "ratio", *ratios[0]["sets"]]
     compared = table(head, map(_ratio_row, ratios))
-    probed = table(["drafter", *drifts[0]["conditions"]], map(_drift_row, drifts))
+    probed = table(["trained on", "drafter", *drifts[0]["conditions"]], map(_drift_row, drifts))
     return "\n".join([UPGRADE, f"{compared}{DRIFT}", probed])
 
 
@@ -181,7 +181,7 @@ def _ratio_row(row: dict[str, Any]) -> list[str]:
 
 def _drift_row(row: dict[str, Any]) -> list[str]:
     lengths = ((part["length"], *part["interval"]) for part in row["conditions"].values())
-    return [UPGRADED[row["drafter"]], *map(_estimate, lengths)]
+    return [RUNS[row["run"]], UPGRADED[row["drafter"]], *map(_estimate, lengths)]
 
 
 def _estimate(values: Sequence[float]) -> str:

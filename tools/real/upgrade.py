@@ -30,7 +30,7 @@ PAIRS = (
 # by folder: what is compared, and whether the drift probe is run
 RUNS = {
     "upgrade": (PAIRS, True),
-    "upgrade-random-fc": (PAIRS, False),
+    "upgrade-random-fc": (PAIRS, True),
     "upgrade-specforge": ((PAIRS[0], ("3.1 as served", "control", 3), *PAIRS[1:]), False),
 }
 # SpecForge 0.2.0 trains `norm_output` as EAGLE-3's feedback and writes true, which engines take at its word
