@@ -105,7 +105,8 @@ def test_the_reference_and_vllm_counted_the_same_on_all_chats(drafter: str) -> N
     assert counts["reference", 3] == counts["vllm 0.32.0", 3]
 
 
-def test_the_pages_of_the_pair_are_what_was_recorded() -> None:
+def test_the_pages_of_the_pair_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
     from docs import mistakes_page, real_pair
 
     assert real_pair.PAGE.read_text() == real_pair.page(), "run `make docs`"
