@@ -86,19 +86,23 @@ class KeptStates:
     """A source whose states of each batch are kept in files of `folder`, for the next pass over them."""
 
     def __init__(self, source: StateSource, folder: Path) -> None:
-        self.source, self.folder = source, folder
-        self.engine, self.embedding = source.engine, source.embedding
-        self.files: dict[tuple[tuple[int, ...], ...], Path] = {}
+        self.source, self.folder, self.engine = source, folder, source.engine
+        self.files: dict[tuple[tuple[int, ...], ...], tuple[Path, torch.device]] = {}
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """The source's; a target without a readable one is refused only where a drafter needs it."""
+        return self.source.embedding
 
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
         """Aux hidden states of all tokens of these sequences; run again where a disk had no room."""
         key = tuple(map(tuple, batch))
-        if (file := self.files.get(key)) is not None:
-            kept = load_tensors(file)
-            return AuxStates(**{name: tensor.to(self.embedding.device) for name, tensor in kept.items()})
+        if key in self.files:
+            file, device = self.files[key]
+            return AuxStates(**{name: tensor.to(device) for name, tensor in load_tensors(file).items()})
         states, file = self.source.states(batch), self.folder / f"states-{len(self.files)}.safetensors"
         if save_tensors(structs.asdict(states), file):
-            self.files[key] = file
+            self.files[key] = file, states.aux.device
         return states
 
 
