@@ -3,7 +3,8 @@
     python -m benchmarks.real [RUN ...]     fifteen minutes of one core
 
 Each run is a process of its own with one thread. `generate` answers the 40 chats of fixtures/real/test.jsonl
-in batches of 8 of similar length, float32, 64 new tokens. Loading the target is left out of CPU seconds.
+in batches of 8 of similar length, float32, 64 new tokens. Loading the target is left out of CPU seconds,
+but for `commands`, whole processes.
 """
 
 import argparse
