@@ -1,7 +1,6 @@
 """The reference engine: the target in transformers, the drafter in plain torch."""
 
 import time
-from typing import TYPE_CHECKING
 
 from eaglectl.acceptance.candidates import Candidate
 from eaglectl.acceptance.job import EngineJob, EngineRun
@@ -11,9 +10,6 @@ from eaglectl.drafter.drafter import Feature
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import TimedWork
-
-if TYPE_CHECKING:
-    pass
 
 PROVES = "the drafter's maths and its fit to the target; not what an engine loads"
 

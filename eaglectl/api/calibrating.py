@@ -87,7 +87,6 @@ def calibrate(
     They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
     the device or the target's weights, RefusedError and UsageError as `convert` does.
     """
-
     source, options = os.fspath(source), options or CalibrateOptions()
     _check(options)
     target = str(runnable_target(source, path_text(target), options.answers, "calibrate").place)
@@ -204,7 +203,6 @@ class _Pair(Struct, frozen=True):
         self, prompts: Sequence[Prompt], source: "StateSource", sizes: "Sizes", moments: "Moments"
     ) -> Statistics:
         """What was collected from `source` over `prompts`, with the digests of the pair."""
-
         digests = {
             "drafter": drafter_digest(self.checkpoint, self.drafter),
             "target": target_digest(FolderSource(self.target)),
@@ -258,7 +256,6 @@ def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterato
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
     """Distinct prompts for calibration, and those for the gate: every third of them."""
-
     distinct = tuple({prompt_digest(prompt): prompt for prompt in prompts}.values())
     for_calibration = tuple(prompt for index, prompt in enumerate(distinct) if index % GATE_SHARE)
     return for_calibration, distinct[::GATE_SHARE]
@@ -297,7 +294,6 @@ def _check(options: CalibrateOptions) -> None:
 
 def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
     """The trained aux boundaries. Raises UsageError or RefusedError where calibration is impossible."""
-
     if drafter.aux.boundaries is None:
         raise UsageError("the trained aux layers are not known; pass --aux-layers")
     if drafter.quantisation is not None:

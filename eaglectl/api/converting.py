@@ -138,7 +138,6 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
     """Raise UsageError for an engine that is not known, for options that do not go together, and where
     writing `out` could touch an input.
     """
-
     for engine in options.engines:
         parse_engine(engine)
     layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
@@ -206,7 +205,6 @@ def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> 
 
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
-
     drafter = read_drafter(files.checkpoint, options.answers, target)
     if options.target_rotation is not None and options.rotation is None:
         options = replace(options, rotation=_target_rotation(files.checkpoint, drafter, options))
@@ -219,7 +217,6 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
 
 
 def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> TargetRotation:
-
     if options.target is None:
         raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
     rotated, trained = (
@@ -241,7 +238,6 @@ def write_conversion(
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write a plan, all or nothing; weights that were pickles are never linked."""
-
     originals = files.pickles or files.checkpoint.weight_files
     is_linked = options.link and not files.pickles
     beside = None

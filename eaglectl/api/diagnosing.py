@@ -74,7 +74,6 @@ def diagnose(
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
     options that make no sense, UnreadableError where the target or the prompts are not there.
     """
-
     source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
     options = as_preset(options)
     _check(options)
@@ -93,7 +92,6 @@ def diagnose(
 
 
 def _check(options: DiagnoseOptions) -> None:
-
     if options.expected is not None and not 1 < options.expected <= options.k + 1:
         raise UsageError(
             f"--expected {options.expected:g}: an acceptance length above 1 and up to {options.k + 1} (k + 1)"
@@ -117,7 +115,6 @@ class Looks(Struct, frozen=True):
 
     def start(self) -> Evidence:
         """The evidence of reading the files."""
-
         options, name = self.options, self.options.engine
         if name is not None:
             name = "server" if name.startswith(SERVERS) else parse_engine(name).engine
@@ -137,7 +134,6 @@ class Looks(Struct, frozen=True):
 
     def _repairs(self, evidence: Evidence) -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
-
         errors = {finding.rule.name: finding for finding in serving_errors(evidence, of_target=False)}
         if set(errors) == {CONTRADICTION}:
             return {
@@ -213,7 +209,6 @@ class Looks(Struct, frozen=True):
 
     def _prompts(self, evidence: Evidence) -> Evidence:
         """Other temperatures and the chat template, where those can be the cause."""
-
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         target, chats = Path(on_disk(self.target, has_weights=False)), self._as_chats()
         parts = read_target_config(target), text_part(read_target_config(target))
@@ -294,7 +289,6 @@ class Looks(Struct, frozen=True):
 
     def _as_chats(self) -> Sequence[dict[str, Any]]:
         """The plain prompts as users' messages; none where the target has no template or there are others."""
-
         options = self.options
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
         is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)

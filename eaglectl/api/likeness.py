@@ -46,7 +46,6 @@ def published_beside(source: str, target: str | None, options: RunOptions, k: in
 
     `k`: the length of the chain that ran, where that is not the one that was asked for.
     """
-
     settings = Settings(
         k or options.k,
         options.temperature,

@@ -130,7 +130,6 @@ def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple
 
 def _tokens(options: ReadyOptions) -> int | None:
     """The new tokens of all prompts; None where prompts would have to be read to count them."""
-
     prompts = options.sample or (len(builtin_prompts()) if options.prompts is None else None)
     return None if prompts is None else prompts * options.max_tokens
 
@@ -178,7 +177,6 @@ def _request(name: str) -> EngineRequest:
 
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
     """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
-
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     here = {
         request.engine
@@ -520,7 +518,6 @@ class _Work(Struct, frozen=True):
         return self.runs[key]
 
     def _smoke(self, place: str, engine: str, reading: NetworkReading | None) -> SmokeReport:
-
         answers = self.options.answers if place == self.source else Answers()
         asked, target = self.options.smoke_options(engine, answers), str(self.weights)
 

@@ -86,7 +86,6 @@ def smoke_drafts(
     compares_plain: bool = True,
 ) -> SmokeReport:
     """`smoke`, whose reference need not decode without the drafter where nobody asks what is lossless."""
-
     options = as_preset(options)
     _check(options)
     report_step(on_progress, LOADING)
@@ -160,7 +159,6 @@ def search_aux_layers(
 
     Raises UnreadableError for too few prompts.
     """
-
     assert report.choice is not None
     place, options = Path(on_disk(target)), replace(options, engine="reference")
     with _job(on_disk(source), place, report.choice.prompts, options, on_progress) as job:
@@ -179,7 +177,6 @@ def smoke_as_read(
 
     Raises as `smoke` does.
     """
-
     _check(options)
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
@@ -194,7 +191,6 @@ def load_only(
     source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
 ) -> eaglectl.LoadResult:
     """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
-
     check_timeout(timeout)
     source, target = os.fspath(source), path_text(target)
     choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
@@ -249,7 +245,6 @@ def _report(
     compares_plain: bool = True,
 ) -> SmokeReport:
     """The report of one drafter, without probes."""
-
     if Path(source).resolve() == target.resolve():
         raise RefusedError(
             f"{source} is the target itself; every token would be accepted, and nothing measured"
@@ -344,7 +339,6 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
 
 def _choose_engine(engine: str) -> str:
     """The value of --engine, with auto resolved."""
-
     if engine == "auto":
         return "vllm" if VLLM.is_installed() else "reference"
     if engine not in RUNNERS and not engine.startswith(SERVERS):

@@ -183,7 +183,6 @@ class _Upgrade(Struct, frozen=True):
 
     def _statistics(self, drafter: Drafter) -> tuple[Statistics | None, tuple[Prompt, ...]]:
         """The statistics, if they are given or can be collected, and the prompts left for the gate."""
-
         prompts = self.options.read_prompts()
         if self.options.statistics is not None:
             statistics = self._read_statistics(self.options.statistics, drafter)
@@ -211,7 +210,6 @@ class _Upgrade(Struct, frozen=True):
         return statistics, left
 
     def _read_statistics(self, folder: Path, drafter: Drafter) -> Statistics:
-
         statistics = read_statistics(folder)
         is_free = is_output_free(drafter, self.options.is_norm_output)
         target = weights_folder(self.conversion.target)
@@ -226,7 +224,6 @@ class _Upgrade(Struct, frozen=True):
 
     def _can_calibrate(self, drafter: Drafter) -> bool:
         """Whether statistics are needed and the drafter runs; if not, the plan states what is wrong."""
-
         if drafter.quantisation is not None or drafter.notes_at("problem") or drafter.notes_at("question"):
             return False
         return needs_statistics(drafter, self.options.fc_norm, self.options.is_norm_output)

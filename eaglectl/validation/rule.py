@@ -82,7 +82,6 @@ def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
     Its docstring is the rule's documentation: one sentence that states what must hold, a paragraph on why,
     and a last paragraph that begins with `Fix:`. Raises TypeError where one of the three is missing.
     """
-
     return lambda check: _documented(id, name, severity, check, check.__doc__)
 
 
