@@ -1,8 +1,9 @@
 """The gate of a conversion: acceptance of the drafter before and after, on the same prompts.
 
-Both drafters run by draft-and-verify at the smallest k, which writes the target's answers. Then both draft
-from every position of these answers (teacher forcing): a ratio with a narrower interval than that of the
-rounds, which begin at few of the positions, and which have to confirm it. `smoke --against` judges likewise.
+The drafter as it was runs by draft-and-verify, which writes the target's answers: greedy ones, which no
+drafter changes. Then both draft from every position of these answers (teacher forcing): a ratio with a
+narrower interval than that of the rounds that follow from these drafts, which begin at few of the positions,
+and which have to confirm it. `smoke --against` judges likewise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ from eaglectl.verdicts import GateEnding
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
 
-# values of k (num_speculative_tokens) at which the gate measures; the first one by draft-and-verify too
+# values of k (num_speculative_tokens) at which the gate measures
 DEPTHS = (3, 7)
 # a drafter with a smaller acceptance length before the conversion is at fault itself
 MIN_BASELINE_LENGTH = 1.3
@@ -83,7 +84,8 @@ class GateRow(Struct, frozen=True):
     """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval.
 
     `before` and `after` are of rounds, as an engine makes them, and `rounds` is their ratio. `ratio` is that
-    of the tokens drafted from every position of the same answers.
+    of the tokens drafted from every position of the same answers. Drafts that go past an answer's end are
+    left out.
     """
 
     k: int
@@ -134,15 +136,18 @@ def run_gate(
     stage = Stage(replace(before, k=max(DEPTHS), temperature=0.0))
     sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, after)]
     work.start()
-    results: list[list[PromptResult]] = [[], []]
-    for part in filter(None, (stage.texts[:PILOT], stage.texts[PILOT:])):
-        for run, side in zip(results, sides, strict=True):
-            run += stage.run(side.model, part, side.boundaries, on_done=work.add, k=DEPTHS[0])
-        if len(results[0]) < len(stage.texts):
-            tell_prompts_needed(stage, sides, results[0], tolerance)
-    drafts = drafts_of(stage, sides, results[0])
-    rows = [_row(DEPTHS[0], drafts, results)]
-    rows += [_row(k, drafts, [run.cut(k).results for run in drafts]) for k in DEPTHS[1:]]
+
+    def drafted(texts: Sequence[list[int]]) -> list[Drafts]:
+        results = stage.run(stage.drafter, texts, on_done=work.add, k=DEPTHS[0])
+        drafts = drafts_of(stage, sides, texts, results)
+        work.add(len(texts))
+        return drafts
+
+    drafts, others = drafted(stage.texts[:PILOT]), stage.texts[PILOT:]
+    if others:
+        tell_prompts_needed(stage, drafts, tolerance)
+        drafts = [first.joined(rest) for first, rest in zip(drafts, drafted(others), strict=True)]
+    rows = [_row(k, *(run.cut(k) for run in drafts)) for k in DEPTHS]
     forecast = prompts_forecast(drafts[1].at_starts, drafts[0].at_starts, tolerance)
     count = len(stage.texts)
     return Gate(tuple(rows), count, tolerance, version_text(), stage.device, stage.dtype, forecast)
@@ -170,34 +175,33 @@ def compare_positions(
     stage = Stage(replace(job, temperature=0.0))
     sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, baseline)]
     if len(results) > PILOT:
-        tell_prompts_needed(stage, sides, results[:PILOT], least)
-    drafts = drafts_of(stage, sides, results)
+        tell_prompts_needed(stage, drafts_of(stage, sides, stage.texts[:PILOT], results[:PILOT]), least)
+    drafts = drafts_of(stage, sides, stage.texts, results)
     return drafts[0].at_starts, drafts[1].at_starts
 
 
-def drafts_of(stage: Stage, sides: Sequence[Side], results: Sequence[PromptResult]) -> list[Drafts]:
-    """What each side drafts from every position of the answers in `results`."""
-    first = FirstPass(stage, {place for side in sides for place in side.boundaries}, results)
+def drafts_of(
+    stage: Stage, sides: Sequence[Side], texts: Sequence[list[int]], results: Sequence[PromptResult]
+) -> list[Drafts]:
+    """What each side drafts from every position of the answers to `texts` in `results`."""
+    part = copy(stage)
+    part.texts = list(texts)
+    first = FirstPass(part, {place for side in sides for place in side.boundaries}, results)
     return [first.run(side.model, side.boundaries) for side in sides]
 
 
-def tell_prompts_needed(
-    stage: Stage, sides: Sequence[Side], results: Sequence[PromptResult], least: float
-) -> None:
-    """Give a notice of how many prompts tell kept from lost, by the deviation between the first ones."""
-    pilot = copy(stage)
-    pilot.texts = stage.texts[: len(results)]
-    first, second = drafts_of(pilot, sides, results)
-    needed = prompts_forecast(first.at_starts, second.at_starts, least)
+def tell_prompts_needed(stage: Stage, drafts: Sequence[Drafts], least: float) -> None:
+    """Give a notice of how many prompts tell kept from lost, by the deviation between these first drafts."""
+    needed = prompts_forecast(drafts[0].at_starts, drafts[1].at_starts, least)
     if needed is not None:
         notify(
             f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
-            f" the deviation between the first {len(results)}; {len(stage.texts)} are given"
+            f" the deviation between the first {PILOT}; {len(stage.texts)} are given"
         )
 
 
-def _row(k: int, drafts: Sequence[Drafts], rounds: Sequence[Sequence[PromptResult]]) -> GateRow:
-    """What `drafts` of both drafters and their rounds show at `k`."""
-    starts = [run.cut(k).at_starts for run in drafts]
-    old, new = rounds
-    return GateRow(k, measure(old), measure(new), ratio(starts[1], starts[0]), ratio(new, old))
+def _row(k: int, before: Drafts, after: Drafts) -> GateRow:
+    """What the drafts of both drafters and the rounds that follow from them show at `k`."""
+    old, new = before.results, after.results
+    starts = ratio(after.at_starts, before.at_starts)
+    return GateRow(k, measure(old), measure(new), starts, ratio(new, old))

@@ -221,6 +221,10 @@ class Drafts(Struct, frozen=True):
         kept = [(self.matches[index], self.results[index]) for index in indices]
         return Drafts(tuple(found for found, _ in kept), tuple(result for _, result in kept))
 
+    def joined(self, others: "Drafts") -> "Drafts":
+        """These drafts and those on other texts."""
+        return Drafts(self.matches + others.matches, self.results + others.results)
+
     def gains(self, stated: "Drafts") -> npt.NDArray[np.float64]:
         """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
         pairs = zip(self.matches, stated.matches, strict=True)
