@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from eaglectl.checkpoint.scratch import scratch_folder
@@ -61,7 +60,9 @@ class InstalledEngine(Struct, frozen=True):
                 raise UnreadableError(
                     f"{self.title} ended with code {code} and no answer: {last_lines(errors)}"
                 )
-            return msgspec.json.decode((folder / ANSWER).read_bytes(), type=dict[str, Any])
+            # json writes surrogates, inf and nan, which msgspec does not read
+            answer: dict[str, Any] = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+            return answer
 
     def _wait(self, arguments: list[str], timeout: float, remark: str) -> tuple[str, int | None]:
         """Run the child to its end: its stderr and its exit code."""
@@ -116,15 +117,17 @@ def has_torch() -> bool:
     return all(map(importlib.util.find_spec, ("torch", "transformers")))
 
 
-def require_torch(work: str) -> None:
+def require_torch(work: str, *, runs_target: bool = True) -> None:
     """Raise UnreadableError where the reference cannot be loaded; `work` is what needs it, and a verb."""
+    packages = ("torch", "transformers") if runs_target else ("torch",)
     with contextlib.suppress(ImportError):
         import eaglectl.reference.loading  # noqa: F401
 
-        if has_torch():
+        if all(map(importlib.util.find_spec, packages)):
             return
     raise UnreadableError(
-        f"{work} torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
+        f"{work} {' and '.join(packages)}; install eaglectl's torch extra: pip install '.[torch]' in a"
+        " checkout"
     )
 
 

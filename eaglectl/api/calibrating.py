@@ -124,9 +124,10 @@ def collect_statistics(
     on_progress: OnProgress | None = None,
 ) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
-    work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
+    require_torch("calibrating runs the target and needs")
     from eaglectl.reference.target_engine import KeptStates
 
+    work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     with _opened_pair(source, target, options) as pair:
         job = EngineJob(
             pair.place,
@@ -157,7 +158,7 @@ def collect_stored(
     source: str, target: str, options: CalibrateOptions, on_progress: OnProgress | None = None
 ) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
-    require_torch("calibrating runs the target and needs")
+    require_torch("calibrating on stored states runs the drafter and needs", runs_target=False)
     from eaglectl.reference.loading import load_drafter, load_embedding
     from eaglectl.reference.stored_states import StatesLayers, StoredStates
     from eaglectl.reference.target import choose_device, drafter_device
@@ -236,7 +237,6 @@ class _Pair(Struct, frozen=True):
 @contextmanager
 def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterator[_Pair]:
     """Open a drafter and its target. Raises as `calibrate` does."""
-    require_torch("calibrating runs the target and needs")
     source, folder = on_disk(source), Path(on_disk(target))
     if not is_folder(folder):
         raise UnreadableError(

@@ -1,0 +1,63 @@
+"""What runs a model says what to install where torch or transformers is absent."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eaglectl.acceptance.process import ANSWER, VLLM, InstalledEngine
+from tests.tiny import TARGET, TINY
+
+EAGLE3 = TINY / "eagle3"
+RUN = """import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+from importlib import util
+found = util.find_spec
+util.find_spec = lambda name, *more: None if name in sys.argv[1].split(",") else found(name, *more)
+from eaglectl.cli import run
+sys.exit(run(sys.argv[2:]))"""
+
+
+def without(packages: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", RUN, packages, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("calibrate", EAGLE3, "--target", TARGET, "-o"),
+        ("convert", EAGLE3, "--to", "3.1", "--target", TARGET, "-o"),
+        ("smoke", EAGLE3, "--target", TARGET, "--engine", "reference", "--page"),
+    ],
+)
+def test_a_run_of_the_target_says_what_to_install(arguments: tuple[str | Path, ...], tmp_path: Path) -> None:
+    done = without("torch,transformers", *arguments, tmp_path / "out")
+    assert done.returncode == 3, done.stderr
+    assert "needs torch and transformers; install eaglectl's torch extra" in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_stored_states_need_torch_alone(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    states = ("--states", TINY / "states", "--states-layers", "2,4,5")
+    arguments = ("calibrate", EAGLE3, "--target", TARGET, *states, "-o", tmp_path / "out")
+    assert without("transformers", *arguments).returncode == 0
+    done = without("torch,transformers", *arguments, "--force")
+    assert done.returncode == 3
+    assert "runs the drafter and needs torch; install" in " ".join(done.stderr.split())
+
+
+def test_an_answer_with_what_json_alone_writes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"error": "no file \udcff", "loss": float("inf")}
+
+    def wait(engine: InstalledEngine, arguments: list[str], *more: object) -> tuple[str, int]:
+        assert Path(arguments[1]).name == ANSWER
+        Path(arguments[1]).write_text(json.dumps(answer))
+        return "", 0
+
+    monkeypatch.setattr(InstalledEngine, "_wait", wait)
+    assert VLLM.answer({}, 1.0) == answer
