@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +90,18 @@ def test_states_are_run_again_where_the_disk_has_no_room(tmp_path: Path) -> None
     source = Counted()
     kept = KeptStates(source, tmp_path / "missing")
     assert [float(kept.states([[5]]).aux[0, 0, 0]) for _ in range(2)] == [1.0, 2.0]
+
+
+def test_states_are_not_kept_where_little_room_would_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, free = Counted(), 12 * 4 * 4
+    kept = KeptStates(source, tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    kept.states([[5]])
+    assert not list(tmp_path.iterdir())
+    free *= 2
+    assert [float(kept.states([[5]]).aux[0, 0, 0]) for _ in range(2)] == [2.0, 2.0]
 
 
 def stacked(folder: Path, number: int, tokens: Any, states: Any) -> None:

@@ -1,6 +1,7 @@
 """Loads tensors from files: a drafter's weights, a target's embedding, and a target's hidden states."""
 
 import gzip
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from eaglectl.reference.model import DraftModel
 # bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits; and bytes of one that is packed:
 # hidden states shrink by a third
 MAX_UNPACKED, MAX_RATIO = 8 << 30, 50
+# times the size of a batch of states that must be free for it: engines write their own to the same disk
+ROOM = 4
 TORCH_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
@@ -106,11 +109,14 @@ def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
 
 
 def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> bool:
-    """Write a safetensors file; false where it cannot be written, as on a full disk."""
+    """Write a safetensors file; false where it cannot be written, or less than ROOM of its sizes are free."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    size = sum(tensor.nbytes for tensor in tensors.values())
     try:
+        if shutil.disk_usage(path.parent).free < ROOM * size:
+            return False
         save_file(tensors, path)
     except (OSError, SafetensorError):
         return False

@@ -202,6 +202,7 @@ def load_target(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    check_files(path)
     placements: dict[str, Any] = {"auto": "auto", "cpu": None}
     if not trust_remote_code:
         check_kernels(path)
@@ -281,25 +282,27 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
     from transformers import AutoTokenizer
 
+    check_files(path)
     failure = f"the target {path.name} has no tokenizer that transformers loads"
-    if not any(entry.name.startswith(TOKENIZER_FILES) for entry in path.iterdir()):
+    has_files = any(entry.name.startswith(TOKENIZER_FILES) for entry in path.iterdir())
+    if not has_files:  # transformers may know other names
         failure = (
             f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json"
             " beside its weights"
         )
-    with _loading(path, failure):
+    with _loading(path, failure, says_why=has_files):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 
 
 @contextmanager
-def _loading(path: Path, failure: str) -> Iterator[None]:
+def _loading(path: Path, failure: str, *, says_why: bool = True) -> Iterator[None]:
     """Load foreign files by transformers, without its warnings: reports of many lines.
 
-    Raises UnreadableError with `failure` where that fails, or asks for leave to run the target's own code.
+    Raises UnreadableError with `failure` where that fails, and why, or asks for leave to run the target's own
+    code.
     """
     from transformers.utils import logging
 
-    check_files(path)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
@@ -307,7 +310,7 @@ def _loading(path: Path, failure: str) -> Iterator[None]:
     except Exception as error:  # a loader of foreign files fails in any way
         if needs_code(error):
             raise code_needed(path) from None
-        raise UnreadableError(f"{failure}: {first_lines(error)}") from None
+        raise UnreadableError(f"{failure}: {first_lines(error)}" if says_why else failure) from None
     finally:
         logging.set_verbosity(verbosity)
 

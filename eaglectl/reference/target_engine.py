@@ -95,7 +95,7 @@ class KeptStates:
         return self.source.embedding
 
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of all tokens of these sequences; run again where a disk had no room."""
+        """Aux hidden states of all tokens of these sequences; run again where the disk had little room."""
         key = tuple(map(tuple, batch))
         if key in self.files:
             file, device = self.files[key]
