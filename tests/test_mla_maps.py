@@ -15,7 +15,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.conversion.readings import rotary_moves, with_moves
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.formats.format import Answers
-from tests.builders import call, drafter_folder, read_safetensors, refusal
+from tests.builders import call, drafter_folder, read_safetensors, refusal, write_safetensors
 from tests.cases import digests
 from tests.conftest import FIXTURES
 from tests.mla import (
@@ -149,6 +149,19 @@ class TestPairing:
         assert words in refusal(
             code, "convert", mla_folder(tmp_path / "d"), "-o", tmp_path / "out", "--rope-style", style
         )
+
+    @pytest.mark.parametrize("module", ["q_b_proj", "kv_a_proj_with_mqa"])
+    def test_rows_of_packed_weights_are_not_moved(self, module: str, tmp_path: Path) -> None:
+        source = mla_folder(tmp_path / "d", rope_interleave=False)
+        tensors = read_safetensors(source / "model.safetensors")
+        (name,) = (name for name in tensors if name.endswith(f"{module}.weight"))
+        _, (rows, _), _ = tensors.pop(name)
+        tensors[f"{name}_packed"] = "I32", [rows, 1], bytes(4 * rows)
+        tensors[f"{name}_scale"] = "BF16", [rows, 1], bytes(2 * rows)
+        write_safetensors(source / "model.safetensors", tensors)
+        arguments = ("convert", source, "-o", tmp_path / "out", "--rope-style", "interleaved")
+        assert f"{module} is quantised, and its rows cannot be moved" in refusal(1, *arguments)
+        assert call("validate", source, "--json").code == 1
 
     def test_it_means_nothing_without_mla(self, tmp_path: Path) -> None:
         source = drafter_folder(tmp_path)

@@ -71,8 +71,6 @@ def rewritten_attention(
     if (request.rope_style or request.has_query_lora) and not is_mla:
         option = "--rope-style" if request.rope_style else "--mla-query-lora"
         raise UsageError(f"{option} is for MLA drafters, and this one is {drafter.dims.attention}")
-    if request.has_query_lora and drafter.dims.q_lora_rank:
-        raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
     result = with_attention(drafter, request.attention)
     if not is_mla:
         return result
@@ -81,6 +79,8 @@ def rewritten_attention(
     notes = (*result.notes, *styled.notes, *scaled.notes)
     if not request.has_query_lora:
         return TransformedDrafter(scaled.drafter, notes)
+    if drafter.dims.q_lora_rank:
+        raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
     queried = with_query_lora(checkpoint, scaled.drafter, request.dtype)
     return replace(queried, notes=(*notes, *queried.notes))
 

@@ -117,8 +117,8 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
 
 def _moved(drafter: Drafter, move: Move) -> Tensor:
     module, _, part = move.source.rpartition(".")
-    tensor = drafter.tensors[move.source]
-    if part == "weight" and len(tensor.shape) > 1:
+    tensor = drafter.tensors.get(move.source)
+    if tensor is None or (part == "weight" and len(tensor.shape) > 1):
         tensor = unquantised_weight(drafter, module)
     if move.rows is not None:
         tensor = tensor.with_rows(move.rows)
