@@ -62,6 +62,16 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
     assert not SLOW & {name.partition(".")[0] for name in loaded}
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_what_reads_no_file_loads_no_openssl(option: str) -> None:
+    assert not {"_hashlib", "secrets"} & modules(option)
+
+
+def test_a_conversion_that_measures_nothing_loads_no_engine() -> None:
+    loaded = modules("convert", FIXTURES / "tiny/eagle3", "--dry-run")
+    assert not {"eaglectl.acceptance.gate", "eaglectl.acceptance.vllm.target_engine"} & loaded
+
+
 def test_a_command_loads_no_other_command(drafter: Path) -> None:
     loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.cli.")}
     assert loaded == {

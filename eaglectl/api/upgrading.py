@@ -5,15 +5,13 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.acceptance.gate import MIN_BASELINE_LENGTH, Gate, run_gate
 from eaglectl.acceptance.job import EngineJob
 from eaglectl.acceptance.prompts import Prompt, prompt_digest
-from eaglectl.api.calibrating import GATE_SHARE, collect_statistics, split_prompts
 from eaglectl.api.converting import (
     check_options,
     default_place,
@@ -43,6 +41,9 @@ from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.results import Conversion
+
+if TYPE_CHECKING:
+    from eaglectl.acceptance.gate import Gate
 
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 
@@ -156,7 +157,7 @@ class _Upgrade(Struct, frozen=True):
         record = {**conversion.record, **gate_record(gate)}
         return self._written(out, replace(conversion, record=record), gate)
 
-    def _written(self, out: Path | None, conversion: ConvertOptions, gate: Gate | None) -> Conversion:
+    def _written(self, out: Path | None, conversion: ConvertOptions, gate: "Gate | None") -> Conversion:
         start = time.perf_counter()
         plan = self._plan(conversion)
         out = out or default_place(self.files.original, plan.drafter.version)
@@ -191,6 +192,9 @@ class _Upgrade(Struct, frozen=True):
         folder = weights_folder(self.conversion.target)
         if folder is None or not self._can_calibrate(drafter):
             return None, prompts
+        # late: a conversion without statistics need not load it
+        from eaglectl.api.calibrating import GATE_SHARE, collect_statistics, split_prompts
+
         calibrated, left = split_prompts(prompts)
         if self.options.is_measured and len(left) < FEWEST_PROMPTS:
             needed = GATE_SHARE * (FEWEST_PROMPTS - 1) + 1
@@ -234,12 +238,14 @@ class _Upgrade(Struct, frozen=True):
         drafter: Drafter,
         prompts: tuple[Prompt, ...],
         out: Path | None,
-    ) -> Gate:
+    ) -> "Gate":
         """Both drafters in vLLM's layout, run on the same prompts.
 
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
         conversion.
         """
+        from eaglectl.acceptance.gate import MIN_BASELINE_LENGTH, run_gate
+
         source, folder = self.files.original_path, weights_folder(conversion.target)
         if drafter.quantisation is not None:
             place = str(out or default_place(self.files.original, "3.1"))
@@ -302,7 +308,7 @@ class _Upgrade(Struct, frozen=True):
         )
 
 
-def gate_record(gate: Gate | None) -> Mapping[str, Any]:
+def gate_record(gate: "Gate | None") -> Mapping[str, Any]:
     """What eaglectl.json keeps of a gate."""
     if gate is None:
         return {"gate": None}

@@ -4,7 +4,6 @@ Pipes and devices may never end.
 """
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,7 +117,7 @@ def decoded(path: Path, raw: bytes, what: str = "", error: type[EaglectlError] =
 def keep_file(path: Path, data: bytes) -> None:
     """Put a file into a cache, whole or not at all. Raises OSError where that cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{secrets.token_hex(4)}{PART}")
+    part = path.with_name(f".{os.urandom(4).hex()}{PART}")
     try:
         part.write_bytes(data)
         part.replace(path)

@@ -5,7 +5,6 @@ files in LFS, git's id of the others. Newer clients make blobs/ETAG a link too, 
 repositories share, where files that came by Xet lie under names that say nothing of their bytes.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +40,7 @@ class ListedDigests(Struct, frozen=True):
         return f"git id {self.git_ids[name][:12]}..."
 
     def is_same(self, name: str, size: int, blocks: Iterable[bytes]) -> bool:
-        """Whether `size` bytes are those of the file; True where no digest of it is listed."""
+        """Whether `blocks`, `size` bytes together, are the file's; True where no digest of it is listed."""
         listed = self.sha256.get(name) or self.git_ids.get(name)
         return listed is None or has_digest(listed, size, blocks, is_plain=name in self.sha256)
 
@@ -51,6 +50,8 @@ def has_digest(listed: str, size: int, blocks: Iterable[bytes], *, is_plain: boo
 
     `is_plain`: the digest can only be of the bytes, as those of files in LFS.
     """
+    import hashlib  # late: it loads OpenSSL, and most files are not of the cache
+
     kind = "sha1" if len(listed) == SHA1_DIGITS else "sha256"
     hashes = [hashlib.new(kind, usedforsecurity=False)]
     if not is_plain:  # git has a head before the bytes
@@ -133,7 +134,6 @@ def check_etag(path: Path, file: BufferedReader, etag: str, what: str) -> None:
     if COMPARED.get(path.resolve()) == stamp:
         return
     is_plain = len(etag) == 64 and status.st_size > MAX_OUTSIDE_LFS
-
     if not has_digest(etag, status.st_size, blocks_of(file.fileno()), is_plain=is_plain):
         raise UnreadableError(
             f"{what} is in the Hub client's cache with other bytes than its name there says"
