@@ -1,5 +1,6 @@
 """Drafters of other families are refused by name, with what they are and what serves them."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,16 @@ import pytest
 import eaglectl
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.other_drafters import FAMILIES
-from tests.builders import HIDDEN, call, drafter_folder, drafter_tensors, floats, refusal, write_safetensors
+from tests.builders import (
+    HIDDEN,
+    call,
+    drafter_folder,
+    drafter_tensors,
+    floats,
+    read_safetensors,
+    refusal,
+    write_safetensors,
+)
 
 # config, tensors beside those of a good EAGLE-3, and words of the refusal
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
@@ -146,6 +156,18 @@ def test_no_name_of_an_eagle3_drafter_is_another_familys() -> None:
 def test_no_tensor_of_an_eagle3_drafter_is_another_familys(name: str) -> None:
     patterns = [family.tensors for family in FAMILIES if family.tensors]
     assert not [p for p in patterns for prefix in ("", "model.") if re.fullmatch(p, f"{prefix}{name}")]
+
+
+@pytest.mark.parametrize("keys", [{}, {"eagle_config": {"use_aux_hidden_state": False}}])
+def test_an_fc_of_another_shape_is_an_fc(keys: dict[str, Any], tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | keys))
+    tensors = read_safetensors(source / "model.safetensors")
+    tensors = {name: value for name, value in tensors.items() if "hidden_norm" not in name}
+    tensors["fc.weight"] = "F32", [], bytes(4)
+    write_safetensors(source / "model.safetensors", tensors)
+    assert "no fc" not in refusal(1, "inspect", source)
 
 
 def test_every_family_has_a_mark_and_a_source() -> None:

@@ -205,7 +205,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def is_within(kind: Mapping[str, Any], value: float) -> bool:
-    """Whether a number is in the range of a kind of config_schema."""
+    """Whether a number is in the range of a kind."""
     least, most, above = kind.get("minimum"), kind.get("maximum"), kind.get("exclusiveMinimum")
     return (
         (least is None or value >= least)

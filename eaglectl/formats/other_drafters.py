@@ -337,7 +337,7 @@ def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
 def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
         return None
-    if fc := shapes.get("fc.weight"):
+    if (fc := shapes.get("fc.weight")) is not None:
         if len(fc) != 2 or fc[1] != 2 * fc[0]:
             return None
         return f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, two inputs wide, and there is no hidden_norm)"

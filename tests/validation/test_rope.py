@@ -243,3 +243,9 @@ def test_no_producer_is_told_that_its_rope_is_wrong(case: Case) -> None:
     report = eaglectl.validate(str(case.folder), eaglectl.ValidateOptions(answers=case.answered(), **ROPE))
     loud = {one.rule.id for one in report.findings if one.severity != "note"}
     assert loud <= {"EGL607", "EGL612"}
+
+
+def test_rules_on_the_targets_rope_ask_for_the_target_alone(tmp_path: Path) -> None:
+    report = eaglectl.validate(drafter_folder(tmp_path))
+    reasons = {entry.reason for entry in report.unchecked if entry.rule.id in ("EGL601", "EGL602")}
+    assert reasons == {"no target was given; pass --target"}

@@ -256,8 +256,9 @@ def _target_config(subject: Subject) -> Mapping[str, Any]:
 
 
 def _target_rope(subject: Subject) -> Rope:
+    config = _target_config(subject)
     try:
-        return read_rope(Keys(_target_config(subject)), is_mla=False).value
+        return read_rope(Keys(config), is_mla=False).value
     except EaglectlError as error:
         raise CannotLook(f"the target's rope is no single one: {error}") from None
 
@@ -273,7 +274,7 @@ def _comparable(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _place(subject: Subject, key: str) -> str:
-    """The place of a rope key: at the top of the config, or in transformer_layer_config."""
+    """The place of a rope key in config.json, at the top or in the part of the config that has it."""
     if key in ("rope_theta", "rope_scaling") and subject.flat.get(key) is None:
         key = "rope_parameters"
     return key_place(subject.config, key)

@@ -14,8 +14,8 @@ from eaglectl.formats.catalogue import by_name
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.subject import EXACT, Subject
 
-# tokens of a chat template that start or end thoughts and tool calls
 RESTORE = "restore d2t from the trainer's checkpoint."
+# tokens of a chat template that start or end thoughts and tool calls
 TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
 
 
