@@ -63,6 +63,11 @@ def test_what_is_no_record_in_the_place_of_one_is_named() -> None:
         eaglectl.inspect(TINY, "my-target")  # type: ignore[arg-type]
 
 
+def test_the_option_that_is_named_is_one_of_the_record() -> None:
+    with pytest.raises(TypeError, match=r"takes ConvertOptions as conversion, .* by name: layout=\.\.\."):
+        eaglectl.upgrade(TINY, None, None, eaglectl.UpgradeOptions())  # type: ignore[arg-type]
+
+
 def test_a_record_and_keywords_beside_each_other_are_refused() -> None:
     with pytest.raises(eaglectl.UsageError, match="options is given beside dry_run"):
         eaglectl.convert(TINY, options=eaglectl.ConvertOptions(), dry_run=True)

@@ -23,8 +23,7 @@ from eaglectl.errors import UnreadableError
 MOST_FILES, MOST_BYTES = 100, 64 << 20
 # bytes of a file's first line
 SEAL = 65
-# what a killed run left of a file that it was writing
-OLD = 3600.0
+OLD = 3600.0  # seconds after which what a killed run left of a file is removed
 Value = TypeVar("Value")
 
 

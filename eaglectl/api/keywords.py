@@ -62,9 +62,10 @@ def with_keywords(function: F) -> F:
         bound = signature.bind_partial(*arguments, **keywords).arguments
         for parameter, record in records.items():
             if parameter in only and not isinstance(bound.get(parameter), record | None):
+                first = next(iter(options_of(record)))
                 raise TypeError(
                     f"{function.__name__}() takes {record.__name__} as {parameter}, not"
-                    f" {type(bound[parameter]).__name__}; give options by name: {next(iter(options))}=..."
+                    f" {type(bound[parameter]).__name__}; give options by name: {first}=..."
                 )
             own = {name: given.pop(name) for name in [*given] if name in _names(record)}
             if own and bound.get(parameter) is not None:
