@@ -12,6 +12,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 import eaglectl  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
+from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.rope import _frequencies  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, GeneratedSequence, SpeculativeDecoder  # noqa: E402
@@ -321,3 +322,14 @@ def test_rope_is_transformers_rope(scaling: dict[str, Any]) -> None:
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, torch.device("cpu"))
     found, own = _frequencies(Rope(5e5, scaling, False), 128)
     assert torch.allclose(found, expected, rtol=1e-6) and own == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(8, False), (7, True)])
+def test_a_token_past_the_drafters_own_embedding_is_refused(rows: int, is_refused: bool, parrot: Any) -> None:
+    model = oracle(shift=0)
+    model.weights = {**model.weights, "embed_tokens.weight": torch.zeros(rows, 32)}
+    if is_refused:
+        with pytest.raises(RefusedError, match="token 7 is past the 7 rows of the drafter's embedding"):
+            run(parrot, model, [[1, 2, 3]], k=3, max_tokens=8)
+    else:
+        assert run(parrot, model, [[1, 2, 3]], k=3, max_tokens=8)[0].tokens == (7,) * 8

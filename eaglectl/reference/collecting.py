@@ -246,9 +246,6 @@ def _fed_back_rms(target: StateSource, drafter: DraftModel, states: AuxStates) -
     The fed-back state grows with depth, and norm_output gives all steps one size: the median of the first two
     fits best.
     """
-    embedding = drafter.weights.get("embed_tokens.weight")
-    if embedding is None:
-        embedding = target.embedding
     tokens, positions, valid = states.tokens, states.positions, states.valid
     dtype, count = drafter.weights["fc.weight"].dtype, tokens.shape[1] - 2
     slots = torch.arange(count, device=valid.device)
@@ -257,8 +254,7 @@ def _fed_back_rms(target: StateSource, drafter: DraftModel, states: AuxStates) -
     state = drafter.combine_hidden_states(states.aux[:, :count].to(drafter.device, dtype))
     caches, sizes = drafter.new_caches(), []
     for step in range(2):
-        following = tokens[:, step + 1 : step + 1 + count].to(embedding.device)
-        embeddings = embedding[following].to(drafter.device, dtype)
+        embeddings = drafter.embeddings(tokens[:, step + 1 : step + 1 + count], target)
         stream = drafter.forward(embeddings, state, positions[:, :count] + step, caches, mask)
         sizes.append(stream.float().pow(2).mean(-1).sqrt())
         state, mask = drafter.feedback(stream), torch.cat((mask, own), -1)

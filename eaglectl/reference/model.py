@@ -11,7 +11,7 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from msgspec import Struct
@@ -19,6 +19,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from eaglectl.drafter.drafter import Norms, Rope
 from eaglectl.drafter.tensors import Dimensions
+from eaglectl.errors import RefusedError
 from eaglectl.reference.rope import Rotary
 
 Weights = Mapping[str, torch.Tensor]
@@ -77,6 +78,15 @@ class Cache(Struct):
             self.positions = self.positions[rows]
 
 
+class HasEmbedding(Protocol):
+    """A target, or what gives its states."""
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """Its input embedding [vocab, hidden]."""
+        ...
+
+
 class DraftModel:
     """A drafter as a function of its canonical weights; KV caches are arguments."""
 
@@ -125,6 +135,20 @@ class DraftModel:
     def new_caches(self) -> list[Cache]:
         """An empty KV cache for each layer."""
         return [Cache() for _ in range(self.dims.layers)]
+
+    def embeddings(self, tokens: torch.Tensor, target: HasEmbedding) -> torch.Tensor:
+        """The input embeddings [batch, time, hidden] of `tokens`; of the target where the drafter has none.
+
+        Raises RefusedError for a token that the drafter's own has no row for.
+        """
+        own = self.weights.get("embed_tokens.weight")
+        rows = target.embedding if own is None else own
+        if own is not None and (last := int(tokens.max())) >= len(own):
+            raise RefusedError(
+                f"the target's token {last} is past the {len(own)} rows of the drafter's embedding; it"
+                " belongs to another target"
+            )
+        return rows[tokens.to(rows.device)].to(self.device, self.weights["fc.weight"].dtype)
 
     def combine_hidden_states(self, aux: torch.Tensor) -> torch.Tensor:
         """The first g [..., hidden] from aux hidden states [..., aux*target_hidden]."""

@@ -220,8 +220,7 @@ class DraftSession:
     def __init__(
         self, drafter: DraftModel, target: TargetModel, k: int, on_draft_step: OnDraftStep | None = None
     ) -> None:
-        self.drafter, self.k, self.on_draft_step = drafter, k, on_draft_step
-        self.embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
+        self.drafter, self.target, self.k, self.on_draft_step = drafter, target, k, on_draft_step
         self.head = drafter.weights.get("lm_head.weight", target.head)
         self.caches = drafter.new_caches()
         self.valid: torch.Tensor | None = None
@@ -269,7 +268,7 @@ class DraftSession:
         queries = slots[total - time :, None]
         # padding attends to itself, since softmax over no slot at all is NaN
         mask = (valid[:, None] & (slots <= queries)) | (slots == queries)
-        embeddings = self.embedding[tokens.to(self.embedding.device)].to(state.device, state.dtype)
+        embeddings = self.drafter.embeddings(tokens, self.target)
         return self.drafter.forward(embeddings, state, positions, self.caches, mask, kept)
 
     def _report_step(self, depth: int, state: torch.Tensor, valid: torch.Tensor) -> None:

@@ -78,8 +78,7 @@ class ForcedDrafter:
     """A drafter that drafts `k` tokens from every start of a batch at once."""
 
     def __init__(self, drafter: DraftModel, target: TargetModel, boundaries: Sequence[int], k: int) -> None:
-        self.drafter, self.boundaries, self.k = drafter, boundaries, k
-        self.embedding = drafter.weights.get("embed_tokens.weight", target.embedding)
+        self.drafter, self.target, self.boundaries, self.k = drafter, target, boundaries, k
         head = drafter.weights.get("lm_head.weight", target.head)
         self.dtype = drafter.weights["fc.weight"].dtype
         self.head = head.to(drafter.device, self.dtype)
@@ -101,7 +100,7 @@ class ForcedDrafter:
         # padding attends to itself, since softmax over no slot at all is NaN
         mask = (valid[:, None] & (slots <= slots[:, None])) | (slots == slots[:, None])
         caches = self.drafter.new_caches()
-        embeddings = self._embeddings(batch.tokens[:, 1:])
+        embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)
         stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept)
         return stream, caches, valid
 
@@ -125,12 +124,9 @@ class ForcedDrafter:
             if step == self.k - 1:
                 break
             mask = torch.cat((mask, own), -1)
-            embeddings, state = self._embeddings(truth), self.drafter.feedback(stream)
+            embeddings, state = self.drafter.embeddings(truth, self.target), self.drafter.feedback(stream)
             stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
         return count
-
-    def _embeddings(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.embedding[tokens.to(self.embedding.device)].to(self.drafter.device, self.dtype)
 
     def _tokens(self, stream: torch.Tensor) -> torch.Tensor:
         """Target token ids of the most likely draft tokens, [batch, slots]."""
