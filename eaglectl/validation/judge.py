@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from eaglectl.base import Result
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES
-from eaglectl.errors import EaglectlError
+from eaglectl.errors import UnreadableError
 from eaglectl.formats.commands import Complete, completing
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
@@ -231,7 +231,7 @@ def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
     for rule in rules:
         try:
             matches = list(rule.check(subject))
-        except EaglectlError as reason:
+        except UnreadableError as reason:  # CannotLook is one
             is_required = rule.family.startswith("serving") or rule.id in policy.required
             unchecked.append(Unchecked(rule, str(reason), is_required))
             continue
