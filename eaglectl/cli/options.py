@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, their exit codes, and the output of JSON documents."""
+"""Arguments and options that several commands share, their exit codes, and the output of results."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eaglectl.reports.files import Outputs
     from eaglectl.reports.section import Outline
 
-# by the text of a verdict, which all three spell alike
+# by the text of a verdict; CheckVerdict, DiffVerdict and VerifyVerdict spell alike what they share
 EXIT_CODES: Mapping[str, int] = {
     CheckVerdict.PASS: 0,
     CheckVerdict.SKIPPED: 0,

@@ -98,14 +98,15 @@ def make_statement(
 
 def _sources(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The files that every conversion read, newest first, each once."""
-    seen = []
+    seen = set()
     for entry in history(record):
         match entry.get("source"):
             case {"name": str(source), "files": Mapping() as files}:
                 for name, file in files.items():
                     digest = _digest(file)
-                    if digest and digest not in seen:
-                        seen.append(digest)
+                    key = tuple(digest.items())
+                    if digest and key not in seen:
+                        seen.add(key)
                         yield {"name": f"{source}/{name}", "digest": digest}
 
 

@@ -31,10 +31,8 @@ def check_file(option: str, path: Path) -> None:
         raise UsageError(f"{option}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def parse_page(file: str | None, outputs: Outputs = ()) -> Path | None:
+def parse_page(file: str, outputs: Outputs = ()) -> Path:
     """Return the file of --page; it may replace nothing but a page. Raises UsageError."""
-    if file is None:
-        return None
     path, option = Path(file), f"--page {file}"
     check_file(option, path)
     if any(path.resolve() == other.resolve() for _, other in outputs):
