@@ -19,7 +19,7 @@ from eaglectl import cli, terminal
 from eaglectl.cli import app
 from eaglectl.cli.help import terminal_width
 from eaglectl.options import CALLER
-from eaglectl.reports import files
+from eaglectl.reports import output_files
 from tests.printed import commands_in, fault
 
 # a target in the cache of who runs the tests would be taken where a checkpoint names it
@@ -102,7 +102,7 @@ RUNNING: dict[str, tuple[str, ...]] = {"arguments": ()}
 
 def _collect_printed() -> None:
     """Keep what is printed, and what reports write: `_write` prints all of it, `write_file` writes it."""
-    write, order, write_file = terminal._write, cli.common_first, files.write_file
+    write, order, write_file = terminal._write, cli.common_first, output_files.write_file
 
     def written(lines: Iterable[str], stream: Any) -> None:
         every = list(lines)
@@ -120,7 +120,7 @@ def _collect_printed() -> None:
         RUNNING["arguments"] = tuple(order(arguments))
         return order(arguments)
 
-    terminal._write, cli.common_first, files.write_file = written, ordered, filed
+    terminal._write, cli.common_first, output_files.write_file = written, ordered, filed
 
 
 _collect_printed()

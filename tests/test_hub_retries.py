@@ -199,9 +199,9 @@ def test_a_repository_is_created_once(hub: LoopbackHub, sleeps: list[float], tmp
 def test_a_blob_is_whole_after_it_was_sent_in_vain(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eaglectl.publishing import files
+    from eaglectl.publishing import upload_files
 
-    monkeypatch.setattr(files, "MAX_KEPT", 1000)  # sent as a file, which is read again
+    monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)  # sent as a file, which is read again
     hub.faults.append(once(lambda request, proceed: Reply(503) if request.is_blob else None, 3))
     assert call("upload", tmp_path / "mine", "org/other", "--direct").code == 0
     weights = (tmp_path / "mine/model.safetensors").read_bytes()

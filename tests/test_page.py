@@ -433,7 +433,7 @@ def test_a_link_to_weights_is_not_followed(checkpoint: Path, capsys: pytest.Capt
 
 def test_a_file_that_came_while_the_work_went_on_stays(tmp_path: Path) -> None:
     from eaglectl.errors import UsageError
-    from eaglectl.reports.files import parse_page, write_page
+    from eaglectl.reports.output_files import parse_page, write_page
 
     page = parse_page(str(tmp_path / "config.json"))
     assert page is not None

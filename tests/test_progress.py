@@ -14,7 +14,7 @@ from eaglectl import api, terminal
 from eaglectl.checkpoint import digests
 from eaglectl.checkpoint.checkpoint import read_weight_file
 from eaglectl.progress import Progress, TimedWork
-from eaglectl.publishing import files
+from eaglectl.publishing import upload_files
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder
 from tests.conftest import FIXTURES
@@ -224,8 +224,8 @@ def test_a_large_file_is_told_in_pieces(
     folder: Path, download: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports: list[Progress] = []
-    monkeypatch.setattr(files, "MAX_KEPT", 1000)
-    monkeypatch.setattr(files, "BLOCK", 1000)
+    monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)
+    monkeypatch.setattr(upload_files, "BLOCK", 1000)
     monkeypatch.setattr(digests, "BLOCK", 1000)
     dry = api.UploadOptions(dry_run=True)
     for call_command in (

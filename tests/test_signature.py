@@ -14,7 +14,7 @@ import pytest
 
 import eaglectl
 from eaglectl import api
-from eaglectl.publishing import files
+from eaglectl.publishing import upload_files
 from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -51,7 +51,7 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mine: tuple[Path, Pa
     """What a download of a signed drafter holds; its weights were too large to be kept in memory."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "MAX_KEPT", 4000)
+    monkeypatch.setattr(upload_files, "MAX_KEPT", 4000)
     done = api.upload(
         str(drafter_folder(tmp_path, card=STATED)),
         "org/drafter",

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from eaglectl.api import publishing
-from eaglectl.publishing import files
+from eaglectl.publishing import upload_files
 from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.hub import PUBLISHER as TOKEN
 from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, error, once, publishing_hub
@@ -134,7 +134,7 @@ def within(step: str, change: Callable[[Path], None]) -> Arrange:
 
     def arrange(scene: Scene) -> None:
         # weights are read from the disk, as large ones are
-        scene.monkeypatch.setattr(files, "MAX_KEPT", 1000)
+        scene.monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)
         original = getattr(publishing, step)
 
         def changing(*arguments: Any, **options: Any) -> Any:

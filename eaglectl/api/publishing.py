@@ -38,7 +38,6 @@ from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.card_block import CardFacts, few_prompts
-from eaglectl.publishing.files import FrozenSource, UploadFile, freeze
 from eaglectl.publishing.leaks import check_leaks, check_message
 from eaglectl.publishing.model_index import nothing_measured
 from eaglectl.publishing.plan import UploadPlan, check_plan
@@ -48,6 +47,7 @@ from eaglectl.publishing.request import Destination, UploadOptions, VerifyOption
 from eaglectl.publishing.signature import Signer
 from eaglectl.publishing.signing import SigningKey
 from eaglectl.publishing.upload import Upload, carry_out
+from eaglectl.publishing.upload_files import FrozenSource, UploadFile, freeze
 from eaglectl.publishing.verification import Expected, Verification, verify_folder, verify_repository
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy, VerifyPolicy

@@ -29,13 +29,13 @@ from eaglectl.publishing.attestation import make_statement, run_of
 from eaglectl.publishing.bom import make_bom
 from eaglectl.publishing.card import make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
-from eaglectl.publishing.files import FrozenSource, LeftOut, UploadFile, written_file
 from eaglectl.publishing.plan import Changes, RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.request import CardAnswers, Destination
 from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files
 from eaglectl.publishing.upload import find_proposal
+from eaglectl.publishing.upload_files import FrozenSource, LeftOut, UploadFile, written_file
 from eaglectl.reports.documents.document import as_dict
 from eaglectl.reports.documents.validate import validate_document
 from eaglectl.text import listed

@@ -16,7 +16,7 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import known_semantics
 from eaglectl.progress import OnProgress
-from eaglectl.reports.files import write_file
+from eaglectl.reports.output_files import write_file
 from eaglectl.results import Start
 from eaglectl.text import printable
 from eaglectl.validation.policy_file import POLICY_FILE, may_hold_policy, parse_policy

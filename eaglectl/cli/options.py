@@ -11,7 +11,7 @@ from eaglectl.terminal import OutputSettings, emit, say
 from eaglectl.verdicts import CheckVerdict, DiffVerdict
 
 if TYPE_CHECKING:
-    from eaglectl.reports.files import Outputs
+    from eaglectl.reports.output_files import Outputs
     from eaglectl.reports.section import Outline
 
 # by the text of a verdict; CheckVerdict, DiffVerdict and VerifyVerdict spell alike what they share
@@ -93,7 +93,7 @@ def page_file(page: str | None, outputs: "Outputs" = ()) -> Path | None:
     """Return the file of --page, which is none of `outputs`. Raises UsageError."""
     if page is None:
         return None
-    from eaglectl.reports.files import parse_page
+    from eaglectl.reports.output_files import parse_page
 
     return parse_page(page, outputs)
 
@@ -101,10 +101,10 @@ def page_file(page: str | None, outputs: "Outputs" = ()) -> Path | None:
 def write_page(file: Path | None, *results: Any, **shown: Any) -> None:
     """Write the page of results where one is asked for; `shown` is as in `render_page`."""
     if file:
-        from eaglectl.reports import files
+        from eaglectl.reports import output_files
         from eaglectl.reports.pages.render import render_page
 
-        files.write_page(file, render_page(*results, **shown))
+        output_files.write_page(file, render_page(*results, **shown))
 
 
 def print_result(

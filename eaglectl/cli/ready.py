@@ -62,7 +62,7 @@ def ready_command(
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.api.readying import ready
-    from eaglectl.reports.files import parse_new, write_new
+    from eaglectl.reports.output_files import parse_new, write_new
     from eaglectl.reports.readiness import readiness_outline
 
     settings: OutputSettings = context.obj

@@ -11,7 +11,7 @@ from eaglectl.checkpoint.header import parse_json
 from eaglectl.checkpoint.layout import PROVENANCE, SIGNATURE
 from eaglectl.checkpoint.record import history
 from eaglectl.errors import UnreadableError
-from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.upload_files import UploadFile
 from eaglectl.text import listed
 
 STATEMENT, PREDICATE = "https://in-toto.io/Statement/v1", "https://slsa.dev/provenance/v1"

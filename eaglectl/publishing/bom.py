@@ -9,9 +9,9 @@ import eaglectl
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import BOM, RECORD, SUMS
 from eaglectl.publishing.card_block import CardFacts
-from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.model_index import measured_with
 from eaglectl.publishing.provenance import digest_of
+from eaglectl.publishing.upload_files import UploadFile
 
 # identifiers of the Hub that are an SPDX identifier in other letters
 SPDX_NAMES = (

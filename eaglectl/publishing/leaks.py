@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
-from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.upload_files import UploadFile
 from eaglectl.validation.rules.release import PATH, first_home
 from eaglectl.validation.secrets.scan import Read, scan_file, scan_text
 

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from eaglectl.checkpoint.layout import CARD, SIGNATURE
 from eaglectl.errors import RefusedError
-from eaglectl.publishing.files import LeftOut, UploadFile
+from eaglectl.publishing.upload_files import LeftOut, UploadFile
 from eaglectl.validation.judge import Report
 from eaglectl.verdicts import FileChange
 

@@ -16,7 +16,7 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.settling import doubt_entries, fact_record
-from eaglectl.publishing.files import UploadFile
+from eaglectl.publishing.upload_files import UploadFile
 from eaglectl.validation.rules.release import RECORD_SCHEMA
 from eaglectl.verdicts import CheckVerdict
 

@@ -19,8 +19,8 @@ from eaglectl.checkpoint.hub import check_token
 from eaglectl.checkpoint.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
 from eaglectl.checkpoint.hub_session import XET_CODE, TransferError, error_code, hub_calls, is_xet_error
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
-from eaglectl.publishing.files import UploadFile, changed
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, moved_tag
+from eaglectl.publishing.upload_files import UploadFile, changed
 from eaglectl.text import listed
 
 Value = TypeVar("Value")

@@ -14,7 +14,6 @@ from eaglectl.checkpoint.files import read_small_file
 from eaglectl.checkpoint.layout import SIGNATURE
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.signature import (
     INSTALL,
     MAX_KEY,
@@ -25,6 +24,7 @@ from eaglectl.publishing.signature import (
     manifest_of,
     read_signature,
 )
+from eaglectl.publishing.upload_files import UploadFile
 from eaglectl.verdicts import SignatureState
 
 SIGSTORE, PKCS11 = "sigstore", "pkcs11:"

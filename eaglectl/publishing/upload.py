@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import OnProgress, report_step
-from eaglectl.publishing.files import UploadFile
 from eaglectl.publishing.plan import RemoteFile, RepositoryState, UploadPlan
 from eaglectl.publishing.remote import Commit, HubCallError, Remote, can_name
+from eaglectl.publishing.upload_files import UploadFile
 from eaglectl.verdicts import UploadOutcome
 
 # how often the repository is read after a lost response, and the pause between, which grows

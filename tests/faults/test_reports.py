@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eaglectl.checkpoint import scratch
-from eaglectl.reports import files
-from eaglectl.reports.files import write_file
+from eaglectl.reports import output_files
+from eaglectl.reports.output_files import write_file
 from tests.builders import call, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
@@ -18,7 +18,7 @@ from tests.faults.test_races import names
 def fixed_name(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name that the next part gets: somebody else knows it."""
     tokens = iter([bytes(8), bytes([1] * 8)])
-    monkeypatch.setattr(files.os, "urandom", lambda size: next(tokens))
+    monkeypatch.setattr(output_files.os, "urandom", lambda size: next(tokens))
     return f".report.html.{'0' * 16}.eaglectl-part"
 
 
@@ -62,7 +62,7 @@ def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
 
 def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[list[str]] = []
-    monkeypatch.setattr(files, "sync_folder", lambda folder: synced.append(names(folder)))
+    monkeypatch.setattr(output_files, "sync_folder", lambda folder: synced.append(names(folder)))
     write_file(tmp_path / "report.html", "new")
     assert synced == [["report.html"]]
 
@@ -77,13 +77,13 @@ def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
     file = reports / "report.html"
     file.write_text("<!doctype html> old")
     command = ("validate", source, option, f"json={file}" if option == "--output" else file)
-    with paused("eaglectl.reports.files.sync_folder", *command) as process:
+    with paused("eaglectl.reports.output_files.sync_folder", *command) as process:
         assert names(reports) == ["report.html"]  # renamed: the whole new file
         process.send_signal(number)
         process.communicate()
     assert process.returncode in (143, -9)
     assert names(reports) == ["report.html"]
-    with paused("eaglectl.reports.files.os.fsync", *command) as process:
+    with paused("eaglectl.reports.output_files.os.fsync", *command) as process:
         assert len(names(reports)) == 2
         before = file.read_text()
         process.send_signal(number)

@@ -17,7 +17,7 @@ from eaglectl.checkpoint import scratch
 from eaglectl.checkpoint.scratch import scratch_folder, sweep
 from eaglectl.checkpoint.signals import Terminated, run_removals, stopped_by_signals
 from eaglectl.checkpoint.writer import Folder
-from eaglectl.reports.files import write_file
+from eaglectl.reports.output_files import write_file
 from tests.builders import call, contents, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
@@ -238,7 +238,7 @@ def test_a_thread_writes_without_handling_signals(tmp_path: Path) -> None:
 class Stepper:
     """Raises a signal before the nth line that some files run while it is handled; counts those lines."""
 
-    FILES = ("writer.py", "scratch.py", "signals.py", "reports/files.py")
+    FILES = ("writer.py", "scratch.py", "signals.py", "reports/output_files.py")
 
     def __init__(self, number: signal.Signals, nth: int) -> None:
         self.number, self.nth, self.lines = number, nth, 0

@@ -19,9 +19,9 @@ import pytest
 
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import RefusedError
-from eaglectl.publishing import files as publishing_files
-from eaglectl.publishing.files import read_files
+from eaglectl.publishing import upload_files as publishing_files
 from eaglectl.publishing.leaks import check_leaks
+from eaglectl.publishing.upload_files import read_files
 from eaglectl.validation.secrets import scan
 from eaglectl.validation.secrets.scan import OWN, secret_rules
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors

@@ -12,8 +12,8 @@ from eaglectl.checkpoint.source import MAX_WHOLE_FILE, FolderSource, PinnedSourc
 from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.publishing import files
-from eaglectl.publishing.files import freeze
+from eaglectl.publishing import upload_files
+from eaglectl.publishing.upload_files import freeze
 from tests.builders import STATED, call, contents, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub
@@ -234,7 +234,7 @@ def test_a_key_that_is_no_file_is_one_sentence(
 def test_a_file_that_was_rewritten_with_its_size_and_time_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_KEPT", 1000)
+    monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)
     folder = drafter_folder(tmp_path)
     frozen, _, _ = freeze(FolderSource(folder))
     frozen.check_unchanged()

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.reports.files import Outputs, check_file, write_file
+from eaglectl.reports.output_files import Outputs, check_file, write_file
 from eaglectl.validation.judge import Report
 
 # the modules of the formats that one function of the same name makes

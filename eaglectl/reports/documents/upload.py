@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from eaglectl.base import Count, Digest
-from eaglectl.publishing.files import LeftOut
 from eaglectl.publishing.remote import Commit
 from eaglectl.publishing.upload import Mismatch
+from eaglectl.publishing.upload_files import LeftOut
 from eaglectl.reports.differences import change_sentence, fact_values
 from eaglectl.reports.documents.document import Document, Part
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, FactState, FileChange, UploadOutcome
