@@ -240,6 +240,16 @@ def test_layers_that_few_prompts_cannot_tell_are_too_few(healthy: Diagnosis) -> 
         assert ending_of(healthy, layers=found, commands=commands) == cause
 
 
+def test_what_prompts_show_stands_before_what_more_would_tell(healthy: Diagnosis) -> None:
+    search, report = healthy.evidence.layers, healthy.evidence.reference
+    assert search is not None and report is not None
+    open_layers = replace(search, found=replace(report.variants[0], ratio=Estimate(1.03, 0.99, 1.07)))
+    weak = scaled(healthy, 0.35)
+    assert ending_of(healthy, layers=open_layers, reference=weak) == "too-few"
+    assert ending_of(healthy, layers=open_layers, reference=weak, templated=report) == "template"
+    assert ending_of(healthy, layers=open_layers, sampled=weak) == "sampling"
+
+
 def test_three_prompts_are_too_few_even_for_a_broken_drafter(good: dict[str, Path], tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.name == FAST)
     broken = fault.apply(good["eagle3"], tmp_path / "broken")

@@ -427,6 +427,80 @@ def engine_lower(evidence: Evidence) -> Shown | NotLooked | None:
 
 
 @cause(
+    "sampling",
+    DiagnosisEnding.PROMPTS,
+    "measured",
+    title="sampling",
+    advice="Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled"
+    " answers.",
+)
+def sampling(evidence: Evidence) -> Shown | NotLooked | None:
+    """Acceptance at `--temperature` below that at 0."""
+    compared = sampled_ratio(evidence)
+    if compared is None or evidence.sampled is None or evidence.reference is None:
+        return NotLooked("measured greedily; give --temperature with that of production")
+    sampled, greedy = evidence.sampled.measured.length, evidence.reference.measured.length
+    if compared.high >= 1 or compared.value >= MAX_REGRESSION or is_thin(evidence.sampled.measured):
+        return None
+    return Shown(
+        f"acceptance length {sampled.value:.2f} at temperature {evidence.sampled.temperature:g} and"
+        f" {greedy.value:.2f} at 0 (ratio {compared.value:.2f} [{compared.low:.2f}, {compared.high:.2f}]),"
+        " with greedy drafts: sampled tokens are harder to foresee; lower the temperature, have vLLM sample"
+        " drafts too (draft_sample_method probabilistic in --speculative-config), or train it on sampled"
+        " answers"
+    )
+
+
+@cause(
+    "template",
+    DiagnosisEnding.PROMPTS,
+    "measured",
+    title="prompts without the target's chat template",
+    advice="Give chats as `messages`.",
+)
+def template(evidence: Evidence) -> Shown | NotLooked | None:
+    """Plain prompts again, through the target's chat template."""
+    compared = templated_ratio(evidence)
+    if compared is None or evidence.templated is None or evidence.reference is None:
+        if evidence.pair.has_unused_template and may_be_low(evidence):
+            return NotLooked("the run through the target's chat template could not be made")
+        if evidence.pair.has_unused_template:
+            return NotLooked("asked only where acceptance may be low")
+        return NotLooked("no plain prompts, or the target has no chat template")
+    plain, templated = evidence.reference.measured.length, evidence.templated.measured.length
+    if compared.low <= 1 or compared.value < LEAST_GAIN or is_thin(evidence.templated.measured):
+        return None
+    return Shown(
+        f"acceptance length {templated.value:.2f} with the same texts in the target's chat template, and"
+        f' {plain.value:.2f} as given: give chats as "messages", as a server gets them'
+    )
+
+
+@cause(
+    "one-set",
+    DiagnosisEnding.PROMPTS,
+    "measured",
+    title="one kind of prompts",
+    advice="Train on prompts like those it loses on.",
+)
+def one_set(evidence: Evidence) -> Shown | NotLooked | None:
+    """Sets of prompts of which it accepts less than a third of the draft tokens that it does of another."""
+    served = evidence.served
+    assert served is not None
+    sets = {name: part for name, part in served.by_set.items() if not is_thin(part)}
+    if len(sets) < 2:
+        return NotLooked('the prompts are of one set; name sets in --prompts ("set")')
+    most = max(part.length.low for part in sets.values()) - 1
+    low = [name for name, part in sets.items() if part.length.high - 1 < most / LEAST_TIMES]
+    if not low:
+        return None
+    figures = listed(f'"{name}" {part.length.value:.2f}' for name, part in sets.items())
+    return Shown(
+        f"acceptance lengths by set: {figures}; it loses on {listed(low)}: train it on prompts like those"
+    )
+
+
+@cause(
     "too-few",
     DiagnosisEnding.COULD_NOT_LOOK,
     "measured",
@@ -501,80 +575,6 @@ def _open_reading(evidence: Evidence) -> Variant | None:
         if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS and variant.prompts_needed is not None
     ]
     return max(open_ones, key=lambda variant: variant.ratio.value, default=None)
-
-
-@cause(
-    "sampling",
-    DiagnosisEnding.PROMPTS,
-    "measured",
-    title="sampling",
-    advice="Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled"
-    " answers.",
-)
-def sampling(evidence: Evidence) -> Shown | NotLooked | None:
-    """Acceptance at `--temperature` below that at 0."""
-    compared = sampled_ratio(evidence)
-    if compared is None or evidence.sampled is None or evidence.reference is None:
-        return NotLooked("measured greedily; give --temperature with that of production")
-    sampled, greedy = evidence.sampled.measured.length, evidence.reference.measured.length
-    if compared.high >= 1 or compared.value >= MAX_REGRESSION:
-        return None
-    return Shown(
-        f"acceptance length {sampled.value:.2f} at temperature {evidence.sampled.temperature:g} and"
-        f" {greedy.value:.2f} at 0 (ratio {compared.value:.2f} [{compared.low:.2f}, {compared.high:.2f}]),"
-        " with greedy drafts: sampled tokens are harder to foresee; lower the temperature, have vLLM sample"
-        " drafts too (draft_sample_method probabilistic in --speculative-config), or train it on sampled"
-        " answers"
-    )
-
-
-@cause(
-    "template",
-    DiagnosisEnding.PROMPTS,
-    "measured",
-    title="prompts without the target's chat template",
-    advice="Give chats as `messages`.",
-)
-def template(evidence: Evidence) -> Shown | NotLooked | None:
-    """Plain prompts again, through the target's chat template."""
-    compared = templated_ratio(evidence)
-    if compared is None or evidence.templated is None or evidence.reference is None:
-        if evidence.pair.has_unused_template and may_be_low(evidence):
-            return NotLooked("the run through the target's chat template could not be made")
-        if evidence.pair.has_unused_template:
-            return NotLooked("asked only where acceptance may be low")
-        return NotLooked("no plain prompts, or the target has no chat template")
-    plain, templated = evidence.reference.measured.length, evidence.templated.measured.length
-    if compared.low <= 1 or compared.value < LEAST_GAIN or is_thin(evidence.templated.measured):
-        return None
-    return Shown(
-        f"acceptance length {templated.value:.2f} with the same texts in the target's chat template, and"
-        f' {plain.value:.2f} as given: give chats as "messages", as a server gets them'
-    )
-
-
-@cause(
-    "one-set",
-    DiagnosisEnding.PROMPTS,
-    "measured",
-    title="one kind of prompts",
-    advice="Train on prompts like those it loses on.",
-)
-def one_set(evidence: Evidence) -> Shown | NotLooked | None:
-    """Sets of prompts of which it accepts less than a third of the draft tokens that it does of another."""
-    served = evidence.served
-    assert served is not None
-    sets = {name: part for name, part in served.by_set.items() if not is_thin(part)}
-    if len(sets) < 2:
-        return NotLooked('the prompts are of one set; name sets in --prompts ("set")')
-    most = max(part.length.low for part in sets.values()) - 1
-    low = [name for name, part in sets.items() if part.length.high - 1 < most / LEAST_TIMES]
-    if not low:
-        return None
-    figures = listed(f'"{name}" {part.length.value:.2f}' for name, part in sets.items())
-    return Shown(
-        f"acceptance lengths by set: {figures}; it loses on {listed(low)}: train it on prompts like those"
-    )
 
 
 @cause(
