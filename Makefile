@@ -141,16 +141,17 @@ FUZZ_TIME = $(if $(MINUTES),--minutes $(MINUTES),--seconds $(or $(SECONDS),20))
 fuzz: $(FUZZ_VENV)/.ready
 	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --seed $(or $(SEED),0) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
 
-# the halves of .ci/run that run beside each other; the fuzzer draws the same mutations each time (SEED), so that a
-# failure is of a change
+# the halves of .ci/run that run beside each other, of about the same time; the fuzzer draws the same mutations each
+# time (SEED), so that a failure is of a change. vLLM's environment is there when ci-tests comes to it
 ci-tests:
 	$(MAKE) test
 	$(MAKE) test-slow
 	$(MAKE) fuzz SECONDS=20 SEED=1
+	$(MAKE) test-sglang
+	$(MAKE) test-engine ENGINE_TESTS=tests/real/test_vllm.py
 
 ci-engines:
-	$(MAKE) test-engine
-	$(MAKE) test-sglang
+	$(MAKE) test-engine ENGINE_TESTS=tests/engine
 
 # on a GPU, where torch sees one; skips itself with the reason elsewhere. The machine needs no network, no make:
 # `bash tests/gpu/run.sh` beside the folder of wheels

@@ -248,7 +248,7 @@ CASES = (
         option="--target-rotation",
         target=rotated,
     ),
-    Case("a target marked as rotated", "marked-rotation", option="--target-rotation", target=marked),
+    Case("a target marked as rotated", "marked-rotation", target=marked),
     Case(
         "a target trained on, embedding of training",
         "other-revision",
