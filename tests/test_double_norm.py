@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import eaglectl
+from eaglectl.acceptance.candidates import candidates
 from eaglectl.formats.format import Answers
 from tests.builders import Stored, call, read_safetensors, refusal, write_safetensors
 from tests.conftest import FIXTURES
@@ -179,6 +180,18 @@ def test_an_answer_settles_it(answer: str, is_joined: bool, tmp_path: Path) -> N
         "given",
     )
     assert not drafter(tmp_path / "out").notes_at("question")
+
+
+def test_the_probe_tries_a_doubted_norm_the_other_way() -> None:
+    found = next(one for one in candidates(drafter(HF), 8, None) if one.name.startswith("state normed"))
+    assert (found.name, found.option) == ("state normed once", "--source-semantics hidden_norm=once")
+    assert found.drafter.norms.hidden_twice is False
+
+
+def test_the_probe_leaves_a_norm_that_nothing_doubts() -> None:
+    tried = [one.name for one in candidates(drafter(MEGATRON), 8, None)]
+    assert "norm_output true" in tried
+    assert not [name for name in tried if name.startswith("state normed")]
 
 
 def test_an_assumption_is_carried_and_cannot_be_answered_otherwise(tmp_path: Path) -> None:
