@@ -21,8 +21,15 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes import CAUSES, other_layers  # noqa: E402
-from eaglectl.acceptance.diagnosis import Diagnosis, PairFacts, Shown, Walk, causes_of  # noqa: E402
+from eaglectl.acceptance.causes import CAUSES, other_layers, other_reading  # noqa: E402
+from eaglectl.acceptance.diagnosis import (  # noqa: E402
+    Diagnosis,
+    NotLooked,
+    PairFacts,
+    Shown,
+    Walk,
+    causes_of,
+)
 from eaglectl.acceptance.job import EngineRun  # noqa: E402
 from eaglectl.acceptance.layers import _judged, climb, one_off, starts  # noqa: E402
 from eaglectl.acceptance.measurement import Estimate, PromptResult, measure  # noqa: E402
@@ -563,6 +570,34 @@ def test_layers_next_to_the_stated_ones_are_not_named_where_the_search_found_oth
     assert ending_of(healthy, reference=report, layers=found, commands=commands) == "other-layers"
     nothing = replace(search, found=None)
     assert ending_of(healthy, reference=report, layers=nothing, commands=commands) == "other-reading"
+
+
+def test_another_reading_is_named_though_the_search_found_layers(healthy: Diagnosis) -> None:
+    search, report = healthy.evidence.layers, healthy.evidence.reference
+    assert search is not None and report is not None and report.probed is not None
+    other = next(variant for variant in report.variants if variant.name == "norm_output true")
+    better = replace(other, outcome="better", is_verified=True)
+    reference = replace(report, probed=replace(report.probed, variants=(better,)))
+    layers = replace(search, found=replace(better, name="aux boundaries 0,1,2"))
+    commands = {**healthy.evidence.commands, "layers": "search", "repair": "norm"}
+    assert ending_of(healthy, reference=reference, layers=layers, commands=commands) == "other-reading"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shown"),
+    [
+        ("no better", None),
+        ("too few prompts", NotLooked("too few prompts to tell of norm_output true")),
+    ],
+)
+def test_a_reading_is_ruled_out_unless_these_prompts_are_too_few(
+    outcome: str, shown: NotLooked | None, healthy: Diagnosis
+) -> None:
+    report = healthy.evidence.reference
+    assert report is not None and report.probed is not None
+    other = next(variant for variant in report.variants if variant.name == "norm_output true")
+    probed = replace(report.probed, variants=(replace(other, outcome=outcome),))
+    assert other_reading(replace(healthy.evidence, reference=replace(report, probed=probed))) == shown
 
 
 def test_a_chat_template_that_helps_is_the_prompts(healthy: Diagnosis) -> None:
