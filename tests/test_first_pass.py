@@ -1,6 +1,8 @@
 """The sensitivity probe's first pass: it accepts what draft-and-verify accepts, on one run of the target."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.layers import _by_position, halves  # noqa: E402
-from eaglectl.acceptance.sensitivity import _rounds  # noqa: E402
+from eaglectl.acceptance.measurement import PromptResult  # noqa: E402
+from eaglectl.acceptance.sensitivity import FirstPass, _rounds  # noqa: E402
 from eaglectl.api.converting import ConvertOptions  # noqa: E402
 from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.checkpoint.opening import open_folder  # noqa: E402
@@ -85,6 +88,27 @@ def test_positions_that_all_texts_share_and_that_nobody_drafts_are_not_shown() -
     rows = [{**dict.fromkeys(range(20), True), **row} for row in rows]
     shares = list(_by_position(rows, shared=20))
     assert [(part.start, part.end, part.share.value) for part in shares] == [(64, 128, 1.0), (128, 256, 1.0)]
+
+
+def test_what_is_drafted_after_a_prompt_falls_among_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot of a prompt's last token has the answer's second token drafted, and is of the answer."""
+    drafter, model = converted(TINY / "eagle3", tmp_path / "out")
+    boundaries = drafter.aux.boundaries or ()
+    stage: Any = SimpleNamespace(
+        job=SimpleNamespace(k=3, max_tokens=6, drafter=drafter),
+        target=load_target(TARGET, boundaries, dtype="float32", device="cpu"),
+        texts=[[0, 40, 41, 42, 43], [0, 50, 51]],
+    )
+    results = [PromptResult("set", 1, (0, 0, 0), (7, 8, 9, 10)) for _ in stage.texts]
+    parts: list[list[int]] = []
+    monkeypatch.setattr(
+        "eaglectl.acceptance.sensitivity.find_fall", lambda places, _: parts.append(sorted(places.tolist()))
+    )
+    FirstPass(stage, boundaries, results).find_fall(model, boundaries)
+    # without position 0, whose token both have; the last token of all has nothing after it
+    assert parts == [[1, 1, 2, 3], [2, 3, 4, 4, 5, 5, 6, 7]]
 
 
 def test_the_states_that_choose_layers_are_bounded() -> None:
