@@ -17,7 +17,12 @@ from safetensors.torch import save_file  # noqa: E402
 
 from eaglectl import api  # noqa: E402
 from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
-from eaglectl.acceptance.vllm.target_engine import VllmEngine, VllmOptions, start_vllm  # noqa: E402
+from eaglectl.acceptance.vllm.target_engine import (  # noqa: E402
+    VllmEngine,
+    VllmOptions,
+    _load_request,
+    start_vllm,
+)
 from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.checkpoint.source import FolderSource  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
@@ -159,6 +164,13 @@ def test_vllm_is_given_boundaries_as_ids_each_once_and_in_order(stand_in: Path) 
         "dtype": "float32",
         "tensor_parallel_size": "4",
     }
+
+
+def test_the_cache_that_is_asked_for_holds_a_sequence_and_its_states() -> None:
+    dims = api.inspect(EAGLE3, target=str(TARGET)).drafter.dims
+    request = _load_request(VllmOptions(TARGET, (5, 2, 4), dims, 100, 16, "cpu"))
+    # twice 116 tokens of keys and values in 8 layers, and 3 states, each of 128 numbers
+    assert request["cache_bytes"] == 2 * 116 * (2 * 8 + 3) * 128 * 4
 
 
 def test_arguments_of_vllm_reach_it_and_are_recorded(stand_in: Path, tmp_path: Path) -> None:
