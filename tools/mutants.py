@@ -22,7 +22,8 @@ from cosmic_ray.work_item import WorkItem
 ROOT = Path(__file__).parent.parent
 # which tests answer for a package, quick ones first; a mutant that they miss is not tried on the others
 TESTS = {
-    "acceptance": "measurement significance published_acceptance prompt_sets against diagnose",
+    "acceptance": "draft_sampling double_norm measurement significance published_acceptance prompt_sets"
+    " against servers first_pass diagnose_records hostile/server diagnose vllm_target_engine",
     "checkpoint": "header sources pickles writer hub_cache",
     "conversion": "arithmetic upgrade_warnings target_head convert unserved mla_maps upgrade pruning gguf"
     " target_rotation writer",
@@ -52,7 +53,8 @@ def _mutation_key(item: WorkItem) -> tuple[str, int]:
 
 
 def _path(clone: Path, name: str) -> str:
-    return f"tests/{name}" if (clone / "tests" / name).is_dir() else f"tests/test_{name}.py"
+    path = Path("tests", name)
+    return str(path if (clone / path).is_dir() else path.with_name(f"test_{path.name}.py"))
 
 
 def run(package: str, count: int, seed: int, python: Path) -> int:
