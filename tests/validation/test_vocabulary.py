@@ -4,11 +4,14 @@ must give.
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
+from eaglectl.validation.subject import VocabularyTables
 from tests.builders import DRAFT, HIDDEN, TARGETS, VOCAB, drafter_folder, floats, integers, mask, offsets
 from tests.conftest import FIXTURES
 from tests.test_architecture import loaded_after
@@ -170,6 +173,20 @@ def test_a_cast_of_a_real_vocabulary_is_an_error(tmp_path: Path) -> None:
     assert (
         "holds whole numbers to 256 exactly, and the vocabulary has 300" in report.findings[0].match.message
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "vocab"),
+    [("F32", 1 << 24), ("F16", 1 << 11), ("BF16", 1 << 8), ("I16", 1 << 15), ("U8", 1 << 8), ("I8", 1 << 7)],
+)
+def test_a_d2t_is_rounded_once_its_dtype_cannot_count_to_the_vocabulary(dtype: str, vocab: int) -> None:
+    def is_rounded(size: int) -> bool:
+        drafter: Any = SimpleNamespace(
+            tensors={"d2t": SimpleNamespace(dtype=dtype)}, dims=SimpleNamespace(vocab=size)
+        )
+        return VocabularyTables(drafter, None, "the weights are closed").is_rounded
+
+    assert [is_rounded(vocab), is_rounded(vocab + 1)] == [False, True]
 
 
 def test_with_headers_only_the_tables_stay_closed(tmp_path: Path) -> None:
