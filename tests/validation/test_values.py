@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -411,15 +412,28 @@ def test_the_first_bad_number_stays_the_first(tmp_path: Path, monkeypatch: pytes
     assert (found["norm"].bad, found["norm"].first) == (2, 0)
 
 
-@pytest.mark.parametrize("block", [8, 1 << 20])
-def test_rows_are_read_alike_near_each_other_and_far_apart(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("span", "read"),
+    [
+        pytest.param(60, [(12, 72)], id="near each other"),
+        pytest.param(59, [(48, 60), (12, 24), (60, 72)], id="far apart"),
+    ],
+)
+def test_rows_are_read_at_once_where_they_are_near_each_other(
+    span: int, read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "BLOCK_SIZE", block)
+    monkeypatch.setattr(scanning, "SPAN_SIZE", span)
     rows = [[float(8 * row + column) for column in range(3)] for row in range(6)]
     scanned(tmp_path, table=("F32", (6, 3), b"".join(struct.pack("<3f", *row) for row in rows)))
-    found = scanning.read_rows(read_checkpoint(FolderSource(tmp_path)), "table", (4, 1, 5))
-    assert found.tolist() == [rows[4], rows[1], rows[5]]
+    checkpoint, ranges = read_checkpoint(FolderSource(tmp_path)), []
+
+    def noted(name: str, start: int, stop: int) -> bytes:
+        ranges.append((start, stop))
+        return checkpoint.read(name, start, stop)
+
+    seen: Any = SimpleNamespace(tensors=checkpoint.tensors, read=noted)
+    found = scanning.read_rows(seen, "table", (4, 1, 5))
+    assert (found.tolist(), ranges) == ([rows[4], rows[1], rows[5]], read)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
