@@ -3,6 +3,7 @@ findings it must give.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,3 +173,13 @@ def test_a_shared_head_of_a_full_vocabulary_is_good(tmp_path: Path) -> None:
     config = {"draft_vocab_size": VOCAB}
     check(Patch("shared head", (), config=config, tensors={"lm_head.weight": None, "d2t": None}), tmp_path)
     assert DRAFT < VOCAB
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("norm.weight", None), ("d2t", None), ("extra.weight", floats("x", 4))]
+)
+def test_a_tensor_that_is_missing_or_has_no_place_is_where_the_finding_points(
+    name: str, tensor: Any, tmp_path: Path
+) -> None:
+    (finding,) = Patch("", (), tensors={name: tensor}).report(tmp_path).findings
+    assert finding.match.where == f"tensor:{name}"
