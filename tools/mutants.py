@@ -22,8 +22,8 @@ from cosmic_ray.work_item import WorkItem
 ROOT = Path(__file__).parent.parent
 # which tests answer for a package, quick ones first; a mutant that they miss is not tried on the others
 TESTS = {
-    "acceptance": "draft_sampling double_norm measurement significance published_acceptance prompt_sets"
-    " against servers first_pass diagnose_records hostile/server diagnose vllm_target_engine",
+    "acceptance": "draft_sampling vllm_counters double_norm measurement significance published_acceptance"
+    " prompt_sets against servers first_pass diagnose_records hostile/server diagnose vllm_target_engine",
     "checkpoint": "header sources pickles writer hub_cache",
     "conversion": "arithmetic upgrade_warnings target_head convert unserved mla_maps upgrade pruning gguf"
     " target_rotation writer",
