@@ -60,9 +60,10 @@ over prompts:
 DIAGNOSES = """## What diagnose says
 
 One fault at a time, 32 new tokens, `diagnose --prompts` of the test chats or every second of them, one
-thread: `python tools/real/diagnoses.py`. [What each mistake costs](mistakes.md) is measured apart. Two faults
-end in "healthy": a rope base and `norm_before_residual` of the speculators drafter, which cost less than the
-3 % that a reading must gain to be named.
+thread: `python tools/real/diagnoses.py`. [What each mistake costs](mistakes.md) is measured apart. Three end
+in "healthy": a rope base and `norm_before_residual` of the speculators drafter, which cost less than the 3 %
+that a reading must gain to be named, and another template, with which half of the first draft tokens are
+still accepted.
 """
 READY = """## From stored to served
 
