@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.drafter.vocabulary import from_tokens, identity, read_vocabulary, repeated_offsets, row_copies
+from eaglectl.drafter.vocabulary import (
+    as_engines_read,
+    faults,
+    from_tokens,
+    identity,
+    read_vocabulary,
+    repeated_offsets,
+    row_copies,
+)
 from eaglectl.errors import RefusedError, UsageError
 
 VOCAB = 50
@@ -97,3 +105,32 @@ def test_sampled_places_are_where_offsets_repeat() -> None:
     offsets = array([0, 0, 1, 1, 2, 5, 5])
     assert repeated_offsets(offsets, 10) == [0, 2, 5]
     assert len(repeated_offsets(array([0] * 1000), 64)) == 64
+
+
+def test_floats_are_cut_as_engines_cut_them_and_none_comes_from_outside_into_the_vocabulary() -> None:
+    raw = np.array([1.9, -1.9, 1e30, -1e30, np.inf, np.nan], dtype="<f4").tobytes()
+    far = 2**62
+    assert as_engines_read("d2t", "F32", raw).tolist() == [1, -1, far, -far, far, -far]
+    assert as_engines_read("d2t", "BF16", b"\x20\x40\xc0\x7f").tolist() == [2, -far]
+
+
+@pytest.mark.parametrize(
+    ("d2t", "t2d", "topics"),
+    [
+        ([3, 3, 4], None, []),
+        ([3, 3, 4], [3, 4, 6], []),
+        (None, [3, 4, 6], []),
+        (None, [3, 4], ["draft-vocabulary-size"]),
+        ([3, 3, 60], [3, 4], ["draft-vocabulary-size", "d2t-range"]),
+        ([3, 3, 4], [3, 4, 7], ["d2t-t2d"]),
+        ([4, 3, 2], None, ["d2t-unique"]),
+        ([6, 3, 1], None, ["d2t-order"]),
+        ([3, 4, 49], None, ["d2t-absolute"]),
+        ([0, 0, 0], None, ["d2t-identity"]),
+    ],
+)
+def test_faults_are_those_of_the_tables_that_are_there(
+    d2t: list[int] | None, t2d: list[int] | None, topics: list[str]
+) -> None:
+    tables = (None if d2t is None else array(d2t), None if t2d is None else mask(t2d))
+    assert [fault.topic for fault in faults(*tables, 3, VOCAB)] == topics
