@@ -79,6 +79,22 @@ def test_rows_made_in_blocks_are_those_made_at_once(count: int, width: int, data
     assert (evaluate(twice, cast(Any, stored)) == values - 1).all()
 
 
+def test_rows_that_need_one_another_are_not_made_in_blocks() -> None:
+    source = Tensor("x", "F32", (2, 1), (Segment("x", 0, 8),))
+    turned = Tensor("x", "F32", (2, 1), Computed("turned", (source,), lambda values: values[::-1]))
+    with mock.patch("eaglectl.conversion.arithmetic.BLOCK", 1):
+        found = b"".join(encoded(turned, cast(Any, Stored({"x": struct.pack("<2f", 1, 2)}))))
+    assert found == struct.pack("<2f", 2, 1)
+
+
+def test_blocks_of_columns_move_alike_whether_they_are_stored_or_made() -> None:
+    file = cast(Any, Stored({"x": struct.pack("<8f", *range(8))}))
+    stored = Tensor("x", "F32", (2, 4), (Segment("x", 0, 32),))
+    made = Tensor("x", "F32", (2, 4), Computed("as it is", (stored,), lambda values: values))
+    for tensor in (stored, made):
+        assert evaluate(tensor.with_blocks([1, 0]), file).tolist() == [[2, 3, 0, 1], [6, 7, 4, 5]]
+
+
 @dataclass(frozen=True)
 class Stored:
     parts: dict[str, bytes]

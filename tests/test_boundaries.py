@@ -14,6 +14,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.boundaries import (
     TRAINING_DEFAULT,
     AuxLayers,
+    DefaultLayers,
     convention_by_pattern,
     sorted_order,
     to_boundaries,
@@ -74,6 +75,14 @@ def test_the_training_default_is_written_and_counted_alike(depth: int) -> None:
     assert TRAINING_DEFAULT.at(depth) == (2, depth // 2, depth - 3)
     assert TRAINING_DEFAULT.may_be((2, depth // 2, depth - 3))
     assert not TRAINING_DEFAULT.may_be((1, depth // 2, depth - 3))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n", "()", "2 n", "(2, x)", "(2, n*2)", "(2, -1)", "(2, True)", "(2, 0.5)"]
+)
+def test_what_is_no_tuple_of_terms_is_no_default(text: str) -> None:
+    with pytest.raises(ValueError, match="default layer"):
+        DefaultLayers(text)
 
 
 def test_ids_of_any_size_are_no_default_and_cost_no_time() -> None:
