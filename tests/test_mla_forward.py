@@ -1,6 +1,5 @@
 """The reference computes the same before and after each map of attention, within the stated error."""
 
-import math
 import struct
 import tempfile
 from pathlib import Path
@@ -304,20 +303,3 @@ class TestLayersNamedTwice:
     def test_their_blocks_are_added_exactly(self, ids: list[int], has_norm: bool, tmp_path: Path) -> None:
         before, after = self.merged(tmp_path, ids, has_norm)
         assert error(before, after) < EXACT
-
-
-def test_yarns_factors_are_those_of_the_formula() -> None:
-    from eaglectl.drafter.drafter import Rope
-    from tests.mla import YARN
-
-    whole = 0.1 * math.log(64) + 1
-    assert Rope(1e4, YARN, True).mla_factors == pytest.approx((1.0, whole**2))
-    assert Rope(1e4, {**YARN, "mscale": 0.5}, True).mla_factors == pytest.approx(
-        ((0.05 * math.log(64) + 1) / whole, whole**2)
-    )
-    assert Rope(1e4, {**YARN, "factor": 1.0}, True).mla_factors == (1.0, 1.0)
-    assert (
-        Rope(1e4, YARN, True, has_mla_factors=False).mla_factors
-        == Rope(1e4, None, True).mla_factors
-        == (1.0, 1.0)
-    )

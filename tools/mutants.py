@@ -27,7 +27,7 @@ TESTS = {
     "checkpoint": "header sources pickles writer hub_cache",
     "conversion": "arithmetic upgrade_warnings target_head convert unserved mla_maps upgrade pruning gguf"
     " target_rotation writer",
-    "drafter": "boundaries vocabulary declarations fixtures convert",
+    "drafter": "drafter boundaries vocabulary arithmetic declarations fixtures convert",
     "formats": "declarations fixtures deepspec angelslim automodel doubts unread other_families"
     " format_contract questions",
     "validation": "hostile/configuration validation",
