@@ -12,6 +12,8 @@ import pytest
 
 import eaglectl
 from eaglectl.api.converting import ConvertOptions
+from eaglectl.checkpoint.gguf import read_gguf
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.verdicts import DiffVerdict, TensorState
 from tests.builders import (
@@ -219,6 +221,68 @@ def test_a_file_by_the_package_gguf_with_a_tokenizer_is_read(tmp_path: Path) -> 
     writer.write_tensors_to_file()
     writer.close()
     assert eaglectl.diff(drafter_folder(tmp_path), tmp_path / "d.gguf").verdict == DiffVerdict.EQUAL
+
+
+def by_the_package(writer: gguf.GGUFWriter, path: Path) -> tuple[Any, Any]:
+    """Facts and tensors of a file that the package gguf wrote."""
+    writer.write_header_to_file(path)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return read_gguf(FolderSource(path.parent, path.name), path.name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("UINT8", 255),
+        ("INT8", -128),
+        ("UINT16", 65_535),
+        ("INT16", -32_768),
+        ("UINT32", 2**32 - 1),
+        ("INT32", -(2**31)),
+        ("UINT64", 2**64 - 1),
+        ("INT64", -(2**63)),
+        ("FLOAT32", 0.1),
+        ("FLOAT64", 0.1),
+        ("BOOL", True),
+        ("STRING", "é"),
+    ],
+)
+def test_a_fact_of_each_type_is_read(kind: str, value: object, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(None, "eagle3")
+    writer.add_key_value("k", value, gguf.GGUFValueType[kind])
+    found = by_the_package(writer, tmp_path / "d.gguf")[0]["k"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("size", [64, 65])
+def test_a_list_is_read_up_to_64_entries(size: int, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(None, "eagle3")
+    writer.add_array("k", list(range(size)))
+    facts, _ = by_the_package(writer, tmp_path / "d.gguf")
+    assert facts.get("k") == (list(range(64)) if size == 64 else None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [
+        ("F64", "<f8"),
+        ("F32", "<f4"),
+        ("F16", "<f2"),
+        ("I64", "<i8"),
+        ("I32", "<i4"),
+        ("I16", "<i2"),
+        ("I8", "i1"),
+    ],
+)
+def test_a_tensor_of_each_type_is_read(dtype: str, form: str, tmp_path: Path) -> None:
+    writer, values = gguf.GGUFWriter(None, "eagle3"), np.arange(6, dtype=form).reshape(2, 3)
+    writer.add_tensor("t", values)
+    _, tensors = by_the_package(writer, tmp_path / "d.gguf")
+    found = tensors["t"]
+    assert (found.dtype, found.shape) == (dtype, (2, 3))
+    assert (tmp_path / "d.gguf").read_bytes()[found.start : found.stop] == values.tobytes()
 
 
 def test_a_key_that_nothing_reads_is_asked_about(tmp_path: Path) -> None:
