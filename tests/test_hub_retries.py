@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eaglectl.checkpoint import hub_session
-from eaglectl.checkpoint.hub_session import RetryPolicy
+from eaglectl.checkpoint.hub_session import RetryPolicy, TransferError, hub_calls
 from eaglectl.publishing import upload
 from tests.builders import STATED, Outcome, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once
@@ -194,6 +195,21 @@ def test_a_repository_is_created_once(hub: LoopbackHub, sleeps: list[float], tmp
     failing(hub, lambda request: request.path == "/api/repos/create", Reply(503))
     assert call("upload", tmp_path / "mine", "org/other", "--direct").code == 3
     assert len(hub.asked("/api/repos/create")) == 1 and sleeps == []
+
+
+def test_a_post_that_changes_nothing_is_repeated_after_one_that_may_not_be(
+    hub: LoopbackHub, sleeps: list[float]
+) -> None:
+    failing(hub, lambda request: request.method == "POST", Reply(503))
+    sent = []
+    for is_repeatable in (False, True):
+        with (
+            pytest.raises(TransferError, match="answered 503"),
+            hub_calls(huggingface_hub, is_repeatable=is_repeatable) as session,
+        ):
+            session.request("POST", f"{hub.endpoint}/api/{is_repeatable}")
+        sent.append(len(hub.asked(f"/api/{is_repeatable}")))
+    assert sent == [1, 4]
 
 
 def test_a_blob_is_whole_after_it_was_sent_in_vain(
