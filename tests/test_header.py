@@ -12,7 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eaglectl.checkpoint.checkpoint import FIRST_READ, read_checkpoint
-from eaglectl.checkpoint.header import DTYPE_BITS, MAX_HEADER, Header, header_length, parse_header, parse_json
+from eaglectl.checkpoint.header import (
+    DTYPE_BITS,
+    MAX_DEPTH,
+    MAX_HEADER,
+    Header,
+    header_length,
+    parse_header,
+    parse_json,
+)
 from eaglectl.checkpoint.opening import open_source
 from eaglectl.errors import UnreadableError
 from tests.builders import Stored, drafter_tensors, floats, framed, safetensors_bytes, write_safetensors
@@ -432,3 +440,18 @@ def test_json_of_two_meanings_or_none_is_refused(raw: bytes, words: str) -> None
         parse_json("config.json", raw)
     assert words in str(caught.value)
     assert "config.json" in str(caught.value)
+
+
+def test_a_header_has_no_more_tensors_than_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglectl.checkpoint.header.MAX_TENSORS", 1)
+    entry = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    assert len(read(framed(json.dumps({"a": entry}).encode(), b"")).tensors) == 1
+    with pytest.raises(UnreadableError, match="the header has 3 tensors; at most 1 are read"):
+        read(framed(json.dumps(dict.fromkeys("abc", entry)).encode(), b""))
+
+
+def test_values_inside_each_other_are_read_to_a_depth() -> None:
+    assert parse_json("config.json", b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+    deeper = MAX_DEPTH + 1
+    with pytest.raises(UnreadableError, match=f"are {deeper} deep in each other; at most {MAX_DEPTH}"):
+        parse_json("config.json", b"[" * deeper + b"]" * deeper)
