@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from eaglectl.checkpoint.checkpoint import read_checkpoint
+from eaglectl.checkpoint.opening import open_source
 from tests.builders import (
     TARGETS,
     VOCAB,
@@ -120,6 +122,22 @@ class Trap:
 )
 def test_a_state_dict_converts_to_its_own_bytes(tmp_path: Path, wrapped: Callable[[Any], Any]) -> None:
     assert converted(pickled_folder(tmp_path, wrapped(state())), tmp_path / "out") == drafter_tensors()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "fc.weight",
+        "module.fc.weight",
+        "_fsdp_wrapped_module._orig_mod.module.fc.weight",
+        "model_state.model.draft_model.fc.weight",
+        "model_state.model._orig_mod.draft_model.fc.weight",
+        "module.model_state.draft_model.fc.weight",
+    ],
+)
+def test_the_table_has_names_without_what_trainers_wrap_around_them(stored: str, tmp_path: Path) -> None:
+    folder = pickled_folder(tmp_path, {stored: torch.ones(2)})
+    assert list(read_checkpoint(open_source(str(folder))).tensors) == ["fc.weight"]
 
 
 def test_a_state_dict_of_the_old_torch_format_converts(tmp_path: Path) -> None:
