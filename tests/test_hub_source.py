@@ -546,8 +546,9 @@ def test_an_answer_that_is_no_hubs_is_told(hub: LoopbackHub, answer: bytes) -> N
     assert "does not answer as a Hub does" in said(3, "inspect", "org/drafter")
 
 
-def test_a_listed_name_cannot_point_out_of_the_cache(hub: LoopbackHub) -> None:
-    hub.add_repo("org/bad", {"../../../config.json": b"{}"})
+@pytest.mark.parametrize("name", ["../../../config.json", "/config.json", "..\\config.json"])
+def test_a_listed_name_cannot_point_out_of_the_cache(name: str, hub: LoopbackHub) -> None:
+    hub.add_repo("org/bad", {name: b"{}"})
     assert "points out of the repository" in said(3, "inspect", "org/bad")
 
 
