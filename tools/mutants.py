@@ -24,8 +24,8 @@ ROOT = Path(__file__).parent.parent
 TESTS = {
     "acceptance": "draft_sampling vllm_counters double_norm measurement significance published_acceptance"
     " prompt_sets against servers first_pass diagnose_records hostile/server diagnose vllm_target_engine",
-    "checkpoint": "front_matter header gguf_reading sources pickles pickled_headers writer hub_cache"
-    " hub_retries hub_source",
+    "checkpoint": "front_matter header gguf_reading end_of_sequence sources pickles pickled_headers writer"
+    " hub_cache hub_retries hub_source",
     "conversion": "arithmetic upgrade_warnings target_head convert unserved mla_maps upgrade pruning gguf"
     " target_rotation writer",
     "drafter": "drafter boundaries vocabulary arithmetic declarations fixtures convert",
