@@ -174,6 +174,7 @@ HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
     "minus zero": (b'{"weight":{"dtype":"U8","shape":[-0],"data_offsets":[0,0]}}', b"", "weight"),
     "minus zero offset": (b'{"weight":{"dtype":"U8","shape":[0],"data_offsets":[-0,0]}}', b"", "weight"),
     "shape of 2**64": (one(shape=[2**64, 0], offsets=[0, 0]), b"", "weight"),
+    "shape of 2**64 after 0": (one(shape=[0, 2**64], offsets=[0, 0]), b"", "weight has shape [0, 1844"),
     "shape overflows": (one(shape=[2**63, 2, 0], offsets=[0, 0]), b"", "weight"),
     "shape of 5000 digits": (one().replace(b"[1]", b"[" + b"9" * 5000 + b"]"), b"x", "not valid JSON"),
     "boolean offset": (one(offsets=[False, 1]), b"x", "data_offsets [False, 1]"),
