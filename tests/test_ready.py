@@ -63,6 +63,12 @@ def test_a_drafter_that_is_right_as_stored_is_not_converted(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_the_reference_decodes_with_the_drafter_alone() -> None:
+    made = eaglectl.ready(TINY / "eagle3", TARGET, prompts=PROMPTS, sample=8, max_tokens=16, device="cpu")
+    runs = [state.stored.run for state in made.engines if state.stored]
+    assert runs and all(run.engine == "reference" and run.results and not run.plain for run in runs)
+
+
 def test_a_drafter_that_no_engine_reads_is_converted_measured_and_started(
     automodel: Path, tmp_path: Path
 ) -> None:

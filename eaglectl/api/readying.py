@@ -32,7 +32,7 @@ from eaglectl.api.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.api.smoking import smoke, smoke_as_read
+from eaglectl.api.smoking import smoke_as_read, smoke_drafts
 from eaglectl.api.steps import REFERENCE as REFERENCE_TITLE
 from eaglectl.api.steps import steps_text
 from eaglectl.api.targets import choose_target, fitting_target, weights_folder
@@ -523,7 +523,7 @@ class _Work(Struct, frozen=True):
 
         def make() -> SmokeReport:
             if reading is None:
-                return smoke(on_disk(place), target, asked, on_progress=self.on_progress)
+                return smoke_drafts(on_disk(place), target, asked, self.on_progress, compares_plain=False)
             return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
 
         if engine.startswith(SERVERS):  # what it has loaded is its own
