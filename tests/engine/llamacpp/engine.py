@@ -18,6 +18,9 @@ ROOT = Path(os.environ.get("EAGLECTL_LLAMACPP", FIXTURES.parent / ".llamacpp"))
 # what `make test-llamacpp` puts there: the source, what it builds, and the converter's own Python packages
 SOURCE, BUILD, PACKAGES = ROOT / "source", ROOT / "build", ROOT / "packages"
 DRAFTS, SERVER = BUILD / "drafts", BUILD / "bin/llama-server"
+# at its start with a drafter the server reads memory that nothing has written, and can end by `scale > 0.0f`;
+# pages that malloc takes anew are zero
+FRESH_PAGES = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 LAYERS = re.compile(r"extract_layers = \[([-\d, ]+)\]")
 LAST_WORDS = (
     r"error loading model: .*",

@@ -14,7 +14,7 @@ from eaglectl.results import Readiness
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.engine import trained
-from tests.engine.llamacpp.engine import SERVER
+from tests.engine.llamacpp.engine import FRESH_PAGES, SERVER
 from tests.engine.llamacpp.test_server_llamacpp import PATIENCE, SETTINGS
 from tests.engine.servers import running
 from tests.tiny import PROMPTS, TARGET, TINY
@@ -64,7 +64,7 @@ def measured(root: Path, result: Readiness) -> dict[str, object]:
         subprocess.run([*converter, *files], check=True, capture_output=True, cwd=FIXTURES.parent)
     words = [{"TARGET.gguf": str(root / "target.gguf")}.get(word, word) for word in shlex.split(server)]
     assert words[0] == "llama-server"
-    with running([str(SERVER), *words[1:], *SETTINGS], root / "server.log", PATIENCE) as url:
+    with running([str(SERVER), *words[1:], *SETTINGS], root / "server.log", PATIENCE, FRESH_PAGES) as url:
         again = [
             {"http://127.0.0.1:8080": url}.get(word, word) for word in shlex.split(state.measure_command)
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from eaglectl import api
 from eaglectl.api.converting import ConvertOptions
-from tests.engine.llamacpp.engine import PACKAGES, SERVER, SOURCE, Drafted, draft
+from tests.engine.llamacpp.engine import FRESH_PAGES, PACKAGES, SERVER, SOURCE, Drafted, draft
 from tests.engine.llamacpp.test_server_llamacpp import SETTINGS
 from tests.engine.servers import running
 from tests.real.conftest import REAL, real_target
@@ -72,8 +72,7 @@ def test_the_wheels_own_target_accepts_as_much_within_bounds(pair: Path, real_ta
     (rounds, *taken), answers = counted(found)
     expected = accounted("specforge", real_target, K, FOUR, SHORT)
     assert 1 + sum(taken) / rounds == pytest.approx(expected.length, rel=OTHER_ARITHMETIC)
-    # other arithmetic: some answers go another way, and none from its first token on
-    assert answers != expected.tokens
+    # other arithmetic: an answer may go another way, and none from its first token on
     assert all(ours[0] == theirs[0] for ours, theirs in zip(answers, expected.tokens, strict=True))
 
 
@@ -83,7 +82,7 @@ def test_a_server_counts_the_rounds_of_the_accounting_but_an_answers_last(
     command = [str(SERVER), "--model", str(pair / "target.gguf"), *SETTINGS, "--metrics"]
     command += ["--model-draft", str(pair / "drafter.gguf"), "--spec-type", "draft-eagle3"]
     command += ["--spec-draft-n-max", str(K)]
-    with running(command, pair / "server.log", PATIENCE) as url:
+    with running(command, pair / "server.log", PATIENCE, FRESH_PAGES) as url:
         options = api.SmokeOptions(
             engine=url, prompts=few_prompts(tmp_path, FOUR), max_tokens=SHORT, timeout=PATIENCE
         )

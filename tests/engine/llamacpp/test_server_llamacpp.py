@@ -14,7 +14,7 @@ from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import UnreadableError
 from tests.conftest import FIXTURES
 from tests.engine import trained
-from tests.engine.llamacpp.engine import SERVER
+from tests.engine.llamacpp.engine import FRESH_PAGES, SERVER
 from tests.engine.servers import running
 from tests.tiny import PROMPTS, TARGET
 
@@ -44,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(pair: Path, *more: str) -> AbstractContextManager[str]:
     """The address of a llama-server with the pair."""
     command = [str(SERVER), "--model", str(pair / "target.gguf"), *SETTINGS, *more]
-    return running(command, pair / f"server-{len(more)}.log", PATIENCE)
+    return running(command, pair / f"server-{len(more)}.log", PATIENCE, FRESH_PAGES)
 
 
 def drafting(pair: Path) -> tuple[str, ...]:
