@@ -6,7 +6,7 @@ narrower interval than that of the rounds that follow from these drafts, which b
 and which have to confirm it. `smoke --against` judges likewise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -137,16 +137,14 @@ def run_gate(
     sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, after)]
     work.start()
 
-    def drafted(texts: Sequence[list[int]]) -> list[Drafts]:
+    def drafted(part: slice) -> list[Drafts]:
+        texts = stage.texts[part]
         results = stage.run(stage.drafter, texts, on_done=work.add, k=DEPTHS[0])
         drafts = drafts_of(stage, sides, texts, results)
         work.add(len(texts))
         return drafts
 
-    drafts, others = drafted(stage.texts[:PILOT]), stage.texts[PILOT:]
-    if others:
-        tell_prompts_needed(stage, drafts, tolerance)
-        drafts = [first.joined(rest) for first, rest in zip(drafts, drafted(others), strict=True)]
+    drafts = drafts_by_part(stage, drafted, tolerance)
     rows = [_row(k, *(run.cut(k) for run in drafts)) for k in DEPTHS]
     forecast = prompts_forecast(drafts[1].at_starts, drafts[0].at_starts, tolerance)
     count = len(stage.texts)
@@ -174,10 +172,21 @@ def compare_positions(
     """
     stage = Stage(replace(job, temperature=0.0))
     sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, baseline)]
-    if len(results) > PILOT:
-        tell_prompts_needed(stage, drafts_of(stage, sides, stage.texts[:PILOT], results[:PILOT]), least)
-    drafts = drafts_of(stage, sides, stage.texts, results)
+
+    def drafted(part: slice) -> list[Drafts]:
+        return drafts_of(stage, sides, stage.texts[part], results[part])
+
+    drafts = drafts_by_part(stage, drafted, least)
     return drafts[0].at_starts, drafts[1].at_starts
+
+
+def drafts_by_part(stage: Stage, drafted: Callable[[slice], list[Drafts]], least: float) -> list[Drafts]:
+    """Each side's drafts on all texts; says after the first ones how many prompts the question needs."""
+    drafts = drafted(slice(PILOT))
+    if len(stage.texts) <= PILOT:
+        return drafts
+    tell_prompts_needed(stage, drafts, least)
+    return [first.joined(rest) for first, rest in zip(drafts, drafted(slice(PILOT, None)), strict=True)]
 
 
 def drafts_of(
