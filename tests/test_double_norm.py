@@ -183,13 +183,13 @@ def test_an_answer_settles_it(answer: str, is_joined: bool, tmp_path: Path) -> N
 
 
 def test_the_probe_tries_a_doubted_norm_the_other_way() -> None:
-    found = next(one for one in candidates(drafter(HF), 8, None) if one.name.startswith("state normed"))
+    found = next(tried for tried in candidates(drafter(HF), 8, None) if tried.name.startswith("state normed"))
     assert (found.name, found.option) == ("state normed once", "--source-semantics hidden_norm=once")
     assert found.drafter.norms.hidden_twice is False
 
 
 def test_the_probe_leaves_a_norm_that_nothing_doubts() -> None:
-    tried = [one.name for one in candidates(drafter(MEGATRON), 8, None)]
+    tried = [candidate.name for candidate in candidates(drafter(MEGATRON), 8, None)]
     assert "norm_output true" in tried
     assert not [name for name in tried if name.startswith("state normed")]
 

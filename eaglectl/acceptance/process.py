@@ -119,15 +119,14 @@ def has_torch() -> bool:
 
 def require_torch(work: str, *, runs_target: bool = True) -> None:
     """Raise UnreadableError where the reference cannot be loaded; `work` is what needs it, and a verb."""
-    packages = ("torch", "transformers") if runs_target else ("torch",)
+    packages = "torch and transformers" if runs_target else "torch"
     with contextlib.suppress(ImportError):
         import eaglectl.reference.loading  # noqa: F401
 
-        if all(map(importlib.util.find_spec, packages)):
+        if has_torch() or not runs_target:
             return
     raise UnreadableError(
-        f"{work} {' and '.join(packages)}; install eaglectl's torch extra: pip install '.[torch]' in a"
-        " checkout"
+        f"{work} {packages}; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
     )
 
 

@@ -231,7 +231,7 @@ def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
     for rule in rules:
         try:
             matches = list(rule.check(subject))
-        except UnreadableError as reason:  # CannotLook is one
+        except UnreadableError as reason:  # CannotLook among them
             is_required = rule.family.startswith("serving") or rule.id in policy.required
             unchecked.append(Unchecked(rule, str(reason), is_required))
             continue

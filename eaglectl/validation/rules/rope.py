@@ -12,6 +12,7 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.rope import read_rope
 from eaglectl.formats.unread import PARTIAL
 from eaglectl.validation.rule import CannotLook, Match, noted, rule
+from eaglectl.validation.rules.target import NO_TARGET
 from eaglectl.validation.subject import Subject, key_place
 
 # the scalings that vLLM 0.33 builds (rotary_embedding/__init__.py), and the keys that each needs
@@ -251,7 +252,7 @@ def _target_config(subject: Subject) -> Mapping[str, Any]:
     """The config of the target's language model."""
     config = subject.target.config
     if config is None:
-        raise CannotLook("no target was given; pass --target")
+        raise CannotLook(NO_TARGET)
     return text_part(config)
 
 
