@@ -60,10 +60,11 @@ over prompts:
 DIAGNOSES = """## What diagnose says
 
 One fault at a time, 32 new tokens, `diagnose --prompts` of the test chats or every second of them, one
-thread: `python tools/real/diagnoses.py`. [What each mistake costs](mistakes.md) is measured apart. Three end
-in "healthy": a rope base and `norm_before_residual` of the speculators drafter, which cost less than the 3 %
-that a reading must gain to be named, and another template, with which half of the first draft tokens are
-still accepted.
+thread: `python tools/real/diagnoses.py`. [What each mistake costs](mistakes.md) is measured apart. Three
+faults end in "healthy": a rope base of SpecForge's drafter and `norm_before_residual` of the speculators
+drafter, which cost less than the 3 % that a reading must gain to be named, and Llama 2's template, with which
+half of the first draft tokens are still accepted. For a target that is marked as rotated no conversion is
+printed, as nothing there has its matrix.
 """
 READY = """## From stored to served
 
