@@ -62,11 +62,17 @@ class Engine:
         if HOW == "dies":
             print("Segmentation fault", file=sys.stderr, flush=True)
             os._exit(9)
-        if HOW == "refuses the target" or (HOW == "refuses the drafter" and not self.is_plain):
+        if HOW == "refuses the target":
             raise ValueError("head_dim is 7")
+        if HOW == "refuses the drafter" and not self.is_plain:
+            from sglang.srt.speculative import eagle_worker
+
+            eagle_worker.load()
         if HOW == "fails in its scheduler":
+            frames = [["sglang.srt.speculative.eagle_worker", "load"]]
+            answer = {"version": "0.5.23", "error": "IndexError: of the scheduler", "frames": frames}
             with open(os.environ["EAGLECTL_ANSWER"], "w") as file:
-                json.dump({"version": "0.5.23", "error": "IndexError: of the scheduler"}, file)
+                json.dump(answer, file)
             raise RuntimeError("Initialization failed. Please see the error messages above.")
         with open(os.environ["STAND_IN_GIVEN"], "a") as file:
             print(json.dumps(given), file=file)
@@ -103,6 +109,10 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package `sglang` for this process and its children; the file where it keeps what Engine was given."""
     package = tmp_path / "site" / "sglang"
     (package / "srt" / "entrypoints").mkdir(parents=True)
+    (package / "srt" / "speculative").mkdir()
+    (package / "srt" / "speculative" / "eagle_worker.py").write_text(
+        'def load():\n    raise ValueError("head_dim is 7")'
+    )
     (package / "__init__.py").write_text('__version__ = "0.5.23"')
     (package / "srt" / "entrypoints" / "engine.py").write_text(STAND_IN)
     (package / "srt" / "server_args.py").write_text(

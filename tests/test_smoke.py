@@ -336,6 +336,7 @@ def test_an_unknown_probe_is_refused_before_anything_runs(
 LOADED = {
     "version": "0.32.0",
     "unfilled": [],
+    "shared": ["model.embed_tokens.weight"],
     "resolved": {
         "class": "Eagle3LlamaForCausalLM",
         "layers": 1,
@@ -372,28 +373,3 @@ def test_load_only_lists_what_the_file_does_not_fill(
     assert document == {"schema": "eaglectl/load/1", **answer}
     assert run(call) == code
     assert words in capsys.readouterr().out
-
-
-def test_vllm_runs_the_target_alone_first_and_differences_fail(
-    target: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    modes: list[str] = []
-    result = {"tokens": [1, 2, 3, 4], "drafts": 2, "accepted": [2, 1, 0]}
-
-    def answer(engine: object, job: object, mode: str, texts: list[list[int]]) -> dict[str, Any]:
-        modes.append(mode)
-        common = {"version": "0.32.0", "device": "cpu", "dtype": "float32", "seconds": 1.0}
-        resolved = {"norm_output": True, "aux_layers": [2, 4, 5]} if mode == "generate" else {}
-        return {**common, "results": [result] * len(texts), "resolved": resolved}
-
-    monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
-    monkeypatch.setattr(installed, "ask", answer)
-    folder = str(FIXTURES / "producers/vllm/native")
-    more = ("--engine", "vllm", "--aux-layers", "2,4,5")
-    code, report, _ = smoke(capsys, target, prompts, *more, drafter=folder)
-    SCHEMA.validate(report)
-    assert modes == ["plain", "generate"]
-    assert (code, report["lossless"], report["drafts"]) == (1, True, 6)
-    difference = "norm_output: vLLM uses True, the checkpoint means False"
-    assert report["engine"]["differences"] == [difference]
-    assert report["failures"] == [f"not as the checkpoint means: {difference}"]

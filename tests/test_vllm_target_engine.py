@@ -20,7 +20,7 @@ from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
 from eaglectl.acceptance.vllm.target_engine import (  # noqa: E402
     VllmEngine,
     VllmOptions,
-    _load_request,
+    _base_request,
     start_vllm,
 )
 from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
@@ -30,92 +30,19 @@ from eaglectl.conversion.calibration import FILE, read_statistics  # noqa: E402
 from eaglectl.engines import vllm  # noqa: E402
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
-from tests.conftest import FIXTURES  # noqa: E402
+from tests.stand_in import put_on_path  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
 EAGLE3, WIDTH, VOCAB = str(TINY / "eagle3"), 128, 512
 CALL = ["calibrate", EAGLE3, "--target", str(TARGET), "--prompts", str(TINY / "calibration.jsonl")]
 
-# a state of the stand-in says which layer and which token it is of
-STAND_IN = """
-import json, os, sys, time
-from types import SimpleNamespace as Space
-
-print("what vLLM prints is no answer")
-__version__ = os.environ.get("STAND_IN_RELEASE", "0.32.0")
-HOW = os.environ.get("STAND_IN", "")
-if HOW == "dies at once":
-    print("Illegal instruction", file=sys.stderr, flush=True)
-    os._exit(4)
-
-
-class SamplingParams:
-    def __init__(self, **given):
-        self.given = given
-
-
-class LLM:
-    def __init__(self, **given):
-        if HOW == "hangs":
-            time.sleep(600)
-        if HOW == "does not know block_sise":
-            raise TypeError("EngineArgs.__init__() got an unexpected keyword argument 'block_sise'")
-        if HOW == "fails in a worker":
-            print("(Worker_TP1) ERROR ValueError: head_dim=7 is not there", file=sys.stderr, flush=True)
-            raise RuntimeError("Engine core initialization failed. See root cause above.")
-        with open(os.environ["STAND_IN_GIVEN"], "w") as file:
-            json.dump(given, file)
-        config = given["speculative_config"]["draft_model_config"]["hf_config"]
-        self.ids = config["eagle_aux_hidden_state_layer_ids"]
-        self.folder = given["kv_transfer_config"]["kv_connector_extra_config"]["shared_storage_path"]
-        self.missing = 0
-        config = Space(device_config=Space(device_type="cpu"), model_config=Space(dtype="torch.float32"))
-        scheduler = Space(has_requests=lambda: self.missing > 0)
-        self.llm_engine = Space(
-            vllm_config=config, engine_core=Space(engine_core=Space(scheduler=scheduler)), step=self.step
-        )
-
-    def step(self):
-        self.missing -= 1
-
-    def generate(self, prompts, params, use_tqdm):
-        import torch
-        from safetensors.torch import save_file
-
-        if HOW == "dies later":
-            os._exit(9)
-        found = []
-        for number, prompt in enumerate(prompts):
-            ids = prompt["prompt_token_ids"]
-            path = f"{self.folder}/{number}.safetensors"
-            open(path + ".lock", "w").close()
-            layers = torch.tensor(self.ids)[None, :, None] * 1000
-            states = (torch.tensor(ids)[:, None, None] + layers).float().expand(-1, -1, 128).contiguous()
-            save_file({"hidden_states": states, "token_ids": torch.tensor(ids)}, path)
-            if HOW == "truncates":
-                os.truncate(path, 1000)
-            count = params.given["max_tokens"] - (HOW == "stops early")
-            answer = Space(token_ids=[ids[-1] + step + 1 for step in range(count)])
-            found.append(Space(outputs=[answer], kv_transfer_params={"hidden_states_path": path}))
-        self.missing = 2
-        return found
-"""
-
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package `vllm` for this process and its children; the file where it keeps what LLM was given."""
-    (tmp_path / "site" / "vllm").mkdir(parents=True)
-    (tmp_path / "site" / "vllm" / "__init__.py").write_text(STAND_IN)
     (tmp_path / "temporary").mkdir()
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    for name, value in {
-        "PYTHONPATH": f"{tmp_path / 'site'}:{FIXTURES.parent}",
-        "STAND_IN_GIVEN": str(tmp_path / "given.json"),
-    }.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    return tmp_path / "given.json"
+    return put_on_path(monkeypatch, tmp_path)
 
 
 @contextmanager
@@ -168,9 +95,12 @@ def test_vllm_is_given_boundaries_as_ids_each_once_and_in_order(stand_in: Path) 
 
 def test_the_cache_that_is_asked_for_holds_a_sequence_and_its_states() -> None:
     dims = api.inspect(EAGLE3, target=str(TARGET)).drafter.dims
-    request = _load_request(VllmOptions(TARGET, (5, 2, 4), dims, 100, 16, "cpu"))
+    request = _base_request(VllmOptions(TARGET, (5, 2, 4), dims, 100, 16, "cpu"))
     # twice 116 tokens of keys and values in 8 layers, and 3 states, each of 128 numbers
-    assert request["cache_bytes"] == 2 * 116 * (2 * 8 + 3) * 128 * 4
+    assert request["memory_bytes"] > 16 * 2 * 116 * (2 * 8 + 3) * 128 * 4
+    assert request["cache_bytes"] == 256 << 20
+    many = _base_request(VllmOptions(TARGET, (2,) * 3000, dims, 100, 16, "cpu"))
+    assert many["cache_bytes"] == 2 * 116 * (2 * 8 + 3000) * 128 * 4
 
 
 def test_arguments_of_vllm_reach_it_and_are_recorded(stand_in: Path, tmp_path: Path) -> None:
@@ -188,13 +118,8 @@ def test_arguments_of_vllm_reach_it_and_are_recorded(stand_in: Path, tmp_path: P
 
 
 def test_an_argument_that_vllm_does_not_have_is_usage(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = tmp_path / "site" / "vllm" / "engine"
-    engine.mkdir()
-    (engine / "arg_utils.py").write_text(
-        "from dataclasses import dataclass\n\n@dataclass\nclass EngineArgs:\n    block_size: int = 1\n"
-    )
     monkeypatch.setenv("STAND_IN", "does not know block_sise")
     options = VllmOptions(
         TARGET,
@@ -227,7 +152,7 @@ def test_the_embedding_is_the_targets_own(stand_in: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     {
-        "dies at once": "ended with code 4 and no answer: .*Illegal instruction",
+        "dies at once": r"ended with code 4 and no answer \(phase: importing\): .*Illegal instruction",
         "dies later": "ended with code 9 and no answer",
         "hangs": r"within --timeout 3 s and was stopped",
         "fails in a worker": r"See root cause above. \(ValueError: head_dim=7 is not there\)",

@@ -1,13 +1,13 @@
 """What runs a model says what to install where torch or transformers is absent."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from eaglectl.acceptance.process import ANSWER, VLLM, InstalledEngine
+from eaglectl.acceptance.process import VLLM
 from tests.tiny import TARGET, TINY
 
 EAGLE3 = TINY / "eagle3"
@@ -51,13 +51,16 @@ def test_stored_states_need_torch_alone(tmp_path: Path) -> None:
     assert "runs the drafter and needs torch; install" in " ".join(done.stderr.split())
 
 
-def test_an_answer_with_what_json_alone_writes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = {"error": "no file \udcff", "loss": float("inf")}
-
-    def wait(engine: InstalledEngine, arguments: list[str], *more: object) -> tuple[str, int]:
-        assert Path(arguments[1]).name == ANSWER
-        Path(arguments[1]).write_text(json.dumps(answer))
-        return "", 0
-
-    monkeypatch.setattr(InstalledEngine, "_wait", wait)
-    assert VLLM.answer({}, 1.0) == answer
+def test_an_answer_with_what_json_alone_writes_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "answer.json").write_text(r'{"error": "\udcff", "loss": Infinity}')
+    (tmp_path / "child.py").write_text(
+        "import shutil, sys\n"
+        "sys.stdin.readline()\n"
+        f"shutil.copy({str(tmp_path / 'answer.json')!r}, sys.argv[1])\n"
+        "print('{}', flush=True)\n"
+    )
+    with replace(VLLM, child="child").started(10.0) as process:
+        assert process.request({}) == {"error": "\udcff", "loss": float("inf")}

@@ -1,17 +1,20 @@
-"""Common to the child processes that run an engine: the request, the answer, and errors as text."""
+"""Common to the child processes that run an engine: requests, answers, phases, and errors as data."""
 
 import difflib
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
 KEPT_LINES = 2  # of an error message; pydantic names the fault in the second line
 UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
 NEAREST = 3
+REQUEST, ANSWER = "request.json", "answer.json"
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
@@ -25,25 +28,51 @@ class OldReleaseError(Exception):
         self.needs = needs
 
 
-def answer_request(
+class _Parent:
+    """The pipe to the parent process; None where the module runs without one."""
+
+    pipe: IO[str] | None = None
+
+
+def serve_requests(
     modes: Mapping[str, Callable[[Request], Answer]],
     version: Callable[[], str],
     names: Callable[[], Sequence[str]],
 ) -> None:
-    """Read the request in the file of the first argument and write the answer to the second.
+    """Answer each request in the folder of the first argument, of which a line on stdin tells, until it ends.
 
-    `version` imports the engine; `names` are those of its arguments. An error that another process of the
-    engine has written there is the cause, and stays.
+    `version` imports the engine; `names` are those of its arguments. A line on stdout says that an answer was
+    written, or what is being done. An error that another process of the engine has written as the answer is
+    the cause, and stays.
     """
-    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    answer: Answer = {}
-    try:
-        answer["version"] = version()
-        answer |= modes[request["mode"]](request)
-    except Exception as error:
-        write_error(Path(sys.argv[2]), answer | error_answer(error, request["engine_arguments"], names))
-        return
-    write_json(Path(sys.argv[2]), answer)
+    folder = Path(sys.argv[1])
+    requests = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nothing that an engine asks is answered
+    _Parent.pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # engines print to stdout too
+    for _ in requests:
+        request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+        answer: Answer = {}
+        try:
+            report_phase("importing")
+            answer["version"] = version()
+            answer |= modes[request["mode"]](request)
+        except Exception as error:
+            write_error(folder / ANSWER, answer | error_answer(error, request["engine_arguments"], names))
+        else:
+            write_json(folder / ANSWER, answer)
+        _send({})
+
+
+def report_phase(phase: str, done: int = 0, total: int | None = None) -> None:
+    """Tell the parent what is being done, and of how many prompts."""
+    _send({"phase": phase, "done": done, "total": total})
+
+
+def _send(message: Mapping[str, Any]) -> None:
+    if _Parent.pipe is not None:
+        _Parent.pipe.write(f"{json.dumps(message)}\n")
+        _Parent.pipe.flush()
 
 
 def write_error(path: Path, answer: Answer) -> None:
@@ -62,18 +91,56 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def error_answer(
     error: Exception, given: Mapping[str, Any] | None = None, names: Callable[[], Sequence[str]] = tuple
 ) -> Answer:
-    """What the parent needs to know of an error; `given` are the user's arguments of the engine."""
-    answer: Answer = {"error": error_text(error), "needs_code": "trust_remote_code" in str(error)}
+    """What `faults` judges an error by; `given` are the user's arguments of the engine.
+
+    "frames" are [module, function] of its traceback, the outermost first, "fields" the arguments that a
+    pydantic error is about.
+    """
+    fields, cause = _invalid_fields(error)
+    answer: Answer = {
+        "error": error_text(error),
+        "needs_code": "trust_remote_code" in str(error),
+        "frames": [*_frames(error.__traceback__), *(_frames(cause.__traceback__) if cause else ())],
+        "fields": fields,
+        "tensor": getattr(error, "tensor", ""),
+    }
     unknown = UNKNOWN_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if unknown and unknown[1] in (given or {}):
         close = difflib.get_close_matches(unknown[1], names(), NEAREST)
         answer |= {"unknown": unknown[1], "nearest": close}
+    elif unknown and "EngineArgs" in str(error):  # an argument that eaglectl sets
+        answer["fields"] = [unknown[1]]
     if isinstance(error, OldReleaseError):
         answer["needs"] = error.needs
     return answer
+
+
+def _invalid_fields(error: Exception) -> tuple[list[str], BaseException | None]:
+    """The arguments that a pydantic error is about, and the error that one of its validators raised."""
+    if type(error).__name__ != "ValidationError" or not hasattr(error, "errors"):
+        return [], None
+    details = error.errors()
+    fields = [str(detail["loc"][0]) for detail in details if detail["loc"]]
+    causes = (detail.get("ctx", {}).get("error") for detail in details)
+    return fields, next((cause for cause in causes if isinstance(cause, BaseException)), None)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, str]]:
+    """The module and function of each frame; a child's own module has its name, and not __main__."""
+    for frame, _ in traceback.walk_tb(trace):
+        module = str(frame.f_globals.get("__name__"))
+        yield (__package__ or "" if module == "__main__" else module), frame.f_code.co_name
 
 
 def error_text(error: Exception) -> str:
     """The class and message of an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
+
+
+def machine_memory() -> dict[str, int]:
+    """Bytes of this machine's memory that are free, and all; nothing where that is not known."""
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text(encoding="ascii").splitlines() if meminfo.exists() else []
+    sizes = {name: int(value.split()[0]) << 10 for name, _, value in (line.partition(":") for line in lines)}
+    return {"free_bytes": sizes["MemAvailable"], "total_bytes": sizes["MemTotal"]} if sizes else {}

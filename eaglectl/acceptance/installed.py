@@ -3,18 +3,20 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.acceptance.engine_arguments import unknown_argument
+from eaglectl.acceptance.faults import fault
 from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
 from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.process import SGLANG, VLLM, InstalledEngine
+from eaglectl.acceptance.memory import needed_memory
+from eaglectl.acceptance.process import SGLANG, VLLM, EngineProcess, InstalledEngine
 from eaglectl.acceptance.tokens import read_context_length, stop_tokens, tokenise
-from eaglectl.checkpoint.target_files import code_needed, read_target_config
+from eaglectl.checkpoint.target_files import read_target_config
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.errors import RefusedError
 from eaglectl.text import listed
 
 # environment variables with which engines simulate acceptance, or the target's choice of experts
@@ -25,21 +27,20 @@ SYNTHETIC = (
 )
 # made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
 UNUSED = re.compile(r"layers\.[1-9]\d*\.input_layernorm\.weight")
-HANG = "a drafter with another number of aux layers than its fc can make it hang"
+LEAST_SHARED_CORES = 2  # that two engines need to run side by side
 
 
 def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
-    """Run `job` in the engine, twice: without the drafter, then with it.
+    """Run `job` in the engine with the drafter, and without it where the job compares.
 
-    Raises UnreadableError where the engine is absent, hangs, dies or does not run the target, RefusedError
-    where it rejects the drafter, UsageError for an argument that it does not have.
+    The two runs start side by side where memory and cores allow. Raises UnreadableError where the engine is
+    absent, hangs, dies, lacks something or does not run the target, RefusedError where it rejects the
+    drafter, UsageError for an argument that it does not have, and EaglectlError for an error of ours.
     """
     engine.require("--engine reference")
     check_measured()
     texts = tokenise(job, read_context_length(job.target))
-    # plain decoding first, so that a target that does not run is not reported as the drafter's fault
-    plain = ask(engine, job, "plain", texts)
-    drafted = ask(engine, job, "generate", texts)
+    plain, drafted = _answers(engine, job, texts)
     results = tuple(
         PromptResult(prompt.set, result["drafts"], tuple(result["accepted"]), tuple(result["tokens"]))
         for prompt, result in zip(job.prompts, drafted["results"], strict=True)
@@ -51,13 +52,60 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
         dtype=drafted["dtype"],
         proves=f"what this {engine.title} release does with the checkpoint as written",
         results=results,
-        plain=tuple(tuple(result["tokens"]) for result in plain["results"]),
+        plain=tuple(tuple(result["tokens"]) for result in plain["results"]) if plain else (),
         seconds=drafted["seconds"],
-        plain_seconds=plain["seconds"],
+        plain_seconds=plain["seconds"] if plain else 0.0,
         resolved=drafted["resolved"],
         differences=differences(engine, job.drafter, drafted["resolved"]),
         arguments=job.arguments,
     )
+
+
+def _answers(
+    engine: InstalledEngine, job: EngineJob, texts: list[list[int]]
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The answers of the run without the drafter, where the job compares, and of the one with it.
+
+    The plain one is looked at first, so that a target that does not run is not taken for the drafter's fault.
+    """
+    if not job.compares_plain:
+        return None, ask(engine, job, "generate", texts)
+    with (
+        engine.started(job.timeout, job.on_progress) as one,
+        engine.started(job.timeout, job.on_progress) as two,
+    ):
+        runs = [(one, _request(job, "plain", texts)), (two, _request(job, "generate", texts))]
+        for process, _ in runs:  # both import the engine at once
+            process.send(_request(job, "memory", []))
+        memory, _ = (_checked(process, request) for process, request in runs)
+        if not _fit_together(memory, runs[0][1]):
+            plain = _answer(*runs[0])
+            one.close()  # which frees its memory
+            return plain, _answer(*runs[1])
+        for process, request in runs:
+            process.send(request)
+        plain, drafted = (_checked(process, request) for process, request in runs)
+        return plain, drafted
+
+
+def _fit_together(memory: Mapping[str, int], request: Mapping[str, Any]) -> bool:
+    """Whether two such runs have room on the device at once, and a core each."""
+    has_cores = len(os.sched_getaffinity(0)) >= LEAST_SHARED_CORES
+    is_shared = request["tensor_parallel_size"] == 1 and not request["engine_arguments"]
+    return is_shared and has_cores and memory.get("free_bytes", 0) >= 2 * request["memory_bytes"]
+
+
+def _answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
+    process.send(request)
+    return _checked(process, request)
+
+
+def _checked(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a request that was sent. Raises what `fault` makes of an error."""
+    answer = process.receive()
+    if "error" in answer:
+        raise fault(process.engine, answer, request, process.output())
+    return answer
 
 
 def differences(engine: InstalledEngine, drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:
@@ -84,21 +132,19 @@ def check_measured() -> None:
             raise RefusedError(f"{name} is set: acceptance would be made up, not measured; unset it")
 
 
-def ask(engine: InstalledEngine, job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any]:
-    """The answer of the child process in this mode ("plain" has no drafter). Raises as `run_installed`."""
-    document = engine.answer(_request(job, mode, texts), job.timeout, HANG)
-    if "error" not in document:
-        return document
-    if document.get("needs_code"):
-        raise code_needed(job.target)
-    if "unknown" in document:
-        raise unknown_argument(engine.title, document)
-    version = f"{engine.title} {document.get('version', '')}".strip()
-    if "needs" in document:  # a release that cannot be measured
-        raise UnreadableError(f"{version}: {document['error']}; install {document['needs']}")
-    if mode == "plain":
-        raise UnreadableError(f"{version} does not run the target {job.target}: {document['error']}")
-    raise RefusedError(f"{version} does not run this drafter: {document['error']}")
+def ask(
+    engine: InstalledEngine,
+    job: EngineJob,
+    mode: str,
+    texts: list[list[int]],
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The answer of a child process in this mode ("plain" has no drafter); `more` goes into the request.
+
+    Raises as `run_installed` does.
+    """
+    with engine.started(job.timeout, job.on_progress) as process:
+        return _answer(process, {**_request(job, mode, texts), **more, "folder": str(process.folder)})
 
 
 def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any]:
@@ -116,11 +162,13 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "trust_remote_code": job.trust_remote_code,
         "tensor_parallel_size": job.tensor_parallel_size,
         "engine_arguments": dict(job.engine_arguments),
+        "has_plain": job.compares_plain,
         "is_mla": job.drafter.dims.attention == "MLA",
         "is_mla_target": "kv_lora_rank" in read_target_config(job.target),
         "needs_tokenizer": job.needs_tokenizer or not texts,
         "prompts": texts,
         "context": read_context_length(job.target),
+        "memory_bytes": needed_memory(job, texts),
     }
 
 
@@ -132,7 +180,23 @@ def load_only(job: EngineJob) -> LoadResult:
     VLLM.require("--engine reference")
     check_measured()
     answer = ask(VLLM, job, "load", [])
-    return LoadResult(answer["version"], tuple(answer["unfilled"]), answer["resolved"])
+    fitting = {name for name, fits in _shared_parameters(job.drafter).items() if fits}
+    unfilled = [*answer["unfilled"], *(name for name in answer["shared"] if name not in fitting)]
+    shared = tuple(name for name in answer["shared"] if name in fitting)
+    return LoadResult(answer["version"], tuple(sorted(unfilled)), answer["resolved"], shared=shared)
+
+
+def _shared_parameters(drafter: Drafter) -> Mapping[str, bool]:
+    """Whether the target's embedding and head, which vLLM gives a drafter without its own, fit this one.
+
+    A head over another vocabulary is given all the same, and drafts wrong tokens (llm_base_proposer.py,
+    _maybe_share_lm_head); an embedding of another width is not.
+    """
+    dims = drafter.dims
+    return {
+        "model.embed_tokens.weight": dims.hidden == dims.target_hidden,
+        "lm_head.weight": dims.draft_vocab == dims.vocab and dims.hidden == dims.target_hidden,
+    }
 
 
 def run_sglang(job: EngineJob) -> EngineRun:

@@ -20,7 +20,7 @@ class EngineJob(Struct, frozen=True):
     tokens for each prompt; `ignores_eos` goes on past the end of a sequence. `timeout` is in seconds.
     `trust_remote_code` lets the target's own code run. `engine_arguments` are the engine's own, by name.
     `draft_tokens` is the target token of each draft token as the checkpoint means it, where that was read,
-    and `marked_tokens` those of a t2d that says otherwise than d2t. `compares_plain`: the reference decodes
+    and `marked_tokens` those of a t2d that says otherwise than d2t. `compares_plain`: the engine decodes
     the prompts without the drafter too.
     """
 
@@ -93,10 +93,12 @@ class LoadResult(Result, frozen=True):
     """What vLLM's drafter class and loader make of a checkpoint.
 
     `version` is vLLM's release, `unfilled` the parameters that the files do not fill, `resolved` the settings
-    that the class reads. `trust_remote_code`: the target's own code was allowed to run.
+    that the class reads. `shared` are the parameters that vLLM takes from the target.
+    `trust_remote_code`: the target's own code was allowed to run.
     """
 
     version: str
     unfilled: tuple[str, ...]
     resolved: Mapping[str, Any]
     trust_remote_code: bool = False
+    shared: tuple[str, ...] = ()

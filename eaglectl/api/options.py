@@ -443,6 +443,14 @@ class SmokeOptions(Options, frozen=True):
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
     temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
     seed: Annotated[int, replace(TEMPERATURE_SEED, group=ADVANCED)] = 0
+    lossless: Annotated[
+        bool,
+        Option(
+            "Decode without the drafter too, and compare the answers; without it vLLM and SGLang start once.",
+            "--lossless/--no-lossless",
+            group=ADVANCED,
+        ),
+    ] = True
     against: Annotated[
         str | None,
         Option(

@@ -85,7 +85,7 @@ def smoke_drafts(
     *,
     compares_plain: bool = True,
 ) -> SmokeReport:
-    """`smoke`, whose reference need not decode without the drafter where nobody asks what is lossless."""
+    """`smoke`, which need not decode without the drafter where nobody asks what is lossless."""
     options = as_preset(options)
     _check(options)
     report_step(on_progress, LOADING)
@@ -250,7 +250,8 @@ def _report(
             f"{source} is the target itself; every token would be accepted, and nothing measured"
         )
     with _job(source, target, prompts, options, on_progress) as job:
-        run = _run(replace(job, compares_plain=compares_plain), _choose_engine(options.engine))
+        job = replace(job, compares_plain=compares_plain and options.lossless)
+        run = _run(job, _choose_engine(options.engine))
         label = open_folder(source).label
         report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
         shown = show_answer(job, run.results) if options.show else None

@@ -73,6 +73,7 @@ def _load_only(
         say(
             f"vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file does not"
             f" fill: {listed(result.unfilled) or 'none'}"
+            + (f"; from the target: {listed(result.shared)}" if result.shared else "")
         )
         print_trust(trust)
     if result.unfilled:

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from eaglectl.acceptance.measurement import Estimate, p_words
 from eaglectl.acceptance.probe import DriftCondition
+from eaglectl.acceptance.process import INSTALLED
 from eaglectl.acceptance.report import DrafterComparison, SmokeReport
 from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.reports.figures import Bar, Bars, Panel, Panels, Series, fitted, lengths, shares
@@ -196,10 +197,8 @@ def _drift_cell(condition: DriftCondition, depth: int) -> str:
 def _resolved(report: SmokeReport) -> str:
     """The settings that vLLM or SGLang used, or "" for other engines."""
     run = report.run
-    if run.engine == "sglang" and not run.resolved:
-        return "what sglang resolved could not be seen"
     if not run.resolved.get("class"):
-        return ""
+        return f"what {run.engine} resolved could not be seen" if run.engine in INSTALLED else ""
     text = f"{run.engine} used {run.resolved['class']}, aux layers {run.resolved.get('aux_layers')}"
     if "runner" in run.resolved:
         text += f", runner {run.resolved['runner']}"

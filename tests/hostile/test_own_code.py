@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 
 from eaglectl.cli import run
 from tests.conftest import FIXTURES
+from tests.stand_in import put_on_path
 from tests.tiny import TARGET, TINY
 
 DRAFTER = str(TINY / "eagle3")
@@ -156,26 +157,6 @@ def test_convert_runs_the_code_with_the_option_and_names_it(
     assert "--trust-remote-code" in capsys.readouterr().out
 
 
-# stands in for vLLM: it writes what it is given, asks on stdin, and loads no target
-VLLM = """
-import json, os, sys
-__version__ = "0.32.0"
-
-
-class SamplingParams:
-    pass
-
-
-class LLM:
-    def __init__(self, **given):
-        with open(os.environ["STAND_IN_GIVEN"], "w", encoding="utf-8") as file:
-            json.dump({"trust": given["trust_remote_code"], "stdin": os.readlink("/proc/self/fd/0")}, file)
-        if given["trust_remote_code"]:
-            raise ValueError("it may run code")
-        raise ValueError("x\\n" * 500 + "set `trust_remote_code=True`")
-"""
-
-
 @pytest.mark.parametrize(("command", "trust"), [("smoke", False), ("smoke", True), ("calibrate", False)])
 def test_vllm_is_given_the_choice_and_nothing_to_read(
     *,
@@ -185,17 +166,13 @@ def test_vllm_is_given_the_choice_and_nothing_to_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "site/vllm").mkdir(parents=True)
-    (tmp_path / "site/vllm/__init__.py").write_text(VLLM, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{FIXTURES.parent}")
-    monkeypatch.setenv("STAND_IN_GIVEN", str(tmp_path / "given.json"))
+    put_on_path(monkeypatch, tmp_path)
+    monkeypatch.setenv("STAND_IN", "asks for code")
     arguments = [*commands(tmp_path, TARGET)[command], "--engine", "vllm"]
     assert run(arguments + ["--trust-remote-code"] * trust) == 3
-    given = json.loads((tmp_path / "given.json").read_text(encoding="utf-8"))
-    assert given["trust"] is trust
-    # calibrate's child takes its requests by a pipe of ours
-    assert given["stdin"].startswith("pipe:" if command == "calibrate" else "/dev/null")
+    name = "given.json" if command == "calibrate" else "given.json.plain"
+    given = json.loads((tmp_path / name).read_text(encoding="utf-8"))
+    assert (given["trust_remote_code"], given["stdin"]) == (trust, "/dev/null")
     error = capsys.readouterr().err.splitlines()[-1]
     assert ("--trust-remote-code" in error) is not trust
     assert ("it may run code" in error) is trust

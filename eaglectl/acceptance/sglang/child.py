@@ -1,4 +1,4 @@
-"""Run in the child process: uses SGLang, and writes one JSON answer. Written against SGLang 0.5.23."""
+"""Run in the child process: SGLang. What is taken of it stands in engines/interface.json."""
 
 import json
 import os
@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eaglectl.acceptance.child import OldReleaseError, answer_request
+from eaglectl.acceptance.child import ANSWER as ANSWER_FILE
+from eaglectl.acceptance.child import OldReleaseError, machine_memory, report_phase, serve_requests
 from eaglectl.acceptance.sglang.scheduler import ANSWER, REPORT, report_and_run
 from eaglectl.checkpoint.target_files import until_end
 
@@ -17,9 +18,11 @@ CPU_CACHE = 8192  # tokens
 
 
 def main() -> None:
-    """Read the request in the file of the first argument and write the answer to the second."""
-    os.environ |= {ANSWER: sys.argv[2], REPORT: f"{sys.argv[2]}.scheduler"}
-    answer_request({"generate": generate, "plain": generate}, version, argument_names)
+    """Answer requests until the parent closes stdin."""
+    answer = str(Path(sys.argv[1]) / ANSWER_FILE)
+    os.environ |= {ANSWER: answer, REPORT: f"{answer}.scheduler"}
+    modes = {"memory": memory, "generate": generate, "plain": generate}
+    serve_requests(modes, version, argument_names)
 
 
 def version() -> str:
@@ -37,6 +40,16 @@ def argument_names() -> list[str]:
     return [*names]
 
 
+def memory(request: dict[str, Any]) -> dict[str, Any]:
+    """Bytes that are free, and all; none on GPUs, where SGLang takes a share of what is free at its start."""
+    return machine_memory() if is_cpu(request) else {}
+
+
+def is_cpu(request: dict[str, Any]) -> bool:
+    """Whether this request runs on the CPU."""
+    return request["device"] == "cpu" or not has_gpu()
+
+
 def generate(request: dict[str, Any]) -> dict[str, Any]:
     """Generate after each prompt on its own, and read the counts of its rounds.
 
@@ -52,12 +65,15 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     arguments = server_arguments(request, max(map(len, request["prompts"])) + request["max_tokens"])
     if not is_plain:
         arguments |= speculative_arguments(request)
+    report_phase("loading")
     engine = engine_class(arguments)(**arguments)
+    phase = f"prompts {'without' if is_plain else 'with'} the drafter"
     try:
-        # a warm-up: the first run includes what SGLang prepares once
+        report_phase("warming up")
+        # the first run includes what SGLang prepares once
         engine.generate(input_ids=request["prompts"][0], sampling_params=params)
         results, seconds = [], 0.0
-        for ids in request["prompts"]:
+        for number, ids in enumerate(request["prompts"], 1):
             begin = time.perf_counter()
             output = engine.generate(input_ids=ids, sampling_params=params)
             seconds += time.perf_counter() - begin
@@ -65,6 +81,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
                 (0, [0] * request["k"]) if is_plain else rounds(output["meta_info"], request["k"])
             )
             results.append({"tokens": answer(output, request), "drafts": drafts, "accepted": accepted})
+            report_phase(phase, number, len(request["prompts"]))
         report = read_report()
     finally:
         engine.shutdown()
@@ -134,7 +151,7 @@ def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "log_level": "error",
         "dtype": "auto",
     }
-    if request["device"] == "cpu" or not has_gpu():
+    if is_cpu(request):
         arguments |= {"device": "cpu", "dtype": "float32", "max_total_tokens": max(CPU_CACHE, 2 * length)}
     given: dict[str, Any] = request["engine_arguments"]
     return arguments | given

@@ -1,28 +1,53 @@
-"""Run in the child process: uses vLLM, and writes one JSON answer. Written against vLLM 0.32.0."""
+"""Run in the child process: vLLM. What is taken of it stands in engines/interface.json."""
 
 import dataclasses
-import sys
 import time
-from typing import Any, get_args
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from eaglectl.acceptance.child import OldReleaseError, answer_request
+from eaglectl.acceptance.child import OldReleaseError, report_phase, serve_requests
+from eaglectl.acceptance.vllm import states
+from eaglectl.acceptance.vllm.starting import (
+    DRAFTING,
+    check_device,
+    describe,
+    free_memory,
+    is_cpu,
+    llm_arguments,
+    named_tensor,
+    speculative_config,
+    start_engine,
+)
 
 COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
     "accepted": "vllm:spec_decode_num_accepted_tokens_per_pos",
 }
-KV_CACHE_BYTES = 256 << 20
-DRAFTING = "draft_sample_method"
+# the attribute of each model runner that drafts, whose `model` is the drafter
+PROPOSERS = {"V2": "speculator", "V1": "drafter"}
+RELEASES = "vllm 0.22.0 or newer"
 LOST_TEMPERATURE = (
     "its CPU build loses the temperature where it judges drafts, so acceptance above 0 means nothing"
 )
 KEPT_TEMPERATURE = "a release that keeps it, run on a GPU, or leave --temperature out"
 MARGIN = 16  # tokens of context beyond those of the longest prompt
+# what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
+SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
 
 
 def main() -> None:
-    """Read the request in the file of the first argument and write the answer to the second."""
-    answer_request({"generate": generate, "plain": generate, "load": load}, version, argument_names)
+    """Answer requests until the parent closes stdin."""
+    modes = {
+        "memory": memory,
+        "generate": generate,
+        "plain": generate,
+        "load": load,
+        "open states": states.open_target,
+        "states": states.run,
+    }
+    serve_requests(modes, version, argument_names)
 
 
 def version() -> str:
@@ -39,21 +64,23 @@ def argument_names() -> list[str]:
     return [field.name for field in dataclasses.fields(EngineArgs)]
 
 
+def memory(request: dict[str, Any]) -> dict[str, Any]:
+    """Bytes that are free, and all, of the device; none where they are not known."""
+    return free_memory()
+
+
 def generate(request: dict[str, Any]) -> dict[str, Any]:
     """Generate after each prompt on its own, and read the speculation counters after each.
 
     Without a drafter in "plain" mode.
     """
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
     prompts: list[list[int]] = request["prompts"]
-    longest = max(map(len, prompts)) + request["max_tokens"] + request["k"] + MARGIN
-    longest = min(longest, request["context"] or longest)
     is_plain = request["mode"] == "plain"
-    arguments = llm_arguments(request, longest)
-    if not is_plain:
-        arguments["speculative_config"] = speculative_config(request)
-    llm = LLM(**arguments, disable_log_stats=False)
+    length = sequence_length(request)
+    arguments: dict[str, Any] = {} if is_plain else {"speculative_config": speculative_config(request)}
+    llm = start_engine(request, length, arguments)
     if request["temperature"] > 0 and not all(llm.collective_rpc(keeps_temperature)):
         raise OldReleaseError(LOST_TEMPERATURE, KEPT_TEMPERATURE)
     params = SamplingParams(
@@ -64,10 +91,12 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
         stop_token_ids=request["stop"],
         detokenize=False,
     )
-    # a warm-up: the first run includes what vLLM prepares once
+    report_phase("warming up")
+    # the first run includes what vLLM prepares once
     llm.generate([{"prompt_token_ids": prompts[0]}], params, use_tqdm=False)
     results, seconds, before = [], 0.0, _counters(llm, request["k"], is_plain)
-    for ids in prompts:
+    for number, ids in enumerate(prompts):
+        report_phase(phase_name(request), number, len(prompts))
         begin = time.perf_counter()
         outputs = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
         seconds += time.perf_counter() - begin
@@ -80,18 +109,24 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
             }
         )
         before = now
-    config = llm.llm_engine.vllm_config
+    report_phase(phase_name(request), len(prompts), len(prompts))
     # asked in the workers, which may be processes of their own
     resolved = {} if is_plain else llm.collective_rpc(resolved_in_worker)[0]
     if resolved and request["temperature"] > 0:
-        resolved[DRAFTING] = getattr(config.speculative_config, DRAFTING, "greedy")
-    return {
-        "results": results,
-        "seconds": seconds,
-        "resolved": resolved,
-        "device": config.device_config.device_type,
-        "dtype": str(config.model_config.dtype).removeprefix("torch."),
-    }
+        config = llm.llm_engine.vllm_config.speculative_config
+        resolved[DRAFTING] = getattr(config, DRAFTING, "greedy")
+    return {"results": results, "seconds": seconds, "resolved": resolved, **describe(llm)}
+
+
+def phase_name(request: dict[str, Any]) -> str:
+    """What the prompts of this request are run for."""
+    return "prompts without the drafter" if request["mode"] == "plain" else "prompts with the drafter"
+
+
+def sequence_length(request: dict[str, Any]) -> int:
+    """Tokens of the longest prompt with its answer and drafts, within the target's context."""
+    longest: int = max(map(len, request["prompts"])) + request["max_tokens"] + request["k"] + MARGIN
+    return min(longest, request["context"] or longest)
 
 
 def keeps_temperature(worker: Any) -> bool:
@@ -100,6 +135,8 @@ def keeps_temperature(worker: Any) -> bool:
     Their kernel that spreads it over the draft tokens writes into a copy (cpu_triton_utils.py,
     _expand_kernel_impl), so logits are divided by what was in memory, and hardly a draft is accepted.
     """
+    if not is_cpu():
+        return True
     import torch
     from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
 
@@ -110,35 +147,55 @@ def keeps_temperature(worker: Any) -> bool:
         return bool(spread.tolist() == [temperature] * 3)
 
     # memory may hold one of them by chance
-    return torch.cuda.is_available() or (is_kept(0.25) and is_kept(0.75))
-
-
-def sampled_drafting() -> str | None:
-    """The draft_sample_method that samples drafts: "gumbel" in 0.21.0, "probabilistic" later; None before."""
-    from vllm.config import speculative
-
-    methods = get_args(getattr(speculative, "DraftSampleMethod", None))
-    return next((method for method in methods if method != "greedy"), None)
+    return is_kept(0.25) and is_kept(0.75)
 
 
 def load(request: dict[str, Any]) -> dict[str, Any]:
-    """Load the drafter alone, over parameters that are NaN, and list those that the files do not fill."""
-    import torch
+    """Load the drafter alone, over parameters that are NaN, and list those that the files do not fill.
+
+    What the engine takes from the target instead is no such parameter, and "shared" lists it.
+    """
     from vllm.config import replace, set_current_vllm_config
     from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader import base_loader, get_model
-    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-    from vllm.model_executor.model_loader.utils import get_draft_load_config
+    from vllm.model_executor.model_loader import get_model
 
-    if not torch.cuda.is_available():
+    check_device(request)
+    if is_cpu():
         from vllm.v1.worker import cpu_model_runner
 
         cpu_model_runner._set_torch_accelerator_to_noop()
+    report_phase("loading")
     arguments = llm_arguments(request, 256) | {"speculative_config": speculative_config(request)}
     config = EngineArgs(**arguments).create_engine_config()
-    unfilled: dict[str, list[str]] = {"unfilled": []}
+    draft = config.speculative_config
+    attention = replace(config.attention_config, backend=draft.attention_backend)
+    # as get_draft_load_config of 0.31.0 and newer for the formats that smoke takes
+    config = replace(
+        config, attention_config=attention, load_config=draft.draft_load_config or config.load_config
+    )
+    with named_tensor(), loaded_over_nan() as unfilled, set_current_vllm_config(config):
+        group = Path(request["folder"]) / "group"
+        init_distributed_environment(1, 0, f"file://{group}", 0, "gloo")
+        initialize_model_parallel(1, 1)
+        model = get_model(vllm_config=config, model_config=draft.draft_model_config)
+    shared = {name for flag, name in SHARED.items() if not getattr(model, flag, False)}
+    return {
+        "unfilled": [name for name in unfilled if name not in shared],
+        "shared": [name for name in unfilled if name in shared],
+        "resolved": resolved_flags(model),
+    }
+
+
+@contextmanager
+def loaded_over_nan() -> Iterator[list[str]]:
+    """While a model is made: its parameters are NaN before its files are read; gives those that stay NaN."""
+    import torch
+    from vllm.model_executor.model_loader import base_loader
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
     initialize, load_weights = base_loader.initialize_model, DefaultModelLoader.load_weights
+    unfilled: list[str] = []
 
     def initialize_with_nan(*arguments: Any, **named: Any) -> Any:
         model = initialize(*arguments, **named)
@@ -147,9 +204,9 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
                 parameter.data.copy_(torch.full_like(parameter.data, float("nan"), dtype=torch.float32))
         return model
 
-    def load_and_list_nan(self: Any, model: Any, model_config: Any) -> Any:
-        result = load_weights(self, model, model_config)
-        unfilled["unfilled"] = [
+    def load_and_list_nan(loader: Any, model: Any, model_config: Any) -> Any:
+        result = load_weights(loader, model, model_config)
+        unfilled[:] = [
             name
             for name, parameter in model.named_parameters()
             if parameter.dtype.is_floating_point and bool(torch.isnan(parameter.float()).any())
@@ -158,15 +215,10 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
 
     base_loader.initialize_model = initialize_with_nan
     DefaultModelLoader.load_weights = load_and_list_nan
-    draft_config = config.speculative_config.draft_model_config
-    backend = config.speculative_config.attention_backend
-    config = replace(config, attention_config=replace(config.attention_config, backend=backend))
-    with set_current_vllm_config(config):
-        init_distributed_environment(1, 0, f"file://{sys.argv[2]}.group", 0, "gloo")
-        initialize_model_parallel(1, 1)
-        load_config = get_draft_load_config(config)
-        model = get_model(vllm_config=config, model_config=draft_config, load_config=load_config)
-    return unfilled | {"resolved": resolved_flags(model)}
+    try:
+        yield unfilled
+    finally:
+        base_loader.initialize_model, DefaultModelLoader.load_weights = initialize, load_weights
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
@@ -188,72 +240,34 @@ def resolved_flags(model: Any) -> dict[str, Any]:
 
 
 def resolved_in_worker(worker: Any) -> dict[str, Any]:
-    """What the model runner of one worker resolved."""
+    """What the model runner of one worker resolved; the drafter's settings are absent where it shows none."""
     runner = worker.model_runner
-    flags = resolved_flags(runner.drafter.model)
-    return flags | {"aux_layers": _aux_layers(runner), "runner": type(runner).__name__}
+    version, drafter = next(
+        ((version, getattr(runner, name)) for version, name in PROPOSERS.items() if hasattr(runner, name)),
+        ("", None),
+    )
+    flags = {} if drafter is None else resolved_flags(drafter.model)
+    name = f"{version} ({type(runner).__name__})".strip()
+    return flags | {"aux_layers": captured_layers(runner.get_model()), "runner": name}
 
 
-def _aux_layers(runner: Any) -> list[int] | None:
-    inner = getattr(runner.model, "model", runner.model)
-    layers = getattr(inner, "aux_hidden_state_layers", None)
-    return sorted(layers) if layers else None
+def captured_layers(target: Any) -> list[int] | None:
+    """The layer ids whose hidden states the target hands to the drafter; None where it shows none."""
+    for module in target.modules():
+        if layers := getattr(module, "aux_hidden_state_layers", None):
+            return sorted(layers)
+    return None
 
 
 def _counters(llm: Any, k: int, is_plain: bool) -> tuple[int, list[int]]:
     """Drafts so far, and how many of them had each position accepted."""
-    metrics = {} if is_plain else {metric.name: metric for metric in llm.get_metrics()}
-    if COUNTERS["drafts"] not in metrics:
+    if is_plain:
         return 0, [0] * k
+    metrics = {metric.name: metric for metric in llm.get_metrics()}
+    if missing := COUNTERS.values() - metrics.keys():
+        raise OldReleaseError(f"it does not count drafts ({', '.join(sorted(missing))})", RELEASES)
     accepted = [int(value) for value in metrics[COUNTERS["accepted"]].values]
     return int(metrics[COUNTERS["drafts"]].value), accepted
-
-
-def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """Arguments of vLLM's LLM that load the target for sequences of `length` tokens; the user's go last."""
-    given: dict[str, Any] = request.get("engine_arguments", {})
-    return own_arguments(request, length) | given
-
-
-def own_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """Those of them that the user did not give."""
-    import torch
-
-    arguments: dict[str, Any] = {
-        "model": request["target"],
-        "trust_remote_code": request.get("trust_remote_code", False),
-        "enforce_eager": True,
-        "max_model_len": length,
-        "max_num_seqs": 4,
-        "tensor_parallel_size": request.get("tensor_parallel_size", 1),
-        "seed": request["seed"],
-        "skip_tokenizer_init": not request.get("needs_tokenizer", True),
-    }
-    if torch.cuda.is_available() and request["device"] != "cpu":
-        return arguments | {"dtype": "auto"}
-    arguments |= {
-        "dtype": "float32",
-        "max_num_batched_tokens": max(length, 256),
-        "kv_cache_memory_bytes": KV_CACHE_BYTES,
-    }
-    if request["is_mla_target"]:
-        # the wheel's rotary op is wrong for MLA's layout on CPUs, and AMX hosts pick a bfloat16-only backend
-        arguments |= {
-            "block_size": 16,
-            "attention_config": {"backend": "CPU_MLA"},
-            "compilation_config": {"custom_ops": ["-rotary_embedding"]},
-        }
-    return arguments
-
-
-def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
-    """Argument `speculative_config` of vLLM's LLM for the drafter."""
-    config = {"method": "eagle3", "model": request["drafter"], "num_speculative_tokens": request["k"]}
-    if request["is_mla"] and request["is_mla_target"]:
-        config["attention_backend"] = "CPU_MLA"
-    if request.get("temperature", 0) > 0 and (method := sampled_drafting()):
-        config[DRAFTING] = method
-    return config
 
 
 if __name__ == "__main__":

@@ -203,3 +203,7 @@ class LoadDocument(Document, frozen=True, tag="eaglectl/load/1"):
     ]
     resolved: LoadedClass
     trust_remote_code: Trust = False
+    shared: Annotated[
+        tuple[str, ...],
+        Meta(description="Parameters that vLLM takes from the target; absent where there are none"),
+    ] = ()
