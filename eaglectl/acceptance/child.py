@@ -16,6 +16,9 @@ UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
 NEAREST = 3
 REQUEST, ANSWER = "request.json", "answer.json"
 
+# how loaders of vLLM and SGLang call the tensor that they are at
+TENSOR_VARIABLES = ("weight_name", "name")
+
 Request = dict[str, Any]
 Answer = dict[str, Any]
 
@@ -102,7 +105,7 @@ def error_answer(
         "needs_code": "trust_remote_code" in str(error),
         "frames": [*_frames(error.__traceback__), *(_frames(cause.__traceback__) if cause else ())],
         "fields": fields,
-        "tensor": getattr(error, "tensor", ""),
+        "tensor": _tensor(cause or error),
     }
     unknown = UNKNOWN_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if unknown and unknown[1] in (given or {}):
@@ -130,6 +133,17 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, str]]:
     for frame, _ in traceback.walk_tb(trace):
         module = str(frame.f_globals.get("__name__"))
         yield (__package__ or "" if module == "__main__" else module), frame.f_code.co_name
+
+
+def _tensor(error: BaseException) -> str:
+    """The tensor that a loader was at, by the loop of its innermost function; "" where that shows none."""
+    for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
+        function = frame.f_code.co_name
+        if "load" not in function or function.endswith("weight_loader"):
+            continue
+        names = (frame.f_locals.get(variable) for variable in TENSOR_VARIABLES)
+        return next((name for name in names if isinstance(name, str)), "")
+    return ""
 
 
 def error_text(error: Exception) -> str:

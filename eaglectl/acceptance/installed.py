@@ -27,6 +27,7 @@ SYNTHETIC = (
 )
 # made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
 UNUSED = re.compile(r"layers\.[1-9]\d*\.input_layernorm\.weight")
+HANG = "give it more time; a drafter with another number of aux layers than its fc can make it hang too"
 LEAST_SHARED_CORES = 2  # that two engines need to run side by side
 
 
@@ -102,6 +103,8 @@ def _answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any
 
 def _checked(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a request that was sent. Raises what `fault` makes of an error."""
+    if request["mode"] == "generate":
+        process.remark = HANG
     answer = process.receive()
     if "error" in answer:
         raise fault(process.engine, answer, request, process.output())

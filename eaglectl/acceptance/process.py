@@ -71,14 +71,14 @@ class EngineProcess:
     """A child process that runs an engine, and answers one request after the other.
 
     It leads a session of its own, so that the processes that the engine starts are ended with it. `phase` is
-    what it does, `timeout` the seconds that each request may take.
+    what it does, `timeout` the seconds that each request may take, `remark` what can make it hang.
     """
 
     def __init__(
         self, engine: InstalledEngine, folder: Path, timeout: float, on_phase: OnPhase | None
     ) -> None:
         self.engine, self.folder, self.timeout, self.on_phase = engine, folder, timeout, on_phase
-        self.phase = "starting"
+        self.phase, self.remark = "starting", "give it more time, or fewer prompts (--sample)"
         self._buffer = b""
         self._deadline = 0.0
         self._mark = f"{MARK}={os.urandom(8).hex()}"
@@ -153,7 +153,7 @@ class EngineProcess:
         if time.monotonic() > self._deadline:
             raise UnreadableError(
                 f"{self.engine.title} did not finish within --timeout {self.timeout:g} s and was stopped"
-                f" (phase: {self.phase}); give it more time, or fewer prompts (--sample)"
+                f" (phase: {self.phase}); {self.remark}"
             )
 
     def _ended(self) -> UnreadableError:

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import eaglectl
+from eaglectl.acceptance.job import EngineJob
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
 from tests.cases import CASES, Case
@@ -132,6 +133,12 @@ def changed(source: Path, folder: Path, *, without: Sequence[str] = (), **config
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | config))
     return folder
+
+
+def job_of(drafter: Path, target: Path, **settings: Any) -> EngineJob:
+    """A job for an installed engine with what eaglectl reads of a good drafter."""
+    known = eaglectl.inspect(str(drafter), target=str(target)).drafter
+    return EngineJob(drafter, known, target, (), **settings)
 
 
 def write_prompts(path: Path) -> Path:

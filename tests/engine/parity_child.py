@@ -23,7 +23,8 @@ else:
 import torch
 from vllm import LLM, SamplingParams
 
-from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
+from eaglectl.acceptance.vllm.child import PROPOSERS
+from eaglectl.acceptance.vllm.starting import speculative_config, start_engine
 from tests.engine import pairs
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
 
@@ -100,9 +101,8 @@ def in_vllm(
         "is_mla": is_mla,
         "is_mla_target": is_mla,
     }
-    llm = LLM(**llm_arguments(request, 128) | options, speculative_config=speculative_config(request))
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    drafter: Any = runner.speculator if RUNNER == "V2" else runner.drafter
+    llm = start_engine(request, 128, {**options, "speculative_config": speculative_config(request)})
+    drafter: Any = getattr(runner_of(llm), PROPOSERS[RUNNER])
     logits: list[torch.Tensor] = []
     rounds: Rounds = []
     compute, propose = drafter.model.compute_logits, drafter.propose
@@ -127,6 +127,11 @@ def in_vllm(
         outputs.append(tuple(found[0].outputs[0].token_ids))
         every.append(list(rounds))
     return every, outputs
+
+
+def runner_of(llm: LLM) -> Any:
+    """The model runner of vLLM's one worker, which is in this process."""
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
 if __name__ == "__main__":

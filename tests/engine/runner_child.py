@@ -12,7 +12,8 @@ from typing import Any
 from tests.engine import parity_child  # isort: skip
 
 import eaglectl
-from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
+from eaglectl.acceptance.vllm.child import captured_layers
+from eaglectl.acceptance.vllm.starting import speculative_config, start_engine
 from eaglectl.api.converting import ConvertOptions
 from tests.engine import trained
 from tests.engine.agreement.bases import target
@@ -53,12 +54,11 @@ def _captured(root: Path, name: str) -> dict[str, Any]:
         "device": "cpu",
         "is_mla": False,
         "is_mla_target": False,
+        "needs_tokenizer": False,
     }
-    arguments = llm_arguments(request, 128) | {"skip_tokenizer_init": True}
-    llm = parity_child.LLM(**arguments, speculative_config=speculative_config(request))
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    layers = runner.model.model.aux_hidden_state_layers
-    return {"module": type(runner).__module__, "layers": list(layers)}
+    llm = start_engine(request, 128, {"speculative_config": speculative_config(request)})
+    runner = parity_child.runner_of(llm)
+    return {"module": type(runner).__module__, "layers": captured_layers(runner.get_model())}
 
 
 def _trained(root: Path, drafter: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from eaglectl import api
-from eaglectl.acceptance.vllm.child import sampled_drafting
+from eaglectl.acceptance.vllm.starting import sampled_drafting
 from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import UnreadableError
 from tests.tiny import PROMPTS, TARGET, TINY

@@ -1,7 +1,6 @@
 """The real pair in vLLM itself: it counts what the accounting counts, and says what the target says alone."""
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -13,6 +12,7 @@ import pytest
 from eaglectl import api
 from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.converting import ConvertOptions
+from tests.engine.runners import use_runner
 from tests.engine.servers import running
 from tests.engine.test_serve import SETTINGS
 from tests.real.conftest import REAL, ROOT
@@ -45,13 +45,14 @@ def test_vllm_counts_what_the_accounting_counts(name: str, real_target: Path, tm
 
 @pytest.mark.parametrize("name", RESOLVED)
 def test_the_v2_runner_counts_what_the_accounting_counts(
-    name: str, drafters: dict[str, Path], real_target: Path, tmp_path: Path
+    name: str, drafters: dict[str, Path], real_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = in_runner("V2", drafters[name], real_target, FOUR, SHORT, 0.0, tmp_path)
-    assert answer["resolved"] == {"runner": "vllm.v1.worker.cpu.model_runner"}
+    use_runner(monkeypatch, "V2")
+    report = smoke(drafters[name], real_target, few_prompts(tmp_path, FOUR), SHORT, "vllm", lossless=False)
+    assert report.run.resolved["runner"] == "V2 (CPUModelRunner)"
+    assert counted(report) == accounted_counts(name, real_target, FOUR, SHORT)
     expected = accounted(name, real_target, K, FOUR, SHORT)
-    assert summed(answer) == [expected.drafts, *expected.accepted]
-    assert [result["tokens"] for result in answer["results"]] == expected.tokens
+    assert [list(result.tokens) for result in report.run.results] == expected.tokens
 
 
 def test_a_server_counts_what_the_accounting_counts(
@@ -65,7 +66,7 @@ def test_a_server_counts_what_the_accounting_counts(
 def test_at_a_temperature_it_accepts_as_much_as_the_reference(
     drafters: dict[str, Path], real_target: Path, tmp_path: Path
 ) -> None:
-    answer = in_runner("V1", drafters["specforge"], real_target, EIGHT, NEW, WARM, tmp_path)
+    answer = at_temperature(drafters["specforge"], real_target, EIGHT, NEW, WARM, tmp_path)
     report = smoke(
         drafters["specforge"], real_target, few_prompts(tmp_path), NEW, "reference", temperature=WARM
     )
@@ -109,8 +110,7 @@ def length_and_error(counts: list[int]) -> tuple[float, float]:
     return 1 + mean, ((square - mean**2) / rounds) ** 0.5
 
 
-def in_runner(
-    runner: str,
+def at_temperature(
     drafter: Path,
     target: Path,
     chats: tuple[int, ...],
@@ -118,7 +118,7 @@ def in_runner(
     temperature: float,
     folder: Path,
 ) -> dict[str, Any]:
-    """What a runner of vLLM's drafts of these chats (vllm_child.py)."""
+    """What vLLM drafts of these chats, with the temperature that its CPU build loses (vllm_child.py)."""
     request = {
         "mode": "generate",
         "target": str(target),
@@ -141,7 +141,6 @@ def in_runner(
     ended = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
-        env=os.environ | {"ENGINE_RUNNER": runner},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

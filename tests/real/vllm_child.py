@@ -1,4 +1,4 @@
-"""Run by test_vllm: the real pair in vLLM's runner of ENGINE_RUNNER, as smoke asks for it.
+"""Run by test_vllm: the real pair in vLLM at a temperature, as smoke asks for it.
 
 Arguments: a request of eaglectl.acceptance.vllm.child in a file, and the answer's path. Drafts are greedy at
 any temperature, as the reference drafts, and the temperature that CPU builds lose is kept.
@@ -7,14 +7,13 @@ any temperature, as the reference drafts, and the temperature that CPU builds lo
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from tests.engine import parity_child  # isort: skip
 
 import torch
 from vllm.v1.sample import rejection_sampler
 
-from eaglectl.acceptance.vllm import child
+from eaglectl.acceptance.vllm import child, starting
 
 
 def expand(
@@ -30,16 +29,10 @@ def expand(
     return values.repeat_interleave(counts, output_size=num_tokens)
 
 
-def runner_of(worker: Any) -> dict[str, Any]:
-    """The module of the runner that started, which tells V2's from V1's."""
-    return {"runner": type(worker.model_runner).__module__}
-
-
 def main() -> None:
     """Answer the request."""
     rejection_sampler.expand_batch_to_tokens = expand
-    child.sampled_drafting = lambda: None  # type: ignore[assignment]
-    child.resolved_in_worker = runner_of
+    starting.sampled_drafting = lambda: None
     parity_child.torch.set_num_threads(1)
     request = json.loads(Path(sys.argv[1]).read_text())
     Path(sys.argv[2]).write_text(json.dumps(child.generate(request)))

@@ -33,19 +33,19 @@ def watch(cls: Any) -> None:
     watch_loading(drafter)
 
     def reporting_init(self: Any, *arguments: Any, **named: Any) -> None:
-        with reported(drafter):
+        with reported():
             initialise(self, *arguments, **named)
         write_json(Path(os.environ[REPORT]), describe(self, drafter))
 
     def reporting_run(self: Any, *arguments: Any, **named: Any) -> Any:
-        with reported(drafter):
+        with reported():
             return run(self, *arguments, **named)
 
     cls.__init__, cls.run_event_loop = reporting_init, reporting_run
 
 
 @contextmanager
-def reported(drafter: dict[str, Any]) -> Iterator[None]:
+def reported() -> Iterator[None]:
     """Write what is raised as the child's answer: SGLang kills the child then."""
     import sglang
 
@@ -53,7 +53,6 @@ def reported(drafter: dict[str, Any]) -> Iterator[None]:
         yield
     except Exception as error:
         answer = {"version": str(sglang.__version__), **error_answer(error)}
-        answer["tensor"] = drafter.get("tensor", "")
         write_error(Path(os.environ[ANSWER]), answer)
         raise
 
@@ -78,20 +77,12 @@ def watch_loading(drafter: dict[str, Any]) -> None:
 
     def watched_weights(model: Any, weights: Any, device: Any) -> None:
         if loading["drafter"]:
-            named = _noted(weights, drafter)
-            drafter["unfilled"] = load_over_nan(model, lambda: load_weights(model, named, device))
+            drafter["unfilled"] = load_over_nan(model, lambda: load_weights(model, weights, device))
         else:
             load_weights(model, weights, device)
 
     ModelRunner.load_model = watched_load
     DefaultModelLoader.load_weights_and_postprocess = staticmethod(watched_weights)
-
-
-def _noted(weights: Any, drafter: dict[str, Any]) -> Iterator[Any]:
-    """The drafter's weights, of which the last that was read is noted."""
-    for name, tensor in weights:
-        drafter["tensor"] = name
-        yield name, tensor
 
 
 def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from eaglectl.acceptance.vllm.starting import (
     free_memory,
     is_cpu,
     llm_arguments,
-    named_tensor,
     speculative_config,
     start_engine,
 )
@@ -174,7 +173,7 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     config = replace(
         config, attention_config=attention, load_config=draft.draft_load_config or config.load_config
     )
-    with named_tensor(), loaded_over_nan() as unfilled, set_current_vllm_config(config):
+    with loaded_over_nan() as unfilled, set_current_vllm_config(config):
         group = Path(request["folder"]) / "group"
         init_distributed_environment(1, 0, f"file://{group}", 0, "gloo")
         initialize_model_parallel(1, 1)

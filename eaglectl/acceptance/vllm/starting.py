@@ -1,7 +1,5 @@
 """Starting vLLM in the child process: its arguments by device, and whether it fits the device."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, get_args
 
 from eaglectl.acceptance.child import OldReleaseError, machine_memory, report_phase
@@ -19,8 +17,7 @@ def start_engine(request: dict[str, Any], length: int, more: dict[str, Any]) -> 
 
     check_device(request)
     report_phase("loading")
-    with named_tensor():
-        return LLM(**llm_arguments(request, length) | more, disable_log_stats=False)
+    return LLM(**llm_arguments(request, length) | more, disable_log_stats=False)
 
 
 def is_cpu() -> bool:
@@ -39,28 +36,6 @@ def check_device(request: dict[str, Any]) -> None:
         raise OldReleaseError(
             "this build of vLLM is for CPUs", f"vllm for GPUs, or leave --device {wanted} out"
         )
-
-
-@contextmanager
-def named_tensor() -> Iterator[None]:
-    """While models are loaded: an error has the name of the tensor that was read last, as `tensor`."""
-    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-
-    read, last = DefaultModelLoader.get_all_weights, [""]
-
-    def noted(loader: Any, *arguments: Any, **named: Any) -> Iterator[Any]:
-        for name, tensor in read(loader, *arguments, **named):
-            last[0] = name
-            yield name, tensor
-
-    DefaultModelLoader.get_all_weights = noted
-    try:
-        yield
-    except Exception as error:
-        error.tensor = last[0]  # type: ignore[attr-defined]
-        raise
-    finally:
-        DefaultModelLoader.get_all_weights = read
 
 
 def describe(llm: Any) -> dict[str, str]:
