@@ -13,6 +13,8 @@ def lines(scan: Scan, wheel: str) -> Iterator[str]:
     """What differs, the entry to add, what it leaves to decide, what only a run shows, what to run again."""
     release, plan = str(scan.found["release"]), PLANS[scan.engine]
     count = f"{len(plan.checks)} facts, {len(plan.claims)} claims, runners and ids"
+    if names := scan.found.get("interface"):
+        count += f", {len(names)} names of its interface"
     yield f"{scan.engine} {release} against {scan.compared_with}: {count}"
     for difference in scan.differences:
         before, now = _words(difference.expected), _words(difference.found)

@@ -17,7 +17,7 @@ from eaglectl.engines.registry import parse_engine
 from eaglectl.engines.releases import is_within
 from eaglectl.errors import UnreadableError
 from eaglectl.text import printable
-from tools.scan import sglang_checks, vllm_checks
+from tools.scan import interface, sglang_checks, vllm_checks
 from tools.scan.extraction import Found, extract
 from tools.scan.plan import Difference, ScanPlan
 from tools.scan.sources import Sources
@@ -99,7 +99,8 @@ def extracted(path: Path) -> Found:
     try:
         sources = Sources(path)
         plan = PLANS[sources.package]
-        return extract(sources, plan.parts, plan.watched)
+        found = extract(sources, plan.parts, plan.watched)
+        return {**found, "interface": interface.has_names(sources)}
     except RecursionError:
         raise UnreadableError(
             f"{printable(str(path))}: an expression in it is nested too deeply to be read"
@@ -117,7 +118,7 @@ def _scan_file(path: str) -> Found:
 
 
 def compare(found: Found, release: str) -> list[Difference]:
-    """Where the sources and the data of `release` differ: facts, claims, behaviour, tables."""
+    """Where the sources and the data of `release` differ: facts, claims, behaviour, tables, interface."""
     plan = PLANS[found["engine"]]
     ranges = {fact.id: fact.releases for fact in plan.engine.facts}
     rows = [
@@ -135,6 +136,7 @@ def compare(found: Found, release: str) -> list[Difference]:
             if _differs(expected, seen)
         ),
         *plan.tables(found, release),
+        *interface.differences(found, release),
     ]
 
 
@@ -188,8 +190,10 @@ def undecided(found: Found, release: str) -> Iterator[str]:
             "which targets it captures layers of: record them with"
             f" `python -m tools.scan.record {plan.engine.name} SOURCES`"
         )
-    for difference in compare(found, release):
+    differences = compare(found, release)
+    for difference in differences:
         yield from _by_hand(plan, difference)
+    yield from interface.consequences(found, differences)
     yield from plan.questions(found, plan.engine.behaviour(release))
 
 
