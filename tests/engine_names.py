@@ -94,6 +94,7 @@ class Walk:
         self.attributes: dict[str, Origin] = {}  # of objects of ours
         self.uses: set[Use] = set()
         self._passed: set[ast.AST] = set()
+        self._imports: dict[str, dict[str, str]] = {}
         for path, tree in self.trees.items():
             self._enter(tree, Scope(path, None))
         while self._learn():
@@ -122,6 +123,9 @@ class Walk:
             self._enter(child, scope if outside else inner)
 
     def _bind(self, node: ast.AST, scope: Scope) -> None:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "Any":
+            for name in names_in(node.target):
+                scope.origins[name] = self.attributes[name] = Origin.ENGINE
         match node:
             case ast.Import() | ast.ImportFrom():
                 for full, name in imported(node):
@@ -250,12 +254,11 @@ class Walk:
 
     def _source(self, module: str, name: str) -> tuple[str, str]:
         """The module and the name there of what a module imports as `name`."""
-        for node in ast.walk(self.trees[module]):
-            for full, bound in imported(node) if isinstance(node, ast.ImportFrom) else ():
-                if bound == name:
-                    path, _, original = full.rpartition(".")
-                    return f"{path.replace('.', '/')}.py", original
-        return "", ""
+        if module not in self._imports:
+            nodes = [node for node in ast.walk(self.trees[module]) if isinstance(node, ast.ImportFrom)]
+            self._imports[module] = {bound: full for node in nodes for full, bound in imported(node)}
+        path, _, original = self._imports[module].get(name, "").rpartition(".")
+        return f"{path.replace('.', '/')}.py", original
 
     def origin(self, node: ast.expr) -> Origin:
         """Whose a value is."""
