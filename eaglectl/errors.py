@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from eaglectl.text import masked, printable
+from eaglectl.text import printable
 
 
 class EaglectlError(Exception):
@@ -18,7 +18,7 @@ class EaglectlError(Exception):
     kind: ClassVar[str] = "fault"
 
     def __init__(self, message: str, topic: str = "", where: str = "", *, option: str = "") -> None:
-        super().__init__(printable(masked(message)))
+        super().__init__(printable(message))
         self.topic = topic
         self.where = where
         self.option = option

@@ -76,7 +76,7 @@ class OutputSettings(Struct):
         lines = capture.get().splitlines()
         if not console.is_terminal:
             lines = [line.rstrip() for line in lines]
-        _write((inert(masked(_escaped_but(STYLE, line))) for line in lines), stream)
+        _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
 
 
 class ProgressBar:
@@ -221,7 +221,7 @@ def say(text: str, stream: IO[str] | None = None) -> None:
 
     Raises UnreadableError where stdout cannot be written to.
     """
-    _write([inert(masked(printable(text)))], stream or sys.stdout)
+    _write([inert(printable(text))], stream or sys.stdout)
 
 
 def secret_prompt() -> Callable[[str], str] | None:

@@ -12,19 +12,37 @@ INVISIBLE = re.compile(
 COMMAND = re.compile(r"##(?=\w*\[)")
 # and at the start of one, which GitHub looks for after spaces; styles are not part of the text
 COMMAND_LINE = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)")
-# the most characters that are shown of text without a space, and of any one text
+# the most characters that are shown of text without a space, of any one text, and of a command in it
 LONGEST_WORD = 300
 LONGEST = 4000
+LONGEST_COMMAND = 32_000
 LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+# a word as `eaglectl.shell` writes it: nothing in it that a shell acts on, and no backtick
+SHELL_WORD = r"(?:[A-Za-z0-9_@%+=:,./-]|\$?'[^'`]*')++"
+PROGRAMS = "eaglectl|vllm|python|llama-server|git|hf|pip|rm"
+# a command in a text; of such words it is shown whole, and in other words its backticks are escaped
+PRINTED = re.compile(rf"((?<![^\s`(])(?:{PROGRAMS})(?: (?:{SHELL_WORD}|&&|>))+)")
+FORGED = re.compile(rf"`((?:{PROGRAMS}) [^`]*)`")
+WHOLE = re.compile(rf"(?:{PROGRAMS})(?: (?:{SHELL_WORD}|>))*")
 # the most names that are shown of a list
 MOST = 10
 
-# in a URL: name and password before the host, and the values of a query that are secrets by their names
-USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+# in a text: the parts of a URL, by RFC 3986: its scheme, what stands before the path, and the rest
+URL = re.compile(
+    r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,20}://|(?:https?|ftp|hf|s3|wss?):/)([^\s/?#]*)(\S*)", re.IGNORECASE
+)
+HOST = re.compile(r"(?:[\w.-]*|\[[0-9a-f:.]*\])(?::\d*)?", re.IGNORECASE)
+# values that are secrets by their names, in a query, a fragment or a path; and headers, and tokens of the Hub
 QUERY = re.compile(
-    r"([?&;][\w.-]{0,40}(?:token|key|secret|passw|pwd|auth|credential|sig)[\w.-]{0,40}=)[^&;#\s]+",
+    r"([?&;#][\w.-]{0,40}(?:token|key|secret|passw|pwd|auth|credential|sig)[\w.-]{0,40}=)(?!\*\*\*)[^&;#\s]+",
     re.IGNORECASE,
 )
+HEADER = re.compile(
+    r"(\b(?:authorization|x-api-key|api[_-]key)[\"']?\s{0,9}[:=]\s{0,9}[\"']?(?:(?:basic|bearer|digest)\s{1,9})?"
+    r"|\bbearer\s{1,9}(?=[\w.~+/=-]{16}))(?!\*\*\*|basic\s|bearer\s|digest\s)[^\s\"'&;,]+",
+    re.IGNORECASE,
+)
+TOKEN = re.compile(r"\b(hf_)[A-Za-z0-9]{20,}")
 
 
 class _Escapes(dict[int, str]):
@@ -41,19 +59,68 @@ ESCAPES = _Escapes()
 
 
 def printable(text: str) -> str:
-    """Return `text` as it may be shown: one line, everything in it visible, no command of a CI system.
+    """Return `text` as it may be shown: one line, everything in it visible, no secret of a URL, no command of
+    a CI system.
 
     Control characters, line breaks, marks of direction, invisible characters and lone surrogates are
-    escaped; the middle of a long text is left out and its length told. The result is its own printable form.
+    escaped; the middle of a long text is left out and its length told, but not of a command that a shell may
+    be given (`eaglectl.shell`). The result is its own printable form.
     """
-    return shortened(LONG_WORD.sub(_shortened_word, COMMAND.sub(r"#\\x23", escaped(text))))
+    safe = COMMAND.sub(r"#\\x23", escaped(text))
+    if "`" not in safe and len(safe) <= LONGEST_WORD:
+        return masked(safe)
+    parts = PRINTED.split(FORGED.sub(_forged, safe))
+    return "".join(_whole(part) if place % 2 else _bounded(part) for place, part in enumerate(parts))
+
+
+def visible(text: str) -> str:
+    """Return `text` as `printable` does, at its whole length."""
+    return masked(COMMAND.sub(r"#\\x23", escaped(text)))
 
 
 def masked(text: str) -> str:
-    """Return `text` with the secrets of URLs replaced: name and password, and values like that of token=."""
-    if "://" in text:
-        text = USERINFO.sub("***@", text)
-    return QUERY.sub(r"\1***", text) if "=" in text else text
+    """Return `text` with secrets replaced: names and passwords of URLs, values named like token=, headers."""
+    return HEADER.sub(r"\1***", masked_words(text))
+
+
+def masked_words(text: str) -> str:
+    """Return `text` with secrets replaced that are in one word each: all but headers."""
+    if ":/" in text:
+        text = URL.sub(_masked_url, text)
+    if "=" in text:
+        text = QUERY.sub(r"\1***", text)
+    return without_tokens(text)
+
+
+def without_tokens(text: str) -> str:
+    """Return `text` without tokens of the Hub, which are secrets wherever they stand."""
+    return TOKEN.sub(r"\1***", text)
+
+
+def _masked_url(url: re.Match[str]) -> str:
+    """A URL without name and password, whose / and ? may have been left unquoted."""
+    scheme, authority, rest = url.groups()
+    if "@" in authority:
+        return f"{scheme}***@{authority.rpartition('@')[2]}{rest}"
+    if "@" in rest and not HOST.fullmatch(authority):
+        return f"{scheme}***@{rest.rpartition('@')[2]}"
+    return url[0]
+
+
+def _forged(command: re.Match[str]) -> str:
+    """A command as it is, or without its backticks where a shell would make something else of its words."""
+    return command[0] if WHOLE.fullmatch(command[1]) else rf"\x60{command[1]}\x60"
+
+
+def _whole(command: str) -> str:
+    """A command, or its length: no part of one is a command."""
+    if len(command) > LONGEST_COMMAND:
+        return f"(a command of {len(command):,} characters)"
+    return masked_words(command)
+
+
+def _bounded(text: str) -> str:
+    return shortened(LONG_WORD.sub(_shortened_word, masked(text)))
 
 
 def escaped(text: str) -> str:

@@ -25,6 +25,7 @@ ROOT = Path(eaglectl.__file__).parent
 # an import may only point to a package listed before its own
 PACKAGES = (
     "text",
+    "shell",
     "errors",
     "options",
     "base",

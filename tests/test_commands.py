@@ -11,7 +11,7 @@ ANSWERED = Answers((2, 4, 5), "output", {"harmless": "a b", "rope": "stored"})
 def test_a_command_is_quoted() -> None:
     answers = Answers((2, 4, 5), "output", {"harmless": "a b"})
     assert command("convert", "it's", "--for", "sglang", target="a b", answers=answers) == (
-        "eaglectl convert 'it'\"'\"'s' --for sglang --target 'a b' --aux-layers 2,4,5 --aux-convention output"
+        "eaglectl convert $'it\\047s' --for sglang --target 'a b' --aux-layers 2,4,5 --aux-convention output"
         " --source-semantics 'harmless=a b'"
     )
     assert command("smoke", "-x") == "eaglectl smoke ./-x"

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import struct
 from pathlib import Path
@@ -17,6 +16,7 @@ from eaglectl.conversion import writing
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.progress import Progress
+from eaglectl.shell import quote
 from tests.builders import ABSENT, HEAD_DIM, HIDDEN, call, drafter_folder, floats
 from tests.cases import digests, stored_tensors, true_answers
 from tests.conftest import FIXTURES
@@ -560,7 +560,7 @@ def test_for_llamacpp_writes_ids_at_the_top_alone_and_prints_the_commands_that_f
     config = json.loads((out / "config.json").read_text())
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert "eagle_aux_hidden_state_layer_ids" not in config.get("eagle_config", {})
-    folder, file = shlex.quote(str(out)), shlex.quote(f"{out}.gguf")
+    folder, file = quote(str(out)), quote(f"{out}.gguf")
     made = f"python convert_hf_to_gguf.py {folder} --target-model-dir {target} --outfile {file}"
     served = f"--model-draft {file} --spec-type draft-eagle3 --spec-draft-n-max 3 --metrics\n"
     assert f"  llama.cpp  {made} && llama-server --model TARGET.gguf {served}" in done.out

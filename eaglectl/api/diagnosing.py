@@ -57,6 +57,7 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageE
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.progress import OnProgress
+from eaglectl.shell import as_path
 from eaglectl.validation.policy import Policy
 
 
@@ -274,7 +275,7 @@ class Looks(Struct, frozen=True):
 
     def _commands(self) -> dict[str, str]:
         options = self.options
-        prompts = [] if options.prompts is None else ["--prompts", str(options.prompts)]
+        prompts = [] if options.prompts is None else ["--prompts", as_path(str(options.prompts))]
         if options.like is not None:
             prompts = ["--like", options.like]
         run = ["--engine", "reference", *prompts]

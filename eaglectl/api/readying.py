@@ -59,6 +59,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.options import options_of
 from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
+from eaglectl.shell import as_path
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
@@ -292,7 +293,7 @@ class _Work(Struct, frozen=True):
     def _given(self, name: str) -> tuple[str, ...]:
         """An option as it was given; nothing where it has its default."""
         option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
-        return () if value == option.default else (option.flag, str(value))
+        return () if value == option.default else (option.flag, as_path(str(value)))
 
     def converted(self, result: Readiness, questions: OpenQuestions, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
@@ -471,7 +472,7 @@ class _Work(Struct, frozen=True):
             yield scratch / "converted"
 
     def _convert_command(self, place: str) -> str:
-        words = ["-o", place]
+        words = ["-o", as_path(place)]
         if self._layout not in (None, default_format().name):
             words += ["--for", str(self._layout)]
         words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]

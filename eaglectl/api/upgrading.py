@@ -41,6 +41,7 @@ from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.results import Conversion
+from eaglectl.shell import as_path
 
 if TYPE_CHECKING:
     from eaglectl.acceptance.gate import Gate
@@ -249,7 +250,7 @@ class _Upgrade(Struct, frozen=True):
         source, folder = self.files.original_path, weights_folder(conversion.target)
         if drafter.quantisation is not None:
             place = str(out or default_place(self.files.original, "3.1"))
-            words = ("--engine", "vllm", "--against", source)
+            words = ("--engine", "vllm", "--against", as_path(source))
             line = command("smoke", place, *words, target=self.target_text)
             raise UsageError(
                 "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from shlex import quote
 from typing import Any, TypeGuard
 
 from msgspec import Struct
@@ -35,6 +34,7 @@ from eaglectl.checkpoint.layout import (
 )
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.shell import as_path, quote
 from eaglectl.text import listed
 
 # read ahead: one request is enough for nearly every drafter's header
@@ -64,7 +64,7 @@ class Checkpoint(Struct, frozen=True):
         if name in self.scattered:
             raise UnreadableError(
                 f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
-                f" convert {quote(self.source.place)}`, and use the folder that it writes",
+                f" convert {quote(as_path(self.source.place))}`, and use the folder that it writes",
                 UNSAFE,
                 tensor.file,
             )
@@ -86,7 +86,7 @@ def _naming(source: Source) -> Iterator[None]:
     except UnreadableError as error:
         text = str(error)
         if error.topic == POINTER and isinstance(source, FolderSource):
-            text = text.replace(PULL, f"`git -C {quote(source.place)} lfs pull`")
+            text = text.replace(PULL, f"`git -C {quote(as_path(source.place))} lfs pull`")
         if source.place not in text:
             text = f"{source.place}: {text}"
         raise UnreadableError(text, error.topic, error.where) from None

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from shlex import quote
 
 from msgspec import Struct
 
 from eaglectl.checkpoint.files import Stamp
 from eaglectl.checkpoint.hub_errors import HubRequest
 from eaglectl.errors import UnreadableError
+from eaglectl.shell import quote
 
 # bytes that are read at once: they stay in the core's cache while they are hashed
 BLOCK = 1 << 18

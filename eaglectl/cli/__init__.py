@@ -14,7 +14,7 @@ from eaglectl.checkpoint.signals import Terminated, run_removals
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.options import CALLER
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
-from eaglectl.text import masked, printable
+from eaglectl.text import printable
 
 USAGE = 2
 INTERNAL_ERROR = 70
@@ -130,7 +130,7 @@ def _handle_other(error: Exception, arguments: list[str]) -> int:
                 say(line, sys.stderr)
             return USAGE
         _print_error(UsageError(message), arguments)
-        error.message = masked(printable(str(getattr(error, "message", ""))))  # type: ignore[attr-defined]
+        error.message = printable(str(getattr(error, "message", "")))  # type: ignore[attr-defined]
         usage = io.StringIO()
         show(file=usage)
         for line in usage.getvalue().splitlines():

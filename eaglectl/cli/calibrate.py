@@ -55,8 +55,9 @@ def _next_command(
 ) -> str:
     """The conversion with these statistics, whose gate runs the target as this command did."""
     from eaglectl.formats.commands import command
+    from eaglectl.shell import as_path
 
-    words = ["--to", "3.1", "--calibration", out]
+    words = ["--to", "3.1", "--calibration", as_path(out)]
     measured = [entry["answer"] for entry in statistics.measured if entry["answer"]]
     words += [word for option in measured for word in option.split(" ")]
     words += ["--ignore-eos"] * options.ignore_eos + ["--trust-remote-code"] * options.trust_remote_code

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from eaglectl import shell
 from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
@@ -20,7 +20,6 @@ from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
 from eaglectl.engines.view import View
 from eaglectl.errors import UsageError
-from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 # why a release is judged that nobody named
 NEWEST, INSTALLED = "newest known", "installed here"
+# characters of a path that systems take
+LONGEST_PATH = 4096
 # of every engine whose releases are not followed: no list of its targets was read
 TARGETS_UNREAD = "its targets were not looked at"
 
@@ -217,9 +218,8 @@ def launch_commands(
     gave it, else it is the one that the drafter names, and TARGET where none is known.
     """
     name, target_revision = _served_target(target_text or drafter.target.name or "")
-    # a text that cannot be shown whole cannot be copied from a command either
-    target = name if name and printable(name) == name else "TARGET"
-    revised = f" {_option('--revision', target_revision)}" if target_revision else ""
+    target = name if _can_be_given(name) else "TARGET"
+    revised = f" {shell.option('--revision', target_revision)}" if target_revision else ""
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
     if revision is not None:
         speculative["revision"] = revision
@@ -227,20 +227,20 @@ def launch_commands(
         speculative["parallel_drafting"] = True
     sglang_parts = [
         (
-            f"python -m sglang.launch_server {_option('--model-path', target)}{revised}"
-            f" --speculative-algorithm EAGLE3 {_option('--speculative-draft-model-path', path)}"
+            f"python -m sglang.launch_server {shell.option('--model-path', target)}{revised}"
+            f" --speculative-algorithm EAGLE3 {shell.option('--speculative-draft-model-path', path)}"
         ),
         f"--speculative-num-steps {tokens} --speculative-eagle-topk 1",
         f"--speculative-num-draft-tokens {tokens + 1}",
     ]
     if revision is not None:
-        sglang_parts.append(_option("--speculative-draft-model-revision", revision))
+        sglang_parts.append(shell.option("--speculative-draft-model-revision", revision))
     window = str(drafter.carried.get("sliding_window"))
     if Feature.SLIDING_WINDOW in drafter.features():
-        sglang_parts.append(_option("--speculative-draft-sliding-window", window))
-    served = f"vllm serve {shlex.quote(_positional(target))}{revised}"
+        sglang_parts.append(shell.option("--speculative-draft-sliding-window", window))
+    served = f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
     commands = {
-        "vllm": f"{served} --speculative-config {shlex.quote(json.dumps(speculative))}",
+        "vllm": f"{served} --speculative-config {shell.quote(json.dumps(speculative))}",
         "sglang": " ".join(sglang_parts),
         "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
@@ -252,14 +252,9 @@ def launch_commands(
     return commands
 
 
-def _option(name: str, value: str) -> str:
-    """An option of an engine: argparse takes a value that begins with a dash for another option."""
-    return f"{name}{'=' if value.startswith('-') else ' '}{shlex.quote(value)}"
-
-
-def _positional(path: str) -> str:
-    """A path that no parser takes for an option."""
-    return f"./{path}" if path.startswith("-") else path
+def _can_be_given(path: str) -> bool:
+    """Whether a command can name the path, which a config may state."""
+    return 0 < len(path) <= LONGEST_PATH and shell.can_type(path)
 
 
 def _layers_option(engine: str, drafter: Drafter) -> str:
@@ -322,7 +317,7 @@ def as_served(
 def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:
     """The command that serves a drafter's GGUF file, and counts its drafts; `target` is the target's."""
     return (
-        f"llama-server --model {target} --model-draft {shlex.quote(drafter)}"
+        f"llama-server --model {shell.quote(target)} --model-draft {shell.quote(drafter)}"
         f" --spec-type draft-eagle3 --spec-draft-n-max {tokens} --metrics"
     )
 
@@ -340,10 +335,11 @@ def output_commands(
     llama.cpp serves a GGUF file: `gguf` where it was written too, else its own converter makes it first.
     """
     file, model = gguf or f"{folder}.gguf", _served_target(target or "")[0]
-    is_folder = model and not hub_name(target or "") and printable(model) == model
+    is_folder = _can_be_given(model) and not hub_name(target or "")
     convert = (
-        f"python convert_hf_to_gguf.py {shlex.quote(_positional(folder))}"
-        f" {_option('--target-model-dir', model if is_folder else 'TARGET')} {_option('--outfile', file)}"
+        f"python convert_hf_to_gguf.py {shell.quote(shell.as_path(folder))}"
+        f" {shell.option('--target-model-dir', model if is_folder else 'TARGET')}"
+        f" {shell.option('--outfile', file)}"
     )
     made = "" if gguf else f"{convert} && "
     commands = {

@@ -1,7 +1,6 @@
 """Commands of eaglectl as they are printed: whole, quoted for the shell, with what the user gave."""
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -9,11 +8,13 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from eaglectl import shell
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
+from eaglectl.text import SHELL_WORD
 
-# a command in a text, between backticks; what is quoted in it may hold one
-COMMAND = re.compile(r"""`(eaglectl (?:'[^']*'|"[^"]*"|[^`'"])*)`""")
+# a command in a text, between backticks, as `eaglectl.shell` writes it; its output may go to a file
+COMMAND = re.compile(rf"`(eaglectl(?: (?:{SHELL_WORD}|>))+)`")
 # where a text is about no checkpoint yet (documentation, a rule's fix); the output may go to a file
 SOURCE, GIVEN_TARGET = "SOURCE", ("--target", "TARGET")
 # where the target is not known; TARGET would read as though the command could be run
@@ -31,10 +32,9 @@ def command(
 
     An answer that `options` contradict is left out.
     """
-    place = f"./{source}" if source.startswith("-") else source
-    given = ["--target", target] if target is not None else []
+    given = ["--target", shell.as_path(target)] if target is not None else []
     kept = _uncontradicted(answers or Answers(), options)
-    return shlex.join(["eaglectl", verb, place, *options, *given, *_answer_options(kept)])
+    return shell.join(["eaglectl", verb, shell.as_path(source), *options, *given, *_answer_options(kept)])
 
 
 def completing(source: str, target: str | None = None, answers: Answers | None = None) -> Complete:
@@ -51,7 +51,7 @@ def completed(text: str, source: str, target: str | None = None, answers: Answer
     def whole(match: re.Match[str]) -> str:
         try:
             line, redirect, file = match[1].partition(" > ")
-            _, verb, *words = shlex.split(line)
+            _, verb, *words = shell.split(line)
         except ValueError:  # text of a file
             return match[0]
         if SOURCE not in words:

@@ -1,12 +1,12 @@
 """The block of the card that eaglectl writes: what the drafter is, how to serve it, what was measured."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
 import eaglectl
+from eaglectl import shell
 from eaglectl.acceptance.measurement import DEAD_LENGTH, ENOUGH_PROMPTS
 from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.record import history
@@ -169,7 +169,7 @@ def _llama_commands(facts: CardFacts) -> tuple[str, ...]:
     """What makes both GGUF files, in a checkout of llama.cpp, and serves them."""
     convert = "python convert_hf_to_gguf.py"
     return (
-        f"hf download {facts.base_model} --local-dir target",
+        shell.join(["hf", "download", facts.base_model, "--local-dir", "target"]),
         _download_command(facts),
         f"{convert} target --outfile target.gguf",
         f"{convert} drafter --target-model-dir target --outfile drafter.gguf",
@@ -306,5 +306,5 @@ def _eaglectl() -> str:
 
 
 def _download_command(facts: CardFacts) -> str:
-    pin = f" --revision {shlex.quote(facts.revision)}" if facts.revision else ""
-    return f"hf download {facts.repo}{pin} --local-dir drafter"
+    pin = ["--revision", facts.revision] if facts.revision else []
+    return shell.join(["hf", "download", facts.repo, *pin, "--local-dir", "drafter"])

@@ -3,7 +3,6 @@
 A commit is asked for once. Where the response is lost, the repository is read: it holds the commit, or not.
 """
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from itertools import takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl import shell
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import OnProgress, report_step
@@ -52,7 +52,7 @@ class Upload(Result, frozen=True):
     @property
     def download(self) -> str:
         """The command that downloads exactly the files of the commit."""
-        return f"hf download {shlex.quote(self.plan.repo)} --revision {self.oid}"
+        return shell.join(["hf", "download", self.plan.repo, "--revision", str(self.oid)])
 
 
 def find_proposal(remote: Remote, state: RepositoryState, files: Sequence[UploadFile]) -> str | None:

@@ -1,7 +1,6 @@
 """The smallest change with which every requested engine release serves a checkpoint as it was trained."""
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl import shell
 from eaglectl.conversion.request import ConversionRequest, parse_reading
 from eaglectl.conversion.serving import unserved
 from eaglectl.engines.behaviour import AppliedFact, Fact
@@ -169,7 +169,10 @@ class Advice(Struct, frozen=True, dict=True):
 
 def _request(options: str) -> ConversionRequest | None:
     """The request of a conversion's options; None where they answer questions too."""
-    words = shlex.split(options)
+    try:
+        words = shell.split(options.strip()) if options else []
+    except ValueError:  # text of a file
+        return None
     settings: dict[str, Any] = {}
     for name, value in zip(words[::2], words[1::2], strict=False):
         if name not in OPTIONS:

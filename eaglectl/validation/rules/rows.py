@@ -1,7 +1,6 @@
 """Rules on rows of the embedding and of lm_head, compared with each other and with the target's."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
@@ -16,6 +15,7 @@ from eaglectl.drafter.matrices import (
     spread_over,
 )
 from eaglectl.drafter.tensors import Tensor
+from eaglectl.shell import quote
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.target import NO_TARGET
 from eaglectl.validation.subject import Subject

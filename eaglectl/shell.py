@@ -1,0 +1,99 @@
+"""Commands as they are printed for people to paste: a list of arguments until the last moment.
+
+Each argument is quoted so that bash, zsh and ksh give the program exactly that argument, and so that nothing
+which makes text safe to show (`eaglectl.text`) changes a character of it.
+"""
+
+import re
+from collections.abc import Iterable
+
+from eaglectl.text import SHELL_WORD, URL, escaped, inert, masked, visible, without_tokens
+
+PLAIN = re.compile(r"(?!=)[A-Za-z0-9_@%+=:,./-]+")
+LINE = re.compile(rf"{SHELL_WORD}(?: {SHELL_WORD})*")
+WORD = re.compile(SHELL_WORD)
+PART = re.compile(r"\$'([^'`]*)'|'([^'`]*)'|([^'`$]+)")
+ESCAPED = re.compile(rb"\\(?:([0-7]{3})|(.))", re.DOTALL)
+NAMED = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
+LETTERS = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\"}
+# what a shell's $'...' ends at, and what makes a secret, a URL or a command of a CI system of its neighbours
+ACTIVE = frozenset("'`!#@=:")
+
+
+def join(arguments: Iterable[str]) -> str:
+    """The command of these arguments."""
+    return " ".join(map(quote, arguments))
+
+
+def quote(argument: str) -> str:
+    """An argument for a shell; secrets in it are masked, and what no argument holds (NUL) is shown escaped.
+
+    A name of a file is left as it is, whatever it looks like: `a?token=b` is no URL.
+    """
+    text = without_secrets(argument)
+    if not can_type(text):
+        text = "".join(letter if can_type(letter) else escaped(letter) for letter in text)
+    if PLAIN.fullmatch(text) and _is_kept(text):
+        return text
+    if "'" not in text and _is_kept(quoted := f"'{text}'"):
+        return quoted
+    return f"$'{''.join(map(_escaped, text))}'"
+
+
+def option(name: str, value: str) -> str:
+    """An option with its value: argparse takes a value that begins with a dash for another option."""
+    return f"{name}{'=' if value.startswith('-') else ' '}{quote(value)}"
+
+
+def as_path(text: str) -> str:
+    """A path that no parser takes for an option."""
+    return f"./{text}" if text.startswith("-") else text
+
+
+def without_secrets(argument: str) -> str:
+    """An argument or a label without name, password and secret values of the URL that it is, and tokens."""
+    if not URL.match(argument):
+        return without_tokens(argument)
+    spaces = re.sub(r"[\x00-\x20\x7f]", lambda letter: f"%{ord(letter[0]):02X}", argument)
+    return masked(spaces)
+
+
+def can_type(argument: str) -> bool:
+    """Whether a program can be given the argument: NUL and half a character it cannot."""
+    try:
+        return "\0" not in argument and argument.encode("utf-8", "surrogateescape") is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def split(line: str) -> list[str]:
+    """The arguments of a command as `join` writes it. Raises ValueError for any other text."""
+    if not LINE.fullmatch(line):
+        raise ValueError("this is no command as eaglectl writes it")
+    return [_unquoted(word) for word in WORD.findall(line)]
+
+
+def _is_kept(word: str) -> bool:
+    """Whether the word stays as it is wherever it is shown."""
+    return "`" not in word and "::" not in word and inert(visible(word)) == word
+
+
+def _escaped(letter: str) -> str:
+    if letter in LETTERS:
+        return LETTERS[letter]
+    if letter not in ACTIVE and escaped(letter) == letter:
+        return letter
+    return "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+
+def _unquoted(word: str) -> str:
+    parts = PART.findall(word)
+    return "".join(_unescaped(escaped) if escaped else single or plain for escaped, single, plain in parts)
+
+
+def _unescaped(text: str) -> str:
+    return ESCAPED.sub(_byte, text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+
+def _byte(escape: re.Match[bytes]) -> bytes:
+    return bytes([int(escape[1], 8)]) if escape[1] else NAMED.get(escape[2], escape[2])
