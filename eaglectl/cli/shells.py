@@ -13,25 +13,58 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.terminal import emit, say
 
 ASK = "env _EAGLECTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args"
-BASH = f"""\
-_eaglectl_completion() {{
-    local line="${{COMP_LINE:0:COMP_POINT}}" IFS=$'\\n' before="" reply replies
-    local typed="${{line##*[[:space:]]}}"
-    replies=($({ASK} _TYPER_COMPLETE_ARGS="$line" "$1" 2>/dev/null | cut -f 1))
-    [[ $typed == --*=* ]] && typed="${{typed#*=}}"
-    # bash replaces what follows the last = or : alone
-    [[ $typed != [\\'\\"]* && $COMP_WORDBREAKS == *=* ]] && before="${{typed%"${{typed##*[=:]}}"}}"
-    COMPREPLY=()
-    for reply in "${{replies[@]}}"; do
-        reply="${{reply#"$before"}}"
-        [[ $reply == *[[:space:]]* && $typed != [\\'\\"]* ]] && printf -v reply %q "$reply"
-        COMPREPLY+=("$reply")
+# a value is inserted as a shell reads it back: inside the quotes that are open, else with every character
+# escaped that bash would act on
+BASH = r"""_eaglectl_quote() {
+    local text="" tilde="" letter place
+    if [[ ! $1 ]]; then
+        [[ $3 == "~"*/* && $2 =~ ^"~"[A-Za-z0-9._-]*/ ]] && tilde="$BASH_REMATCH"
+        letter="${2#"$tilde"}"
+        [[ $letter ]] && printf -v text %q "$letter"
+        printf '%s' "$tilde$text"
+        return
+    fi
+    for ((place = 0; place < ${#2}; place++)); do
+        letter="${2:place:1}"
+        case "$1$letter" in
+            "''") text+="'\\''" ;;
+            '"!') text+="\"'!'\"" ;;
+            '"'[\"\\\$\`]) text+="\\$letter" ;;
+            *) text+="$letter" ;;
+        esac
     done
-    [[ ${{#COMPREPLY[@]}} == 1 && $COMPREPLY == *[=/] ]] && compopt -o nospace
+    # readline closes the quotes, but not behind their own character
+    case "$1$letter" in
+        "''") text="${text%?}" ;;
+        '""') text+='"' ;;
+    esac
+    printf '%s' "$text"
+}
+_eaglectl_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" before="" quote="" letter reply place
+    local typed="${line##*[[:space:]]}"
+    for ((place = 0; place < ${#line}; place++)); do
+        letter="${line:place:1}"
+        if [[ $quote != "'" && $letter == "\\" ]]; then
+            ((place++))
+        elif [[ $letter == "$quote" ]]; then
+            quote=""
+        elif [[ ! $quote && $letter == [\'\"] ]]; then
+            quote="$letter"
+        fi
+    done
+    [[ $typed == --*=* ]] && typed="${typed#*=}"
+    # bash replaces what follows the last = or : alone
+    [[ ! $quote && $COMP_WORDBREAKS == *=* ]] && before="${typed%"${typed##*[=:]}"}"
+    COMPREPLY=()
+    while IFS= read -r reply; do
+        [[ $reply ]] && COMPREPLY+=("$(_eaglectl_quote "$quote" "${reply#"$before"}" "$typed")")
+    done < <(ASK _TYPER_COMPLETE_ARGS="$line" "$1" 2>/dev/null | cut -f 1)
+    [[ ${#COMPREPLY[@]} == 1 && $COMPREPLY == *[=/] ]] && compopt -o nospace
     return 0
-}}
+}
 complete -o default -F _eaglectl_completion eaglectl
-"""
+""".replace("ASK", ASK)
 ZSH = f"""\
 #compdef eaglectl
 _eaglectl() {{
@@ -42,7 +75,8 @@ _eaglectl() {{
         [[ -n $value ]] || continue
         reply="${{(q)value}}"
         [[ $value == '~/'* ]] && reply="~/${{(q)value#\\~/}}"
-        [[ -n $compstate[quote] ]] && reply="$value"
+        [[ $compstate[quote] == "'" ]] && reply="${{${{(qq)value}}[2,-2]}}"
+        [[ $compstate[quote] == '"' ]] && reply="${{${{(qqq)value}}[2,-2]}}"
         if [[ $value == (*=|*/) ]]; then
             open+=("$reply") open_shown+=("${{line/$'\\t'/  }}")
         else

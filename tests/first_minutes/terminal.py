@@ -39,6 +39,7 @@ class Terminal:
     """A process on a terminal of its own."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, columns: int = 80):
+        self.folder = folder
         self.ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (50, columns))
         self.process = subprocess.Popen(

@@ -40,6 +40,21 @@ MORE = [
     ("eaglectl inspect ~/above/in", "HOME/above/inner/"),
     ("eaglectl inspect my", "my drafter"),
 ]
+# names that a shell would act on, each alone in a folder
+NAMES = [
+    "x;touch${IFS}PWNED;",
+    "$(touch${IFS}PWNED)",
+    "it's;touch${IFS}PWNED;'",
+    "`touch PWNED`",
+    'say "$(touch PWNED)"',
+    "a & touch PWNED | b > c",
+    "!x",
+    "*?[a]{b,c}",
+    "-x",
+    "~x",
+    "#x=y:z",
+    "back\\slash",
+]
 
 
 @pytest.fixture(scope="module", params=START)
@@ -51,6 +66,8 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     home = tmp_path_factory.mktemp("home")
     for folder in ("some-drafter", "above/inner/drafter", "my drafter"):
         shutil.copytree(FIXTURES / "tiny/eagle3", home / folder)
+    for number, odd in enumerate(NAMES):
+        shutil.copytree(FIXTURES / "tiny/eagle3", home / "odd" / str(number) / odd)
     env = environment(HOME=str(home), SHELL=f"/bin/{name}")
     code, text = shown(["eaglectl", "--install-completion"], env, home)
     assert (code, text) == (0, f"completion of {name} is in {home / PLACES[name][0]}; {NEXT}\n")
@@ -79,6 +96,25 @@ def test_a_tab_completes_a_word(shell: Terminal, line: str, word: str) -> None:
 @pytest.mark.parametrize(("line", "word"), MORE)
 def test_a_tab_completes_more_words(shell: Terminal, line: str, word: str) -> None:
     assert completed(shell, line) == word
+
+
+def completed_name(terminal: Terminal, number: int, quote: str) -> str:
+    """The name that a tab completes in a folder of that name alone, in the quotes that are open."""
+    return completed(terminal, f"eaglectl inspect {quote}odd/{number}/").removeprefix(f"odd/{number}/")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_name_that_a_shell_would_run_is_one_word(shell: Terminal, number: int) -> None:
+    assert completed_name(shell, number, "") == NAMES[number]
+    assert not Path(shell.folder, "PWNED").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+@pytest.mark.parametrize("number", range(len(NAMES)))
+def test_any_name_is_one_word_in_any_quotes(shell: Terminal, number: int, quote: str) -> None:
+    assert completed_name(shell, number, quote) == NAMES[number]
+    assert not Path(shell.folder, "PWNED").exists()
 
 
 @pytest.mark.parametrize("name", START)
