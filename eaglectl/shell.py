@@ -7,7 +7,7 @@ which makes text safe to show (`eaglectl.text`) changes a character of it.
 import re
 from collections.abc import Iterable
 
-from eaglectl.text import SHELL_WORD, URL, escaped, inert, masked, visible, without_tokens
+from eaglectl.text import SHELL_WORD, URL, escaped, inert, masked, masked_url, visible, without_tokens
 
 PLAIN = re.compile(r"(?!=)[A-Za-z0-9_@%+=:,./-]+")
 LINE = re.compile(rf"{SHELL_WORD}(?: {SHELL_WORD})*")
@@ -53,7 +53,7 @@ def as_path(text: str) -> str:
 def without_secrets(argument: str) -> str:
     """An argument or a label without name, password and secret values of the URL that it is, and tokens."""
     if not URL.match(argument):
-        return without_tokens(argument)
+        return without_tokens(URL.sub(masked_url, argument))
     spaces = re.sub(r"[\x00-\x20\x7f]", lambda letter: f"%{ord(letter[0]):02X}", argument)
     return masked(spaces)
 

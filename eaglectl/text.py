@@ -86,10 +86,15 @@ def masked(text: str) -> str:
 def masked_words(text: str) -> str:
     """Return `text` with secrets replaced that are in one word each: all but headers."""
     if ":/" in text:
-        text = URL.sub(_masked_url, text)
+        text = URL.sub(masked_url, text)
     if "=" in text:
         text = QUERY.sub(r"\1***", text)
     return without_tokens(text)
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL, also as a path of the system spells it; hf:// names a repository."""
+    return URL.match(text) is not None and not text.startswith("hf:")
 
 
 def without_tokens(text: str) -> str:
@@ -97,7 +102,7 @@ def without_tokens(text: str) -> str:
     return TOKEN.sub(r"\1***", text)
 
 
-def _masked_url(url: re.Match[str]) -> str:
+def masked_url(url: re.Match[str]) -> str:
     """A URL without name and password, whose / and ? may have been left unquoted."""
     scheme, authority, rest = url.groups()
     if "@" in authority:

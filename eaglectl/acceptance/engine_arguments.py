@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from eaglectl.errors import UsageError
+from eaglectl.shell import without_secrets
 from eaglectl.text import listed
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -57,6 +58,9 @@ PREFIXES = {
     "disaggregation_": REFUSED["disaggregation_mode"],
 }
 # of calibration alone: what takes the hidden states out
+SECRET = re.compile(
+    r"(?:^|_)(?:token|key|secret|password|credential|auth|authorization)s?(?:_|$)", re.IGNORECASE
+)
 CALIBRATION = (
     "enable_prefix_caching",
     "max_num_seqs",
@@ -106,6 +110,18 @@ def check_engine_arguments(
             raise UsageError(f"--engine-arg {name}: {reason}")
 
 
+def shown_arguments(arguments: Any, name: str = "") -> Any:
+    """The arguments as results keep them: without values whose names say that they are secrets."""
+    match arguments:
+        case Mapping():
+            return {key: shown_arguments(value, str(key)) for key, value in arguments.items()}
+        case list() | tuple():
+            return [shown_arguments(value, name) for value in arguments]
+        case str():
+            return "***" if SECRET.search(name) else without_secrets(arguments)
+    return arguments
+
+
 def unknown_argument(title: str, answer: Mapping[str, Any]) -> UsageError:
     """The error for an argument that the engine does not have: its own words, and the nearest names."""
     near: list[str] = answer["nearest"]
@@ -125,6 +141,6 @@ def _value(name: str, text: str) -> Any:
 
 def _refuse(name: str, text: str) -> NoReturn:
     raise UsageError(
-        f"--engine-arg {name}={text}: the value is no JSON; write true, null, 0.9, a word, '\"text\"' or"
+        f"--engine-arg {name}={shown_arguments(text, name)}: the value is no JSON; write true, null, 0.9, a word, '\"text\"' or"
         f" '{{\"key\": 1}}'"
     )

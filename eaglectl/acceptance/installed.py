@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from eaglectl.acceptance.engine_arguments import shown_arguments
 from eaglectl.acceptance.faults import fault
 from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
 from eaglectl.acceptance.measurement import PromptResult
@@ -58,7 +59,7 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
         plain_seconds=plain["seconds"] if plain else 0.0,
         resolved=drafted["resolved"],
         differences=differences(engine, job.drafter, drafted["resolved"]),
-        arguments=job.arguments,
+        arguments=shown_arguments(job.arguments),
     )
 
 

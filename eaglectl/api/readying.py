@@ -59,7 +59,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.options import options_of
 from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
-from eaglectl.shell import as_path
+from eaglectl.shell import as_path, without_secrets
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
@@ -126,7 +126,7 @@ def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple
         if release in request.releases:
             own.append(f"{ENGINES[request.engine].title} {release}")
     reference = [REFERENCE_TITLE] if has_torch() and len(own) < len(requests) else []
-    return (*own, *reference, *servers)
+    return (*own, *reference, *map(without_secrets, servers))
 
 
 def _tokens(options: ReadyOptions) -> int | None:
@@ -271,10 +271,11 @@ class _Work(Struct, frozen=True):
     def _serving(self, url: str) -> EngineReadiness:
         """What a server does with the drafter that it has loaded, by its own run."""
         report, gap = self._run(self.source, url)
+        label = without_secrets(url)
         if report is None:
-            return EngineReadiness(url, "", ServedAs.UNKNOWN, (), stored_gap=gap)
+            return EngineReadiness(label, "", ServedAs.UNKNOWN, (), stored_gap=gap)
         reasons = tuple(report.failures or report.gaps)
-        return EngineReadiness(url, "", OUTCOMES[report.verdict], reasons, stored=report)
+        return EngineReadiness(label, "", OUTCOMES[report.verdict], reasons, stored=report)
 
     def _command(self, drafter: Drafter, place: str, engine: str, revision: str | None = None) -> str:
         """What starts an engine with the files at `place`; llama.cpp needs a GGUF file of them first."""

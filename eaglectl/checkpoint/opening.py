@@ -8,10 +8,12 @@ from eaglectl.checkpoint.hub_names import SCHEME, is_hub_name, split_name
 from eaglectl.checkpoint.layout import CONFIG, GGUF, WEIGHT_SUFFIXES, readable_files
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.text import listed
+from eaglectl.text import is_url, listed
 
 if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
+
+GIVE = "give a checkpoint's folder, a weight file or a Hub repository (org/name)"
 
 
 def open_source(
@@ -23,6 +25,8 @@ def open_source(
     `takes_gguf`: a local GGUF file is opened too.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
+    if is_url(text):
+        raise UnreadableError(f"{text} is a URL, from which nothing is read; {GIVE}")
     path, mode = Path(text), 0 if text.startswith(SCHEME) else _mode(text)
     if S_ISDIR(mode):
         return FolderSource(path)
@@ -48,10 +52,7 @@ def open_source(
         raise UnreadableError(
             f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected"
         )
-    raise UnreadableError(
-        f"{text}: no such file or folder; give a checkpoint's folder, a weight file or a Hub repository"
-        " (org/name)"
-    )
+    raise UnreadableError(f"{text}: no such file or folder; {GIVE}")
 
 
 def open_folder(text: str) -> FolderSource:

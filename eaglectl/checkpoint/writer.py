@@ -18,6 +18,7 @@ from eaglectl.checkpoint.digests import RangeDigests
 from eaglectl.checkpoint.scratch import REPLACING, WRITING, Scratch, sweep, sync_folder
 from eaglectl.checkpoint.signals import register_removal, stopped_by_signals, unregister_removal
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.text import is_url
 
 AT_CWD = -100
 # renameat2 of Linux, renamex_np of macOS
@@ -193,6 +194,8 @@ class Folder:
     """
 
     def __init__(self, out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
+        if is_url(str(out)):
+            raise UsageError(f"{out} is a URL, and a folder of this machine is written; give one")
         self.shown = out
         self.kind = kind
         self.out = out.absolute()  # not resolved: a link at `out` must stay visible

@@ -29,6 +29,7 @@ from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.gguf import NAMES as MODULES
 from eaglectl.formats.gguf import ROTATED
+from eaglectl.text import is_url
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -148,6 +149,8 @@ def gguf_written(
     Where the block ends in an error and the folder was not renamed, the file is as before. Raises
     UnreadableError where the file cannot be written, UsageError where something came to its place.
     """
+    if is_url(str(file)):
+        raise UsageError(f"--gguf {file} is a URL, and a file of this machine is written; give one")
     check_drafter(drafter, {name: tensor.dtype for name, tensor in drafter.tensors.items()})
     written = Path(checkpoint.source.place)
     unpublished = _identity(written)

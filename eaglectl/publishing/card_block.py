@@ -169,7 +169,7 @@ def _llama_commands(facts: CardFacts) -> tuple[str, ...]:
     """What makes both GGUF files, in a checkout of llama.cpp, and serves them."""
     convert = "python convert_hf_to_gguf.py"
     return (
-        shell.join(["hf", "download", facts.base_model, "--local-dir", "target"]),
+        shell.join(["hf", "download", facts.base_model or "TARGET", "--local-dir", "target"]),
         _download_command(facts),
         f"{convert} target --outfile target.gguf",
         f"{convert} drafter --target-model-dir target --outfile drafter.gguf",

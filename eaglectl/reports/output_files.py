@@ -9,6 +9,7 @@ from pathlib import Path
 from eaglectl.checkpoint.scratch import create_locked, remove_unlocked, sync_folder
 from eaglectl.checkpoint.signals import register_removal, stopped_by_signals, unregister_removal
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.text import is_url
 
 # of --output: formats and files
 Outputs = Sequence[tuple[str, Path]]
@@ -20,6 +21,8 @@ PART = ".eaglectl-part"
 
 def check_file(option: str, path: Path) -> None:
     """Raise UsageError, naming the option as given, if `path` could not be written."""
+    if is_url(str(path)):
+        raise UsageError(f"{option}: a URL was given, and a file of this machine is written")
     try:
         if not path.resolve().parent.is_dir():
             raise UsageError(f"{option}: there is no folder {path.parent}; make it first")
