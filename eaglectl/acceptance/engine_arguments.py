@@ -57,10 +57,9 @@ PREFIXES = {
     "watermark_": REFUSED["seed"],
     "disaggregation_": REFUSED["disaggregation_mode"],
 }
+# names whose values are secrets
+SECRET = re.compile(r"(?:^|_)(?:token|key|secret|password|credential|authorization)s?(?:_|$)", re.IGNORECASE)
 # of calibration alone: what takes the hidden states out
-SECRET = re.compile(
-    r"(?:^|_)(?:token|key|secret|password|credential|auth|authorization)s?(?:_|$)", re.IGNORECASE
-)
 CALIBRATION = (
     "enable_prefix_caching",
     "max_num_seqs",
@@ -141,6 +140,6 @@ def _value(name: str, text: str) -> Any:
 
 def _refuse(name: str, text: str) -> NoReturn:
     raise UsageError(
-        f"--engine-arg {name}={shown_arguments(text, name)}: the value is no JSON; write true, null, 0.9, a word, '\"text\"' or"
-        f" '{{\"key\": 1}}'"
+        f"--engine-arg {name}={shown_arguments(text, name)}: the value is no JSON; write true, null, 0.9, a"
+        f" word, '\"text\"' or '{{\"key\": 1}}'"
     )

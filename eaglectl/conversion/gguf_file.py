@@ -65,6 +65,8 @@ class _Entry(Struct, frozen=True):
 
 def check_gguf(file: Path, out: Path, *, force: bool) -> None:
     """Raise UsageError where `file` cannot be made or may not be written, UnreadableError without `gguf`."""
+    if is_url(str(file)):
+        raise UsageError(f"--gguf {file} is a URL, and a file of this machine is written; give one")
     if find_spec("gguf") is None:
         raise UnreadableError(f"--gguf {file}: the package gguf is not installed; {INSTALL}")
     check_apart(file, out, "--gguf")
@@ -149,8 +151,6 @@ def gguf_written(
     Where the block ends in an error and the folder was not renamed, the file is as before. Raises
     UnreadableError where the file cannot be written, UsageError where something came to its place.
     """
-    if is_url(str(file)):
-        raise UsageError(f"--gguf {file} is a URL, and a file of this machine is written; give one")
     check_drafter(drafter, {name: tensor.dtype for name, tensor in drafter.tensors.items()})
     written = Path(checkpoint.source.place)
     unpublished = _identity(written)
