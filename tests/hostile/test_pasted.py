@@ -10,7 +10,7 @@ from eaglectl import shell
 from eaglectl.reports.terminal.console import split_command
 from eaglectl.text import masked, printable
 from tests import test_upload
-from tests.builders import Outcome, call
+from tests.builders import Outcome, call, drafter_folder
 from tests.conftest import FIXTURES
 from tests.hostile.pasting import LONG, NAMES, commands_in, fault, paste
 from tests.hub import LoopbackHub
@@ -151,10 +151,11 @@ def test_the_plan_of_an_upload_prints_commands_that_can_be_pasted(
     hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    hub.add_repo("example/drafter", {"README.md": b"old", "config.json": b"{}"})
+    old = drafter_folder(folder, "old")
+    hub.add_repo(test_upload.NAME, {file.name: file.read_bytes() for file in old.iterdir()})
     for name in (EVERY[kind] for kind in FEW):
         call("convert", FIXTURES / "tiny/eagle3", "--target", FIXTURES / "tiny/target", "-o", f"./{name}")
-        arguments = (f"./{name}", "example/drafter", "--license", "mit", "--base-model", "example/target-8b")
+        arguments = (f"./{name}", test_upload.NAME, "--license", "mit", "--base-model", "example/target-8b")
         done = call("upload", *arguments, "--dry-run", "--show-card")
         lines = commands_in(done.out) + commands_in(done.err)
         calls = paste(lines, folder.parent)
