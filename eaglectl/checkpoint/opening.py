@@ -25,8 +25,7 @@ def open_source(
     `takes_gguf`: a local GGUF file is opened too.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
-    if is_url(text):
-        raise UnreadableError(f"{text} is a URL, from which nothing is read; {GIVE}")
+    _refuse_url(text)
     path, mode = Path(text), 0 if text.startswith(SCHEME) else _mode(text)
     if S_ISDIR(mode):
         return FolderSource(path)
@@ -100,6 +99,7 @@ def on_disk(text: str, *, has_weights: bool = True) -> str:
 
     Files of the Hub client's cache are compared as by `check_cached`. Raises as `open_folder` does.
     """
+    _refuse_url(text)
     if hub_name(text):
         return str(open_folder(text).root)
     if S_ISDIR(_mode(text)):
@@ -111,6 +111,11 @@ def hub_name(text: str) -> tuple[str, str | None] | None:
     """Repository and revision that `text` names; None where a local file has that name, or it is none."""
     is_remote = is_hub_name(text) and (text.startswith(SCHEME) or not _mode(text))
     return split_name(text) if is_remote else None
+
+
+def _refuse_url(text: str) -> None:
+    if is_url(text):
+        raise UnreadableError(f"{text} is a URL, from which nothing is read; {GIVE}")
 
 
 def _mode(text: str) -> int:

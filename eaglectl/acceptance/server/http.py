@@ -7,6 +7,7 @@ client, whose log shows whole URLs.
 """
 
 import base64
+import re
 import ssl
 from collections.abc import Mapping
 from typing import NoReturn
@@ -17,7 +18,7 @@ from anyio.from_thread import start_blocking_portal
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.text import masked
+from eaglectl.text import escaped, masked
 
 # no page of a server that was read for this is larger than some hundred kilobytes
 MAX_BODY = 8 << 20
@@ -32,6 +33,7 @@ MAX_TEXT = 300
 SHOWN_BYTES = 4 * MAX_TEXT
 # shorter values of a query are no secrets, and would be masked in words
 SECRET_LENGTH = 8
+BREAKS = re.compile(r"(?:\\[nrt]|\s)+")
 CHECK = "check the URL of --engine, and the server's log"
 
 
@@ -80,12 +82,13 @@ class Server(Struct, frozen=True):
         """A text of the server as messages and reports may show it: short, and without secrets."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        text = masked(text)
+        # a line break in a URL would end it
+        text = BREAKS.sub(" ", masked(escaped(text)))
         return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
 
     def _refuse(self, path: str, answer: Answer) -> NoReturn:
-        text = " ".join(answer.body.decode("utf-8", "replace").split())
-        reason = f" ({self.shown(text)})" if text else ""
+        text = self.shown(answer.body.decode("utf-8", "replace")).strip()
+        reason = f" ({text})" if text else ""
         raise UnreadableError(f"{self}{path} answered {answer.status}{reason}; {CHECK}")
 
     def _answer(self, path: str, body: bytes | None = None) -> Answer:
