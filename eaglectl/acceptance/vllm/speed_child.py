@@ -1,0 +1,105 @@
+"""Run in the child process: times vLLM at several concurrencies, with CUDA graphs as `vllm serve` has them."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import to_builtins
+
+from eaglectl.acceptance.child import answer_request
+from eaglectl.acceptance.timing import Batch, time_repeats
+from eaglectl.acceptance.vllm.child import (
+    MARGIN,
+    argument_names,
+    llm_arguments,
+    speculative_config,
+    version,
+)
+
+DRAFTS, ACCEPTED = "vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens"
+# sequences that `vllm serve` makes room for; from their number vLLM takes the sizes of its CUDA graphs
+SERVED_SEQUENCES = 256
+# of our short runs, not of serving
+SHORT_RUN = ("enforce_eager", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_batched_tokens")
+
+
+def main() -> None:
+    """Read the request in the file of the first argument and write the answer to the second."""
+    answer_request({"generate": measure, "plain": measure}, version, argument_names)
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Time batches of requests with the drafter, or without it in "plain" mode.
+
+    Each batch is so many requests at once, of equal forced length; `timings` are `Timing` records.
+    """
+    from vllm import LLM, SamplingParams
+
+    prompts: list[list[int]] = request["prompts"]
+    longest = max(map(len, prompts)) + request["max_tokens"] + request["k"] + MARGIN
+    arguments = serving_arguments(request, min(longest, request["context"] or longest))
+    is_plain = request["mode"] == "plain"
+    if not is_plain:
+        arguments["speculative_config"] = speculative_config(request)
+    llm = LLM(**arguments, disable_log_stats=False)
+    params = SamplingParams(
+        temperature=request["temperature"],
+        max_tokens=request["max_tokens"],
+        ignore_eos=True,
+        detokenize=False,
+    )
+
+    def run(concurrency: int, indices: Sequence[int]) -> Batch:
+        before, begin, tokens = count_drafts(llm), time.perf_counter(), 0
+        for start in range(0, len(indices), concurrency):
+            texts = [{"prompt_token_ids": prompts[index]} for index in indices[start : start + concurrency]]
+            answers = llm.generate(texts, params, use_tqdm=False)
+            tokens += sum(len(answer.outputs[0].token_ids) for answer in answers)
+        seconds, after = time.perf_counter() - begin, count_drafts(llm)
+        return Batch(tokens, seconds, after[0] - before[0], after[1] - before[1])
+
+    timings = time_repeats(run, request["concurrencies"], len(prompts))
+    config = llm.llm_engine.vllm_config
+    device = config.device_config.device_type
+    return {
+        "timings": to_builtins(timings),
+        "device": device,
+        "card": card_name(device),
+        "is_eager": bool(config.model_config.enforce_eager),
+    }
+
+
+def count_drafts(llm: Any) -> tuple[int, int]:
+    """Drafts and accepted draft tokens so far; 0 where vLLM does not count them."""
+    metrics = {metric.name: metric for metric in llm.get_metrics()}
+    drafts, accepted = (getattr(metrics.get(name), "value", 0) for name in (DRAFTS, ACCEPTED))
+    return int(drafts), int(accepted)
+
+
+def card_name(device: str) -> str:
+    """The name of the GPU; "" of another device."""
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else ""
+
+
+def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
+    """Arguments of vLLM's LLM that time serving on a GPU; on a CPU those of a short run. The user's go last.
+
+    Prompts are used several times, and their prefixes are not kept, as those of different users would not be.
+    """
+    import torch
+
+    given: dict[str, Any] = request["engine_arguments"]
+    widest = max(request["concurrencies"])
+    arguments = llm_arguments(request, length) | {"max_num_seqs": widest, "enable_prefix_caching": False}
+    if torch.cuda.is_available() and request["device"] != "cpu":
+        served = {name: value for name, value in arguments.items() if name not in SHORT_RUN}
+        return served | {"max_num_seqs": max(widest, SERVED_SEQUENCES)} | given
+    # a step verifies all drafts of all sequences
+    tokens = max(arguments.get("max_num_batched_tokens", 0), widest * (request["k"] + 1))
+    return arguments | {"max_num_batched_tokens": tokens} | given
+
+
+if __name__ == "__main__":
+    main()
