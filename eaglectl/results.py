@@ -161,7 +161,7 @@ class Readiness(Result, frozen=True):
     kept, None for a temporary folder, and `plan_command` the command that writes it. `report` is of the
     output. `reason` is why it is not ready, `diagnosis` the cause of low acceptance where that was looked
     for, `published` what others reached with drafters of this target. `is_named`: the engines were asked for.
-    `reused` names what an earlier call measured.
+    `reused` names what an earlier call measured. `speed_gap`: why --speed has measured nothing.
     """
 
     source: str
@@ -179,6 +179,7 @@ class Readiness(Result, frozen=True):
     seconds: float = 0.0
     is_named: bool = False
     reused: tuple[str, ...] = ()
+    speed_gap: str = ""
 
     def __fspath__(self) -> str:
         return _written(self.out or (None if self.plan_command else Path(self.source)), "ready")

@@ -393,27 +393,45 @@ def smoke_with(folder: Path, **changes: Any) -> Path:
 SECONDS = {"drafted": 2.0, "plain": 5.0, "meaning": "one prompt after the other"}
 
 
+SPEED = {
+    "text": "2.03x at 1, 1.71x at 4",
+    "how": "vLLM 0.32.0 with CUDA graphs",
+    "device": "cuda",
+    "card": "NVIDIA H200",
+    "repeats": 5,
+}
+
+
 def test_acceptance_is_shown_by_set_of_prompts_and_with_its_speed(folder: Path, tmp_path: Path) -> None:
     sets = {"code": measured(8, 2.9), "a | b": measured(12, 1.9)}
-    path = smoke_with(tmp_path, sets=sets, tokens=1000, seconds=SECONDS)
+    path = smoke_with(tmp_path, sets=sets, tokens=1000, seconds=SECONDS, speed=SPEED)
     text = card(folder, smoke=path)
     rows = [line for line in text.splitlines() if line.endswith("50.0% |")]
     assert rows == [
         "| code | 8 | 2.900 [2.800, 3.000] | 50.0% |",
         "| a \\| b | 12 | 1.900 [1.800, 2.000] | 50.0% |",
     ]
-    speed = "500.0 tokens/s with the drafter, 200.0 without (2.50 times); one prompt after the other."
-    assert f"Throughput: {speed}\n" in text
+    speed = "**2.03x at 1, 1.71x at 4** (median of 5 repeats, NVIDIA H200; vLLM 0.32.0 with CUDA graphs)."
+    assert f"Tokens/s with the drafter over those without, by requests at a time: {speed}\n" in text
     kept = record(folder, smoke=path)["published"]["smoke"]
-    assert (kept["sets"], kept["seconds"]) == (sets, SECONDS)
+    assert (kept["sets"], kept["seconds"], kept["speed"]) == (sets, SECONDS, SPEED)
 
 
-def test_a_speed_of_a_cpu_or_of_other_outputs_is_no_throughput(folder: Path, tmp_path: Path) -> None:
-    engine = json.loads(smoke_file(tmp_path).read_text())["engine"]
-    on_cpu = smoke_with(tmp_path, tokens=1000, seconds=SECONDS, engine={**engine, "device": "cpu"})
-    assert "Throughput" not in card(folder, smoke=on_cpu)
-    text = card(folder, smoke=smoke_with(tmp_path, tokens=1000, seconds=SECONDS, lossless=False))
-    assert "Throughput: 500.0 tokens/s with the drafter; one prompt" in text
+def test_the_time_of_a_run_is_no_speed(folder: Path, tmp_path: Path) -> None:
+    assert "okens/s" not in card(folder, smoke=smoke_with(tmp_path, tokens=1000, seconds=SECONDS))
+
+
+@pytest.mark.parametrize("change", [{"device": "cpu"}, {"text": ""}])
+def test_a_speed_of_a_cpu_or_without_a_ratio_is_not_on_a_card(
+    change: dict[str, str], folder: Path, tmp_path: Path
+) -> None:
+    assert "okens/s" not in card(folder, smoke=smoke_with(tmp_path, speed={**SPEED, **change}))
+
+
+@pytest.mark.parametrize("speed", [{}, {**SPEED, "text": 2}, {**SPEED, "repeats": "5"}, "fast"])
+def test_a_speed_that_smoke_does_not_write_is_refused(speed: Any, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="not as smoke writes it"):
+        card(folder, smoke=smoke_with(tmp_path, speed=speed or {"text": "x"}))
 
 
 def test_few_prompts_are_told(folder: Path, tmp_path: Path) -> None:

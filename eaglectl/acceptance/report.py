@@ -25,6 +25,7 @@ from eaglectl.acceptance.prompts import PromptChoice, digest_prompts
 from eaglectl.acceptance.published import Published
 from eaglectl.acceptance.sensitivity import LEAST_GAIN, Sensitivity, Variant
 from eaglectl.acceptance.showing import ShownAnswer
+from eaglectl.acceptance.speed import Speed
 from eaglectl.base import Result
 from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
 
@@ -53,6 +54,7 @@ class SmokeReport(Result, frozen=True):
     and weights.
     `published` is what others reach with drafters of the target.
     `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
+    `speed` is what --speed asks for, `speed_gap` why there is none.
     """
 
     source: str
@@ -78,6 +80,8 @@ class SmokeReport(Result, frozen=True):
     probed: Sensitivity | None = None
     published: Published | None = None
     shown: ShownAnswer | None = None
+    speed: Speed | None = None
+    speed_gap: str = ""
 
     @property
     def verdict(self) -> CheckVerdict:

@@ -19,8 +19,8 @@ ON_CPU = "measured on a CPU: no measure of serving"
 GRAPHS = "CUDA graphs as `vllm serve` has them"
 EAGER = "no CUDA graphs, as enforce_eager was given"
 NO_RATIO = (
-    "a server has one configuration, so there is no ratio: `eaglectl smoke --engine vllm --speed` on such a"
-    " card measures both, or start the server without --speculative-config and compare by its own benchmark"
+    "a server has one configuration, so there is no ratio: --engine vllm on such a card times vLLM with the"
+    " drafter and without"
 )
 # vLLM with its engine in a process of its own, as `vllm serve` runs it
 SERVED = replace(
@@ -77,7 +77,7 @@ class Place(Struct, frozen=True):
 
 
 class BreakEven(Struct, frozen=True):
-    """The concurrency from which on a drafter costs time, by the median ratio and by both ends of its spread."""
+    """Where a drafter begins to cost time: by the median ratio, and by the least and the most."""
 
     k: int
     place: Place

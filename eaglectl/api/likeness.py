@@ -47,7 +47,7 @@ def published_beside(source: str, target: str | None, options: RunOptions, k: in
     `k`: the length of the chain that ran, where that is not the one that was asked for.
     """
     settings = Settings(
-        k or options.k,
+        k or (options.chains[-1] if isinstance(options, SmokeOptions) else options.k),
         options.temperature,
         options.max_tokens,
         options.like,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.request import FC_NORM_MODES, ConversionRequest
 from eaglectl.formats.format import Answers
-from eaglectl.options import ENGINE, NO_ENGINES, TARGET, Option, Options
+from eaglectl.options import ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Severity
 
@@ -24,8 +24,11 @@ UNITS = " KMGT"
 SERVERS = ("http://", "https://")
 # engines that run here where they are installed
 INSTALLED = ("vllm", "sglang")
+TIMED = ("vllm",)
 PROBES = ("sensitivity", "drift")
 TOLERANCE = 0.97
+MOST_NUMBER = 1024  # of requests at a time
+NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, like 1,4,16,"
 # groups of --help
 ADVANCED = "Advanced"
 RUN = "The run of the target"
@@ -83,6 +86,41 @@ def read_boundaries(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
         raise ValueError("different boundaries like 2,4,5")
     return tuple(map(int, parts))
+
+
+def is_rising(numbers: Sequence[int]) -> bool:
+    """Whether these are different numbers from 1 to MOST_NUMBER in rising order, one or more."""
+    return (
+        bool(numbers)
+        and list(numbers) == sorted({*numbers})
+        and 1 <= numbers[0] <= numbers[-1] <= MOST_NUMBER
+    )
+
+
+def read_numbers(text: str) -> tuple[int, ...]:
+    """Different whole numbers with commas between them, in any order. Raises ValueError."""
+    parts = text.split(",")
+    numbers = tuple(sorted(int(part) for part in parts if NUMBER.fullmatch(part.strip())))
+    if len(numbers) < len(parts) or not is_rising(numbers):
+        raise ValueError(NUMBERS)
+    return numbers
+
+
+def read_chain(text: str) -> int | tuple[int, ...]:
+    """The number of draft tokens in a round, or several with commas between them. Raises ValueError."""
+    if "," in text:
+        return read_numbers(text)
+    if not NUMBER.fullmatch(text):
+        raise ValueError("a whole number, or with --speed several like 1,3,5,")
+    return int(text)
+
+
+SPEED = Option(
+    "Tokens a second too, with and without the drafter, of so many requests at a time: 1,4,16. Of vLLM on a"
+    " GPU with CUDA graphs, or of a running server.",
+    value="1,4,16",
+    read=read_numbers,
+)
 
 
 class InspectOptions(Options, frozen=True):
@@ -424,7 +462,11 @@ class SmokeOptions(Options, frozen=True):
         ),
     ] = "auto"
     device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
-    k: Annotated[int, K] = 3
+    k: Annotated[int | tuple[int, ...], replace(K, value="N", read=read_chain)] = 3
+    speed: Annotated[
+        tuple[int, ...] | None,
+        replace(SPEED, help=f"{SPEED.help} -k may be several, 1,3,5: the fastest is named."),
+    ] = None
     prompts: Annotated[
         str | None,
         Option(
@@ -490,6 +532,11 @@ class SmokeOptions(Options, frozen=True):
         default_factory=dict
     )
     answers: Answers = field(default_factory=Answers)
+
+    @property
+    def chains(self) -> tuple[int, ...]:
+        """The numbers of draft tokens in a round, in rising order; acceptance is of the last of them."""
+        return self.k if isinstance(self.k, tuple) else (self.k,)
 
 
 class DiagnoseOptions(Options, frozen=True):
@@ -562,6 +609,7 @@ class ReadyOptions(Options, frozen=True):
     like: Annotated[str | None, LIKE] = None
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     k: Annotated[int, replace(K, group=ADVANCED)] = 3
+    speed: Annotated[tuple[int, ...] | None, replace(SPEED, group=ADVANCED)] = None
     max_tokens: Annotated[int, Option("New tokens for each prompt.", group=ADVANCED)] = 64
     temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
     seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
@@ -595,6 +643,7 @@ class ReadyOptions(Options, frozen=True):
             engine=engine,
             device=self.device,
             k=self.k,
+            speed=self.speed if engine in TIMED or engine.startswith(SERVERS) else None,
             prompts=self.prompts,
             like=self.like,
             sample=self.sample,

@@ -32,7 +32,7 @@ from eaglectl.api.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.api.smoking import smoke_as_read, smoke_drafts
+from eaglectl.api.smoking import CPU_SKIPPED, smoke_as_read, smoke_drafts
 from eaglectl.api.steps import REFERENCE as REFERENCE_TITLE
 from eaglectl.api.steps import steps_text
 from eaglectl.api.targets import choose_target, fitting_target, weights_folder
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 # where llama-server listens by itself, and the options of the call that measure it alike
 SERVED_AT, GIVEN_AGAIN = "http://127.0.0.1:8080", ("prompts", "like", "sample", "max_tokens", "seed")
+NOTHING_TIMED = "neither vLLM here nor a server ran the drafter as it shall be served"
 # what the run of a server's own drafter says of it
 OUTCOMES = {
     CheckVerdict.PASS: ServedAs.AS_TRAINED,
@@ -115,7 +116,17 @@ def ready(
     if outcomes and (ServedAs.AS_TRAINED not in outcomes or is_wrong):
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=published_beside(source, place, options))
+    result = replace(result, speed_gap=_explain_no_speed(result, options))
     return replace(result, reused=tuple(kept.reused), seconds=time.perf_counter() - start)
+
+
+def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
+    """Why --speed has measured nothing; "" where it has, or was not asked for."""
+    reports = [state.final for state in result.engines if state.final is not None]
+    if options.speed is None or any(report.speed for report in reports):
+        return ""
+    gaps = [report.speed_gap for report in reports if report.speed_gap]
+    return gaps[0] if gaps else NOTHING_TIMED
 
 
 def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple[str, ...]:
@@ -500,10 +511,11 @@ class _Work(Struct, frozen=True):
             return None, f"{_title(state)} fails with it"
         if engine is None and state.final_outcome != ServedAs.AS_TRAINED:
             return None, f"{_title(state)} is not installed here"
-        return self._run(place, engine or REFERENCE)
+        is_timed = not state.final_outcome.is_known_wrong
+        return self._run(place, engine or REFERENCE, is_timed=is_timed)
 
     def _run(
-        self, place: str, engine: str, reading: NetworkReading | None = None
+        self, place: str, engine: str, reading: NetworkReading | None = None, *, is_timed: bool = True
     ) -> tuple[SmokeReport | None, str]:
         if self.weights is None:
             return None, "the target's weights are not here"
@@ -512,20 +524,26 @@ class _Work(Struct, frozen=True):
         key = place, engine, reading and reading.key
         if key not in self.runs:
             try:
-                self.runs[key] = self._smoke(place, engine, reading), ""
+                self.runs[key] = self._smoke(place, engine, reading, is_timed=is_timed), ""
             except (RefusedError, UnreadableError) as error:
                 self.runs[key] = None, str(error)
                 if self.options.prompts is not None or isinstance(error, UnreadableError):
                     self.failed.append(str(error))
         return self.runs[key]
 
-    def _smoke(self, place: str, engine: str, reading: NetworkReading | None) -> SmokeReport:
+    def _smoke(
+        self, place: str, engine: str, reading: NetworkReading | None, *, is_timed: bool
+    ) -> SmokeReport:
         answers = self.options.answers if place == self.source else Answers()
         asked, target = self.options.smoke_options(engine, answers), str(self.weights)
+        if not is_timed:
+            asked = replace(asked, speed=None)
 
         def make() -> SmokeReport:
             if reading is None:
-                return smoke_drafts(on_disk(place), target, asked, self.on_progress, compares_plain=False)
+                return smoke_drafts(
+                    on_disk(place), target, asked, self.on_progress, compares_plain=False, times_cpu=False
+                )
             return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
 
         if engine.startswith(SERVERS):  # what it has loaded is its own
@@ -536,7 +554,8 @@ class _Work(Struct, frozen=True):
             runner += f", {reading.words}"
         name = f"{'as stored' if place == self.source else 'converted'}, {runner}"
         key = (asked, digest_prompts(chosen.prompts), reading and reading.key)
-        report = self.kept.get(Run(name, Path(on_disk(place)), key), make, SmokeReport)
+        run = Run(name, Path(on_disk(place)), key)
+        report = self.kept.get(run, make, SmokeReport, lambda value: value.speed_gap in ("", CPU_SKIPPED))
         return replace(report, choice=chosen)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -32,11 +32,20 @@ from eaglectl.acceptance.report import (
 )
 from eaglectl.acceptance.sensitivity import Variant, probe_sensitivity
 from eaglectl.acceptance.showing import show_answer
+from eaglectl.acceptance.speed import measure_speed
 from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
-from eaglectl.api.options import INSTALLED, SERVERS, ConvertOptions, SmokeOptions
+from eaglectl.api.options import (
+    INSTALLED,
+    NUMBERS,
+    SERVERS,
+    TIMED,
+    ConvertOptions,
+    SmokeOptions,
+    is_rising,
+)
 from eaglectl.api.targets import check_timeout, open_target, runnable_target
 from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.files import is_folder
@@ -52,6 +61,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import LOADING, OnProgress, report_step
 
+CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
     "vllm": partial(run_installed, VLLM),
     "sglang": run_sglang,
@@ -84,10 +94,15 @@ def smoke_drafts(
     on_progress: OnProgress | None,
     *,
     compares_plain: bool = True,
+    times_cpu: bool = True,
 ) -> SmokeReport:
-    """`smoke`, which need not decode without the drafter where nobody asks what is lossless."""
+    """`smoke`, which need not decode without the drafter where nobody asks what is lossless.
+
+    `times_cpu`: --speed measures on a CPU too, which is no measure of serving.
+    """
     options = as_preset(options)
     _check(options)
+    chains, options = options.chains, replace(options, k=options.chains[-1])
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
@@ -117,6 +132,9 @@ def smoke_drafts(
         report_step(on_progress, LOADING)
         other = _report(against, folder, prompts, options, on_progress)
         report = replace(report, against=compare_drafters(report, other, least, positions))
+    if options.speed:
+        with _job(source, folder, prompts, options, on_progress) as job:
+            report = _timed(report, job, engine, chains, options.speed, times_cpu=times_cpu)
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
@@ -126,6 +144,29 @@ def smoke_drafts(
         stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
         repair = partial(repair_command, given, target, options.answers)
         return with_variants(report, probe_sensitivity(job, stated.results), repair)
+
+
+def _timed(
+    report: SmokeReport,
+    job: EngineJob,
+    engine: str,
+    chains: Sequence[int],
+    concurrencies: Sequence[int],
+    *,
+    times_cpu: bool,
+) -> SmokeReport:
+    """The report with the speed at each concurrency, or with why there is none, which is a gap."""
+    if report.run.device == "cpu" and not times_cpu:
+        return replace(report, speed_gap=CPU_SKIPPED)
+    try:
+        if engine in RUNNERS:
+            return replace(report, speed=measure_speed(job, chains, concurrencies))
+        from eaglectl.acceptance.server.speed import measure_server  # late, as its run is
+
+        return replace(report, speed=measure_server(job, engine, report.k, concurrencies))
+    except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
+        gap = f"speed was not measured: {error}"
+        return replace(report, speed_gap=str(error), gaps=(*report.gaps, gap))
 
 
 def _positions(
@@ -231,7 +272,32 @@ def _check(options: SmokeOptions) -> None:
             options.show and engine != "reference",
             "--show needs what each draft had accepted, which --engine reference alone tells",
         ),
-        (options.k < 1 or options.max_tokens < 1, "-k and --max-tokens need to be at least 1"),
+        (options.chains[0] < 1 or options.max_tokens < 1, "-k and --max-tokens need to be at least 1"),
+    )
+    _check_speed(options, engine)
+
+
+def _check_speed(options: SmokeOptions, engine: str) -> None:
+    """Raise UsageError for what cannot be timed."""
+    is_server, several = engine not in RUNNERS, len(options.chains) > 1
+    for flag, numbers in (("--speed", options.speed), ("-k", options.chains)):
+        if numbers is not None and not is_rising(numbers):
+            raise UsageError(f"{flag} {','.join(map(str, numbers))}: {NUMBERS} was expected")
+    check(
+        (
+            several and not options.speed,
+            "-k with several numbers is for --speed, which says which is the fastest; give one, or --speed"
+            " 1,4,16",
+        ),
+        (
+            several and is_server,
+            "-k with several numbers: a server drafts as many tokens as it was started with; leave -k out",
+        ),
+        (
+            options.speed and not is_server and engine not in TIMED,
+            f"--speed is measured in vLLM, which --engine {engine} is not, or in a running server: pass"
+            " --engine vllm where it is installed, or the server's URL",
+        ),
     )
 
 
@@ -290,7 +356,7 @@ def _job(
             drafter,
             target,
             prompts,
-            k=options.k,
+            k=options.chains[-1],
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             seed=options.seed,

@@ -61,6 +61,8 @@ def _parameter(field: Field) -> inspect.Parameter:
         kind, default = bool, True
     elif field.kind in (bool, int, float, str):
         kind, default = field.kind, field.shown_default if default is None else default
+    elif type(field.default) is int:  # one number, or several in a text
+        kind, default = str, str(field.default)
     declared = typer.Option(
         *field.flags,
         help=option.help,

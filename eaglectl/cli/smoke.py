@@ -48,6 +48,8 @@ def _check_load_only(options: SmokeOptions, page: str | None) -> None:
     """Raise UsageError for options that --load-only cannot take."""
     if page is not None:
         raise UsageError("--load-only measures nothing that a page could show; leave --page out")
+    if options.speed or len(options.chains) > 1:
+        raise UsageError("--load-only runs nothing that could be timed; leave --speed and a list of -k out")
     if options.engine not in ("auto", "vllm"):
         raise UsageError(
             f"--load-only is vLLM's, and --engine is {options.engine}; smoke --engine sglang without it lists"

@@ -258,18 +258,17 @@ def _row(name: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _speed(smoke: Mapping[str, Any]) -> list[str]:
-    """Tokens per second, where a device was measured that drafters are served on."""
-    seconds = smoke.get("seconds")
-    if not seconds or smoke["engine"]["device"] == "cpu" or not seconds["drafted"]:
+    """The ratios of tokens per second, where they were timed on a device that drafters are served on."""
+    speed = smoke.get("speed")
+    if not speed or speed["device"] == "cpu" or not speed["text"]:
         return []
-    text = f"Throughput: {smoke['tokens'] / seconds['drafted']:.1f} tokens/s with the drafter"
-    # where outputs differ, plain decoding made another number of tokens
-    if seconds["plain"] and smoke["lossless"]:
-        text += (
-            f", {smoke['tokens'] / seconds['plain']:.1f} without"
-            f" ({seconds['plain'] / seconds['drafted']:.2f} times)"
-        )
-    return [f"{text}; {as_markdown(seconds['meaning'])}.", ""]
+    where = as_markdown(speed["card"] or speed["device"])
+    return [
+        "Tokens/s with the drafter over those without, by requests at a time:"
+        f" **{as_markdown(speed['text'])}** (median of {speed['repeats']} repeats, {where};"
+        f" {as_markdown(speed['how'])}).",
+        "",
+    ]
 
 
 def _lossless(is_lossless: bool | None) -> str:

@@ -41,7 +41,8 @@ SMOKE_KEYS = (
     "prompts_digest",
 )
 # and those that documents of older releases do not have
-LATER_KEYS = ("temperature", "tokens", "sets", "seconds")
+LATER_KEYS = ("temperature", "tokens", "sets", "seconds", "speed")
+SPEED_TEXTS = ("text", "how", "device", "card")
 ENGINE_KEYS = ("name", "version", "device", "dtype")
 
 
@@ -152,12 +153,18 @@ def _has_good_values(document: Mapping[str, Any]) -> bool:
         numbers += [seconds["drafted"], seconds["plain"] or 0.0]
         counts.append(document["tokens"])
         texts.append(seconds["meaning"])
+    texts += _speed_texts(document.get("speed"))
     return (
         all(map(_is_finite, numbers))
         and {type(count) for count in counts} == {int}
         and {type(text) for text in texts} == {str}
         and document["lossless"] in (True, False, None)
     )
+
+
+def _speed_texts(speed: Mapping[str, Any] | None) -> list[Any]:
+    """What a card shows of --speed, as texts."""
+    return [*(speed[key] for key in SPEED_TEXTS), f"{speed['repeats']:d}"] if speed else []
 
 
 def _estimated(measured: Mapping[str, Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from eaglectl.reports.section import (
     Words,
     toned,
 )
+from eaglectl.reports.speed import speed_section
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
 
@@ -53,6 +54,7 @@ def smoke_outline(report: SmokeReport) -> Outline:
         Section("Findings", [reasons] if reasons.rows else [], only="page"),
         Section("Run", [Pairs(facts(report))], has_heading=False),
         Section("Acceptance", [drawn, _acceptance(report)], DEFINITION),
+        *([speed_section(report.speed)] if report.speed else []),
         *([_shown(report.shown)] if report.shown else []),
         *([_against(report.against)] if report.against else []),
         *([_variants(report)] if report.variants else []),
@@ -213,19 +215,16 @@ def estimate(value: Estimate) -> str:
 
 
 def facts(report: SmokeReport) -> list[tuple[str, Line]]:
-    """The engine, what a run of it proves, losslessness, speed and prompts."""
+    """The engine, what a run of it proves, losslessness, how long it took, and prompts."""
     run = report.run
     lossless = {
         True: "yes, every output equals plain decoding",
         False: f"{run.equal_outputs} of {len(run.results)} outputs equal plain decoding",
         None: "not measured",
     }
-    tokens = report.measured.tokens
-    speed = f"{tokens / run.seconds:.1f} tokens/s with the drafter" if run.seconds else "not measured"
+    times = f"{run.seconds:.1f} s with the drafter" if run.seconds else ""
     if run.plain and run.plain_seconds:
-        speed += f", {sum(map(len, run.plain)) / run.plain_seconds:.1f} without"
-    if run.seconds:
-        speed += f"; {speed_meaning(report)}"
+        times += f", {run.plain_seconds:.1f} s without"
     given = [f"{name}={json.dumps(value)}" for name, value in run.arguments.items()]
     others = report.published.lines if report.published else ()
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
@@ -235,22 +234,22 @@ def facts(report: SmokeReport) -> list[tuple[str, Line]]:
         ("proves", run.proves),
         *(trust if report.trust_remote_code else []),
         ("lossless", lossless[report.is_lossless]),
-        ("speed", speed),
+        *([("time", f"{times}; {speed_meaning(report)}")] if times else []),
         ("prompts", _prompts(report)),
         *([("others", "; ".join(others))] if others else []),
     ]
 
 
 def speed_meaning(report: SmokeReport) -> str:
-    """What the tokens per second are a measure of: not of serving, but for a server."""
+    """What the seconds of the prompts are a measure of: of no serving."""
     run = report.run
     if run.engine == "server":
-        return "one request after the other, in this server"
+        return "one request after the other, in this server: no measure of serving, which --speed is"
     if run.device == "cpu":
-        return "time of this run on a CPU, where a drafter rarely pays: no measure of serving"
+        return "time of this run on a CPU: no measure of serving"
     if run.engine == "reference":
         return "time of this run in plain torch: no measure of serving"
-    return "one prompt after the other, without CUDA graphs: less than serving gives"
+    return "one prompt after the other, without CUDA graphs: no measure of serving, which --speed is"
 
 
 def _prompts(report: SmokeReport) -> str:

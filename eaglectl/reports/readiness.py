@@ -7,6 +7,7 @@ from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.figures import Bar, Bars, lengths
 from eaglectl.reports.inspection import OUTCOME_TONES, headline, layer_strip
 from eaglectl.reports.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words
+from eaglectl.reports.speed import TITLE, speed_section
 from eaglectl.reports.wording import placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.verdicts import CheckVerdict, ServedAs
@@ -37,6 +38,7 @@ def readiness_outline(result: Readiness) -> Outline:
         *([Section("Acceptance", [_lengths(result, runs)], only="page")] if runs else []),
         Section("Aux layers", [strip] if strip else [], trained),
         Section("Engines", [_engine_table(result), Lines(list(_reasons(result)))], _remark(result)),
+        *_speed(result),
         *([Section("What others reach", [Lines(others)], SOURCES)] if others else []),
         *([Section("Commands", [Commands(commands)], only="page")] if commands else []),
     ]
@@ -45,6 +47,15 @@ def readiness_outline(result: Readiness) -> Outline:
         last.append(f"next  {result.diagnosis.commands[0]}")
     lead = Words(_summary(result), "strong")
     return Outline("ready", Words(word, tone), result.source, lead, what, sections, last)
+
+
+def _speed(result: Readiness) -> Iterator[Section]:
+    """What --speed measured of what is served, or why it did not."""
+    for state in result.engines:
+        if state.final is not None and state.final.speed:
+            yield speed_section(state.final.speed, name(state))
+    if result.speed_gap:
+        yield Section(TITLE, [Lines([Words(f"not measured: {result.speed_gap}", "doubt")])])
 
 
 def _runs(result: Readiness) -> list[Bar]:

@@ -174,18 +174,13 @@ def measured(
     results: list[tuple[str, int, tuple[int, ...], int]] = []
     seconds = 0.0
     for prompt in job.prompts:
-        before = read_counters(server, names)
-        if before.get(names.running, 0) > 0:
-            raise RefusedError(
-                f"{server} is serving other requests, whose drafts would be counted as ours; run against a"
-                " server without traffic"
-            )
+        before = read_idle_counters(server, names)
         begin = time.perf_counter()
         tokens, _, _ = complete(server, model, prompt, job, extra)
         seconds += time.perf_counter() - begin
-        after = _counters_after(server, names, before, tokens)
+        after = read_counters_after(server, names, before, tokens)
         counted = count_positions(after, names) if positions is None else positions
-        drafts, accepted = _growth(server, names, (before, after), counted, most_tokens(job))
+        drafts, accepted = count_growth(server, names, (before, after), counted, most_tokens(job))
         results.append((prompt.set, drafts, accepted, tokens))
         job.report_progress(len(results))
     most = max((len(accepted) for _, _, accepted, _ in results), default=0)
@@ -196,8 +191,19 @@ def measured(
     return tuple(padded), seconds
 
 
-def _counters_after(server: Server, names: CounterNames, before: Counters, tokens: int) -> Counters:
-    """Counters once they hold the `tokens` of this request. Raises RefusedError for other traffic."""
+def read_idle_counters(server: Server, names: CounterNames) -> Counters:
+    """Values of the counters of a server that serves nobody else. Raises RefusedError where it does."""
+    counters = read_counters(server, names)
+    if counters.get(names.running, 0) > 0:
+        raise RefusedError(
+            f"{server} is serving other requests, whose drafts would be counted as ours; run against a"
+            " server without traffic"
+        )
+    return counters
+
+
+def read_counters_after(server: Server, names: CounterNames, before: Counters, tokens: int) -> Counters:
+    """Counters once they hold the `tokens` of our requests. Raises RefusedError for other traffic."""
     deadline = time.monotonic() + METRICS_TIMEOUT
     while True:
         after = read_counters(server, names)
@@ -217,17 +223,17 @@ def _counters_after(server: Server, names: CounterNames, before: Counters, token
         time.sleep(METRICS_INTERVAL)
 
 
-def _growth(
+def count_growth(
     server: Server, names: CounterNames, counters: tuple[Counters, Counters], positions: int, most: int
 ) -> tuple[int, tuple[int, ...]]:
-    """Drafts of one request, at most `most`, and how many of them had each position accepted."""
+    """Drafts of our requests, at most `most`, and how many of them had each position accepted."""
     before, after = counters
     keys = [names.drafts, *(f"{names.accepted}[{position}]" for position in range(positions))]
     growth = [after.get(key, 0) - before.get(key, 0) for key in keys]
     is_possible = all(0 <= count <= bound for count, bound in zip(growth, [most, *growth], strict=False))
     if not is_possible or count_positions(after, names) != positions:
         raise UnreadableError(
-            f"{server}/metrics contradicts itself: one request grew {names.drafts} by {growth[0]} and"
+            f"{server}/metrics contradicts itself: our requests grew {names.drafts} by {growth[0]} and"
             f" {names.accepted} by {growth[1:]}, of which none may exceed the one before, or {most};"
             " see the server's log, and run against one without traffic"
         )

@@ -110,14 +110,14 @@ def run_sglang_server(job: EngineJob, server: Server, model: str, info: Mapping[
     Raises UnreadableError where the server runs no speculative decoding or does not count, RefusedError where
     its algorithm is not EAGLE3.
     """
-    steps = _speculative_steps(server, info)
+    steps = speculative_steps(server, info)
     results, seconds = [], 0.0
     for prompt in job.prompts:
         begin = time.perf_counter()
         tokens, path, answer = complete(server, model, prompt, job, {"return_spec_tokens_details": True})
         seconds += time.perf_counter() - begin
         hold(server, path, "rounds", answer)
-        drafts, accepted = _rounds(server, answer, steps, most_tokens(job))
+        drafts, accepted = count_rounds(server, answer, steps, most_tokens(job))
         results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens))
         job.report_progress(len(results))
     drafter = str(info.get("speculative_draft_model_path") or "not said")
@@ -144,7 +144,7 @@ def run_sglang_server(job: EngineJob, server: Server, model: str, info: Mapping[
     )
 
 
-def _speculative_steps(server: Server, info: Mapping[str, Any]) -> int:
+def speculative_steps(server: Server, info: Mapping[str, Any]) -> int:
     """speculative_num_steps of a server that runs EAGLE3."""
     algorithm, steps = info["speculative_algorithm"], info.get("speculative_num_steps")
     if not algorithm:
@@ -164,7 +164,9 @@ def _speculative_steps(server: Server, info: Mapping[str, Any]) -> int:
     return steps
 
 
-def _rounds(server: Server, answer: Mapping[str, Any], steps: int, most: int) -> tuple[int, tuple[int, ...]]:
+def count_rounds(
+    server: Server, answer: Mapping[str, Any], steps: int, most: int
+) -> tuple[int, tuple[int, ...]]:
     """The number of rounds of one request, at most `most`, and in how many each position was accepted."""
     histogram: list[int] = answer["sglext"]["spec_tokens_details"][HISTOGRAM]
     rounds = sum(histogram)

@@ -1,4 +1,4 @@
-"""Run in the child process: times vLLM at several concurrencies, with CUDA graphs as `vllm serve` has them."""
+"""Run in the child process: times vLLM at several concurrencies, started as `vllm serve` starts it."""
 
 import time
 from collections.abc import Sequence

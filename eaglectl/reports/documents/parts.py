@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from msgspec.structs import asdict
 
-from eaglectl.base import Count, CountFrom1, Interval, Number
+from eaglectl.base import Count, CountFrom1, Interval, Number, NumberOrNull
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.drafter import Level, Norms
 from eaglectl.reports.documents.document import INLINE, Part
@@ -97,6 +97,85 @@ class MeasurementPart(Part, frozen=True):
     drafts: int
     tokens: int
     prompts: int
+
+
+class SpreadPart(Part, frozen=True):
+    """The median of the repeats, the least and the most."""
+
+    median: Number
+    low: Number = field(name="least")
+    high: Number = field(name="most")
+
+
+class RatesPart(Part, frozen=True):
+    """Tokens a second of each user's requests, and of all together."""
+
+    per_user: SpreadPart
+    total: SpreadPart
+
+
+class SpeedRowPart(Part, frozen=True):
+    """A drafter at one k and one concurrency."""
+
+    k: int
+    concurrency: Annotated[CountFrom1, Meta(description="Requests at a time")]
+    drafted: RatesPart
+    plain: RatesPart | None
+    ratio: Annotated[
+        SpreadPart | None,
+        Meta(description="With the drafter over without, of repeats with the same prompts; null of a server"),
+    ]
+    length: Annotated[
+        NumberOrNull,
+        Meta(description="1 + accepted / drafts in these repeats; null where the engine does not count"),
+    ] = field(name="acceptance_length")
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        rates = {"drafted": record.drafted, "plain": record.plain}
+        return {
+            name: total and {"per_user": total.divided(record.concurrency), "total": total}
+            for name, total in rates.items()
+        }
+
+
+class PlacePart(Part, frozen=True):
+    """A concurrency, interpolated between those measured (at), or beyond the last or the first of them."""
+
+    concurrency: Number
+    side: Literal["at", "above", "below"]
+
+
+class BreakEvenPart(Part, frozen=True):
+    """The concurrency from which on the drafter costs time: by the median ratio, the least and the most."""
+
+    k: int
+    place: PlacePart = field(name=INLINE)
+    earliest: PlacePart
+    latest: PlacePart
+
+
+class FastestPart(Part, frozen=True):
+    """The fastest k at a concurrency; others are within its spread; pays: it is faster than no drafter."""
+
+    concurrency: int
+    k: int
+    others: tuple[int, ...]
+    pays: bool | None
+
+
+class SpeedPart(Part, frozen=True):
+    """What --speed measured."""
+
+    text: Annotated[str, Meta(description='The ratios in a line: "2.03x at 1, 1.71x at 4"')]
+    how: Annotated[str, Meta(description="What was timed, or that it is no measure of serving")]
+    device: str
+    card: Annotated[str, Meta(description="The GPU's name")]
+    max_tokens: Annotated[int, Meta(description="New tokens of each request")]
+    repeats: int
+    rows: tuple[SpeedRowPart, ...]
+    break_even: tuple[BreakEvenPart, ...]
+    fastest: tuple[FastestPart, ...]
 
 
 class PublishedLengthPart(Part, frozen=True):

@@ -14,6 +14,7 @@ from eaglectl.reports.documents.parts import (
     Measured,
     MeasurementPart,
     PublishedLengthPart,
+    SpeedPart,
     measured_part,
 )
 from eaglectl.reports.readiness import engine_gain, last_line
@@ -75,6 +76,10 @@ class EnginePart(Part, frozen=True):
         Meta(description="Measures the engine once it is started; null where ready runs it itself"),
     ]
 
+    speed: Annotated[
+        SpeedPart | None, Meta(description="There with --speed: tokens a second with the files to serve")
+    ] = None
+
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:
         reading = record.stored_reading and record.stored_reading.words
@@ -95,6 +100,7 @@ class EnginePart(Part, frozen=True):
                 "reading": None,
             },
             "gain": engine_gain(record),
+            "speed": record.final and record.final.speed,
             "command": record.command if record.is_serving else None,
             "measure": (record.is_serving and record.measure_command) or None,
         }
@@ -123,6 +129,7 @@ class ReadyDocument(Document, frozen=True, tag="eaglectl/ready/1"):
     ]
     reused: Annotated[tuple[str, ...], Meta(description="What an earlier call measured")]
     seconds: Number
+    speed_gap: Annotated[str, Meta(description="There where --speed measured nothing: why")] = ""
 
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from eaglectl.acceptance.showing import ShownAnswer
 from eaglectl.base import Count, Digest, NotNegative, Number, NumberOrNull, Positive
 from eaglectl.reports.acceptance import speed_meaning
 from eaglectl.reports.documents.document import INLINE, Document, Ended, Part, Trust
-from eaglectl.reports.documents.parts import EstimatePart, Forecast, MeasurementPart, PublishedPart
+from eaglectl.reports.documents.parts import EstimatePart, Forecast, MeasurementPart, PublishedPart, SpeedPart
 from eaglectl.verdicts import GateEnding, ReadingOutcome
 
 
@@ -163,6 +163,8 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
         ShownAnswer | None,
         Meta(description="There with --show: the answer to the first prompt, token by token"),
     ] = None
+    speed: Annotated[SpeedPart | None, Meta(description="There with --speed: tokens a second")] = None
+    speed_gap: Annotated[str, Meta(description="There where --speed could not measure: why")] = ""
     trust_remote_code: Trust = False
 
     @classmethod
