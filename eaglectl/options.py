@@ -25,7 +25,14 @@ from msgspec.structs import fields as struct_fields
 from eaglectl.errors import UsageError
 
 NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
-EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+EXPECTED = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    int | tuple[int, ...]: "a whole number or several",
+}
 
 
 class Caller(Struct):

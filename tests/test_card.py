@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from eaglectl import api
 from eaglectl.checkpoint.hub_names import REPO
+from eaglectl.errors import UnreadableError
 from eaglectl.formats.format import Answers
 from eaglectl.publishing import project
 from eaglectl.publishing.card import BEGIN, END
@@ -428,10 +429,10 @@ def test_a_speed_of_a_cpu_or_without_a_ratio_is_not_on_a_card(
     assert "okens/s" not in card(folder, smoke=smoke_with(tmp_path, speed={**SPEED, **change}))
 
 
-@pytest.mark.parametrize("speed", [{}, {**SPEED, "text": 2}, {**SPEED, "repeats": "5"}, "fast"])
+@pytest.mark.parametrize("speed", [{"text": "x"}, {**SPEED, "text": 2}, {**SPEED, "repeats": "5"}, "fast"])
 def test_a_speed_that_smoke_does_not_write_is_refused(speed: Any, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="not as smoke writes it"):
-        card(folder, smoke=smoke_with(tmp_path, speed=speed or {"text": "x"}))
+        card(folder, smoke=smoke_with(tmp_path, speed=speed))
 
 
 def test_few_prompts_are_told(folder: Path, tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ TINY, ROOT = FIXTURES / "tiny/eagle3", FIXTURES.parent
         ("ValidateOptions", {"engines": "vllm"}, "engines", "a list of texts was expected"),
         ("ValidateOptions", {"jobs": 65}, "jobs", "a whole number from 1 to 64 was expected"),
         ("ValidateOptions", {"jobs": True}, "jobs", "a whole number from 1 to 64 was expected"),
-        ("SmokeOptions", {"k": "3"}, "k", "a whole number was expected"),
+        ("SmokeOptions", {"k": "x"}, "k", "a whole number, or with --speed several like 1,3,5, was"),
+        ("SmokeOptions", {"k": 3.5}, "k", "a whole number or several was expected"),
+        ("DiagnoseOptions", {"k": "3"}, "k", "a whole number was expected"),
         ("SmokeOptions", {"probe": "all"}, "probe", "sensitivity or drift was expected"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.api.smoking import CPU_SKIPPED
 from eaglectl.engines.registry import ENGINES, installed_release
 from eaglectl.reports.readiness import last_line
 from eaglectl.results import Readiness
@@ -29,7 +30,13 @@ def result(out: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Read
     (stored / "eaglectl.json").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield eaglectl.ready(stored, TARGET, out, engines=(f"vllm=={release}",), **SETTINGS)
+        yield eaglectl.ready(stored, TARGET, out, engines=(f"vllm=={release}",), speed=(1, 4), **SETTINGS)
+
+
+def test_a_cpu_is_not_timed_and_that_is_said(result: Readiness) -> None:
+    (state,) = result.engines
+    assert state.converted is not None and state.converted.speed is None
+    assert (result.speed_gap, result.verdict) == (CPU_SKIPPED, "pass")
 
 
 def test_the_engine_itself_shows_that_it_reads_the_stored_file_otherwise(result: Readiness) -> None:

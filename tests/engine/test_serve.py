@@ -83,6 +83,13 @@ def test_the_number_of_positions_is_the_servers(folder: Path, served: str) -> No
     assert smoke(folder, served, k=5).k == K
 
 
+def test_a_server_is_timed_with_so_many_requests_in_flight(folder: Path, served: str) -> None:
+    speed = smoke(folder, served, speed=(1, 2)).speed
+    assert speed is not None
+    assert [(row.k, row.concurrency, row.ratio) for row in speed.rows] == [(K, 1, None), (K, 2, None)]
+    assert all(row.drafted.low > 0 and row.length is not None and row.length > 1 for row in speed.rows)
+
+
 @pytest.mark.parametrize("length", [4, 64])
 def test_other_traffic_is_refused(length: int, folder: Path, served: str) -> None:
     with traffic(served, str(folder / "target"), length), pytest.raises(RefusedError, match="other"):

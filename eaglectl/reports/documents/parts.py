@@ -177,6 +177,10 @@ class SpeedPart(Part, frozen=True):
     break_even: tuple[BreakEvenPart, ...]
     fastest: tuple[FastestPart, ...]
 
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {"rows": list(map(SpeedRowPart.of, record.rows))}
+
 
 class PublishedLengthPart(Part, frozen=True):
     """A published acceptance length."""

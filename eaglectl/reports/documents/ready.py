@@ -100,7 +100,7 @@ class EnginePart(Part, frozen=True):
                 "reading": None,
             },
             "gain": engine_gain(record),
-            "speed": record.final and record.final.speed,
+            "speed": record.final and record.final.speed and SpeedPart.of(record.final.speed),
             "command": record.command if record.is_serving else None,
             "measure": (record.is_serving and record.measure_command) or None,
         }

@@ -177,6 +177,7 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
                 "meaning": speed_meaning(record),
             },
             "published": record.published and PublishedPart.of(record.published),
+            "speed": record.speed and SpeedPart.of(record.speed),
             "against": record.against and AgainstPart.of(record.against),
             "probes": {"sensitivity": record.variants, "drift": record.drift_conditions},
         }

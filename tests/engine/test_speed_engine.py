@@ -1,0 +1,38 @@
+"""`smoke --speed` in the real vLLM on a CPU: its engine in a process of its own, at two concurrencies."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.builders import call
+from tests.conftest import FIXTURES
+from tests.engine import pairs
+from tests.tiny import PROMPTS, TARGET, TINY
+
+SCHEMA = json.loads((FIXTURES.parent / "schemas/smoke.schema.json").read_text())
+RUN = ("--prompts", PROMPTS, "--sample", "6", "--max-tokens", "16", "--device", "cpu", "--engine", "vllm")
+
+
+def test_vllm_is_timed_with_and_without_the_drafter_and_no_process_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = f"EAGLECTL_TEST={tmp_path}"
+    monkeypatch.setenv(*mark.split("="))
+    done = call("smoke", TINY / "eagle3", "--target", TARGET, *RUN, "--speed", "2,1", "--json")
+    document = done.document
+    jsonschema.validate(document, SCHEMA)
+    speed = document["speed"]
+    assert (speed["device"], speed["card"], speed["how"]) == (
+        "cpu",
+        "",
+        "measured on a CPU: no measure of serving",
+    )
+    assert [(row["k"], row["concurrency"]) for row in speed["rows"]] == [(3, 1), (3, 2)]
+    assert all(row["ratio"]["least"] > 0 and row["plain"]["total"]["median"] > 0 for row in speed["rows"])
+    # greedy answers of the same prompts, one by one or in pairs
+    assert len({row["acceptance_length"] for row in speed["rows"]}) == 1
+    assert speed["rows"][0]["acceptance_length"] > 1.5
+    assert speed["repeats"] >= 3
+    assert pairs.marked(mark) == []
