@@ -66,11 +66,11 @@ SCHEMAS = {
         (1, 0, 40, [0, 1, 2, 3, 4, 5, 6, 7]),
         (1, 2, 40, [16, 17, 18, 19, 20, 21, 22, 23]),
         (3, 0, 40, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
-        (16, 0, 10, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5]),
-        (4, 1, 3, [2, 0, 1, 2, 0, 1, 2, 0]),
+        (4, 0, 10, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]),
+        (2, 1, 3, [2, 0, 1, 2, 0, 1, 2, 0]),
     ],
 )
-def test_a_repeat_is_whole_batches_of_prompts_in_turn(
+def test_a_repeat_has_prompts_in_turn_three_for_each_at_a_time(
     concurrency: int, repeat: int, prompts: int, indices: list[int]
 ) -> None:
     assert choose_requests(concurrency, repeat, prompts) == indices
@@ -101,7 +101,7 @@ def test_the_first_batch_of_each_concurrency_is_not_counted() -> None:
 def test_concurrencies_take_turns() -> None:
     engine = Engine(0.01)
     time_repeats(engine.run, (1, 4), 40, engine.clock)
-    assert engine.runs[2:6] == [(1, 8), (4, 8), (1, 8), (4, 8)]
+    assert engine.runs[2:6] == [(1, 8), (4, 12), (1, 8), (4, 12)]
 
 
 @pytest.mark.parametrize(
@@ -263,33 +263,49 @@ REQUEST = {
 }
 
 
+class VllmEngine:
+    """vLLM's: a request of n prompt tokens ends after n steps, with 9 new tokens."""
+
+    def __init__(self, config: object) -> None:
+        self.vllm_config = config
+        self.running, self.ended, self.sizes = dict[str, int](), 0, list[int]()
+
+    def add_request(self, number: str, prompt: dict[str, Any], params: Any) -> None:
+        assert params["ignore_eos"] and "stop_token_ids" not in params
+        assert prompt["type"] == "token" and number not in self.running
+        self.running[number] = len(prompt["prompt_token_ids"])
+
+    def step(self) -> list[object]:
+        self.sizes.append(len(self.running))
+        self.running = {number: left - 1 for number, left in self.running.items()}
+        ending = [number for number, left in self.running.items() if not left]
+        for number in ending:
+            del self.running[number]
+        self.ended += len(ending)
+        states = [True] * len(ending) + [False] * len(self.running)
+        return [
+            SimpleNamespace(finished=state, outputs=[SimpleNamespace(token_ids=[0] * 9)]) for state in states
+        ]
+
+
 class LLM:
-    """vLLM's: each request makes 9 tokens in 3 drafts, of which 6 tokens were accepted."""
+    """vLLM's: each request makes 3 drafts, of which 6 tokens are accepted."""
 
     arguments: Mapping[str, Any] = {}
-    sizes: tuple[int, ...] = ()
 
     def __init__(self, **arguments: Any) -> None:
-        type(self).arguments, type(self).sizes = arguments, ()
-        self.requests = 0
+        type(self).arguments = arguments
         self.is_drafting = "speculative_config" in arguments
         config = SimpleNamespace(
             device_config=SimpleNamespace(device_type="cuda" if torch.cuda.is_available() else "cpu"),
             model_config=SimpleNamespace(enforce_eager=arguments.get("enforce_eager", False)),
         )
-        self.llm_engine = SimpleNamespace(vllm_config=config)
-
-    def generate(self, prompts: list[dict[str, list[int]]], params: Any, use_tqdm: bool) -> list[object]:
-        assert params["ignore_eos"] and "stop_token_ids" not in params
-        type(self).sizes += (len(prompts),)
-        self.requests += len(prompts)
-        answer = SimpleNamespace(outputs=[SimpleNamespace(token_ids=[0] * params["max_tokens"])])
-        return [answer] * len(prompts)
+        self.llm_engine = VllmEngine(config)
 
     def get_metrics(self) -> list[object]:
         counts = {"drafts": 3, "accepted_tokens": 6} if self.is_drafting else {}
         return [
-            SimpleNamespace(name=f"vllm:spec_decode_num_{name}", value=count * self.requests)
+            SimpleNamespace(name=f"vllm:spec_decode_num_{name}", value=count * self.llm_engine.ended)
             for name, count in counts.items()
         ]
 
@@ -336,11 +352,21 @@ def test_on_a_cpu_all_drafts_of_all_requests_fit_a_step() -> None:
     assert arguments["enforce_eager"] is True
 
 
-@pytest.mark.usefixtures("gpu")
-def test_batches_are_so_many_requests_at_once() -> None:
-    speed_child.measure(REQUEST)
-    # a batch of each to warm up, then eight requests one by one, and eight in pairs
-    assert LLM.sizes[:14] == (1, 2, *[1] * 8, *[2] * 4)
+PARAMS = {"ignore_eos": True}
+
+
+def test_as_a_request_ends_the_next_begins() -> None:
+    engine = VllmEngine(None)
+    requests = [(str(number), [0] * length) for number, length in enumerate((3, 1, 1, 2, 1))]
+    assert speed_child.run_requests(engine, requests, PARAMS, 2) == 5 * 9
+    # 3 beside 1, 1 and the first step of 2, which then runs beside the last 1
+    assert engine.sizes == [2, 2, 2, 2]
+
+
+def test_fewer_requests_than_may_run_run_together() -> None:
+    engine = VllmEngine(None)
+    assert speed_child.run_requests(engine, [("0", [1]), ("1", [1])], PARAMS, 8) == 18
+    assert engine.sizes == [2]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -632,7 +658,7 @@ def test_a_server_is_timed_with_what_it_serves(
     assert all(line.drafted.median > 0 for line in found.rows)
     assert (found.text, found.break_even, found.repeats) == ("", (), REPEATS)
     assert "there is no ratio: --engine vllm on such a card" in found.how
-    # acceptance, a batch of each to warm up, and repeats of eight and of nine requests
+    # acceptance, as many as are in flight to warm up, and repeats of eight and of nine requests
     assert len(seen) == 6 + 4 + REPEATS * (8 + 9)
     assert [request["ignore_eos"] for request in seen] == [False] * 6 + [True] * (len(seen) - 6)
 

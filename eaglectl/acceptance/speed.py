@@ -235,7 +235,7 @@ def _explain(answer: Mapping[str, Any], max_tokens: int) -> str:
         return ON_CPU
     graphs = EAGER if answer["is_eager"] else GRAPHS
     return (
-        f"vLLM {answer['version']} with {graphs}, warm, without HTTP and prefix caching: batches of so many"
-        f" requests at once, each of {max_tokens} new tokens whatever ends its answer, with the drafter after"
+        f"vLLM {answer['version']} with {graphs}, warm, without HTTP and prefix caching: so many requests in"
+        f" flight, each of {max_tokens} new tokens whatever ends its answer, with the drafter after"
         f" without; {LEAST_REPEATS} or more repeats, each with its own prompts"
     )

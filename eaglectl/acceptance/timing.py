@@ -8,8 +8,8 @@ from msgspec import Struct
 REPEATS, LEAST_REPEATS = 5, 3
 # seconds after which no repeat beyond LEAST_REPEATS begins
 BUDGET = 60.0
-# requests of a repeat; more where that many are sent at a time
-REQUESTS = 8
+# requests of a repeat, of which the last ones run with fewer beside them: that many for each at a time
+REQUESTS, ROUNDS = 8, 3
 
 
 class Batch(Struct, frozen=True):
@@ -47,11 +47,8 @@ RunBatch = Callable[[int, Sequence[int]], Batch]
 
 
 def choose_requests(concurrency: int, repeat: int, prompts: int) -> list[int]:
-    """The prompts of a repeat, by index: REQUESTS or more, in whole batches of `concurrency`.
-
-    Prompts are taken in turn, and again where there are fewer.
-    """
-    number = -(-REQUESTS // concurrency) * concurrency
+    """The prompts of a repeat, by index, taken in turn, and again where there are fewer."""
+    number = max(REQUESTS, ROUNDS * concurrency)
     return [(repeat * REQUESTS + place) % prompts for place in range(number)]
 
 
@@ -61,7 +58,7 @@ def time_repeats(
     prompts: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Timing, ...]:
-    """Time each concurrency REPEATS times, after a batch of each that is not counted.
+    """Time each concurrency REPEATS times, after requests of each that are not counted.
 
     Concurrencies take turns, so that a machine that slows down slows all of them.
     """

@@ -56,7 +56,7 @@ def _parameter(field: Field) -> inspect.Parameter:
     """An option as typer has it declared."""
     option = field.option
     kind: Any = list[str] if field.is_list else str
-    default = False if field.is_inverted else None
+    default: Any = False if field.is_inverted else None
     if field.record is not None:  # its flag says whether there is one
         kind, default = bool, True
     elif field.kind in (bool, int, float, str):

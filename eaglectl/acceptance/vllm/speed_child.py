@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from msgspec import to_builtins
@@ -29,9 +30,9 @@ def main() -> None:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """Time batches of requests with the drafter, or without it in "plain" mode.
+    """Time requests of equal forced length with the drafter, or without it in "plain" mode.
 
-    Each batch is so many requests at once, of equal forced length; `timings` are `Timing` records.
+    `timings` of the answer are `Timing` records.
     """
     from vllm import LLM, SamplingParams
 
@@ -49,12 +50,12 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         detokenize=False,
     )
 
+    numbers = count()
+
     def run(concurrency: int, indices: Sequence[int]) -> Batch:
-        before, begin, tokens = count_drafts(llm), time.perf_counter(), 0
-        for start in range(0, len(indices), concurrency):
-            texts = [{"prompt_token_ids": prompts[index]} for index in indices[start : start + concurrency]]
-            answers = llm.generate(texts, params, use_tqdm=False)
-            tokens += sum(len(answer.outputs[0].token_ids) for answer in answers)
+        before, begin = count_drafts(llm), time.perf_counter()
+        requests = [(str(next(numbers)), prompts[index]) for index in indices]
+        tokens = run_requests(llm.llm_engine, requests, params, concurrency)
         seconds, after = time.perf_counter() - begin, count_drafts(llm)
         return Batch(tokens, seconds, after[0] - before[0], after[1] - before[1])
 
@@ -67,6 +68,25 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         "card": card_name(device),
         "is_eager": bool(config.model_config.enforce_eager),
     }
+
+
+def run_requests(
+    engine: Any, requests: Sequence[tuple[str, list[int]]], params: Any, concurrency: int
+) -> int:
+    """Run requests (id, token ids), so many at a time: as one ends, the next begins. Returns the new tokens.
+
+    The same calls as of `LLM.generate`, which begins all at once.
+    """
+    begun = ended = tokens = 0
+    while ended < len(requests):
+        for number, ids in requests[begun : ended + concurrency]:
+            engine.add_request(number, {"type": "token", "prompt_token_ids": ids}, params)
+            begun += 1
+        for output in engine.step():
+            if output.finished:
+                ended += 1
+                tokens += len(output.outputs[0].token_ids)
+    return tokens
 
 
 def count_drafts(llm: Any) -> tuple[int, int]:
