@@ -272,7 +272,7 @@ def _check(options: SmokeOptions) -> None:
             options.show and engine != "reference",
             "--show needs what each draft had accepted, which --engine reference alone tells",
         ),
-        (options.chains[0] < 1 or options.max_tokens < 1, "-k and --max-tokens need to be at least 1"),
+        (min(options.chains, default=0) < 1 or options.max_tokens < 1, "-k and --max-tokens need to be at least 1"),
     )
     _check_speed(options, engine)
 
@@ -280,7 +280,7 @@ def _check(options: SmokeOptions) -> None:
 def _check_speed(options: SmokeOptions, engine: str) -> None:
     """Raise UsageError for what cannot be timed."""
     is_server, several = engine not in RUNNERS, len(options.chains) > 1
-    for flag, numbers in (("--speed", options.speed), ("-k", options.chains)):
+    for flag, numbers in (("--speed", options.speed), ("-k", options.chains if several else None)):
         if numbers is not None and not is_rising(numbers):
             raise UsageError(f"{flag} {','.join(map(str, numbers))}: {NUMBERS} was expected")
     check(
