@@ -272,7 +272,10 @@ def _check(options: SmokeOptions) -> None:
             options.show and engine != "reference",
             "--show needs what each draft had accepted, which --engine reference alone tells",
         ),
-        (min(options.chains, default=0) < 1 or options.max_tokens < 1, "-k and --max-tokens need to be at least 1"),
+        (
+            min(options.chains, default=0) < 1 or options.max_tokens < 1,
+            "-k and --max-tokens need to be at least 1",
+        ),
     )
     _check_speed(options, engine)
 
