@@ -54,21 +54,3 @@ def test_ready_measures_and_prints_the_command(device: str, tmp_path: Path) -> N
     done = call("ready", EAGLE3, *run)
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1].startswith("ready  ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_an_installed_engine_measures_what_the_reference_does(
-    engine: str, device: str, tmp_path: Path
-) -> None:
-    pytest.importorskip(engine, reason=f"{engine} is not installed")
-    if device != "cuda":
-        pytest.skip("on a CPU `make test-engine` and `make test-sglang` run the engines")
-    out = tmp_path / "drafter"
-    api.convert(str(EAGLE3), out, target=str(TARGET))
-    lengths = {}
-    for name in (engine, "reference"):
-        options = api.SmokeOptions(engine=name, device=device, prompts=PROMPTS, sample=16)
-        lengths[name] = api.smoke(str(out), str(TARGET), options).measured.length
-    low, high = lengths["reference"].interval
-    assert low <= lengths[engine].value <= high

@@ -1,0 +1,213 @@
+"""Engines on the device, by the commands that a user types: each in a process of its own, and its JSON."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from eaglectl import api
+from tests.conftest import FIXTURES
+from tests.gpu import mla_pair
+from tests.gpu.conftest import COMMAND, installed
+from tests.real.conftest import REAL
+from tests.tiny import PROMPTS, TARGET, TINY
+
+ROOT = FIXTURES.parent
+EAGLE3 = TINY / "eagle3"
+TINY_RUN = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 16, "--max-tokens", 32)
+# what an engine may take of the card, so that several run side by side; the cache is given in bytes, as vLLM
+# stops where the card's free memory changes while it finds out how much it may take
+SHARE_BYTES, CACHE_BYTES = 10 << 30, 1 << 30
+TIMEOUT = 420  # of an engine's run, in seconds; below the limit of each part in __main__.py
+
+pytestmark = pytest.mark.slow
+Typed = Callable[..., Any]
+
+
+class Ended(NamedTuple):
+    """How a command ended, and the document that it printed."""
+
+    code: int
+    document: Mapping[str, Any]
+
+
+@pytest.fixture
+def typed(device: str, record_property: Callable[[str, object], None]) -> Typed:
+    """Types a command with the device and the engine's share, records it, and returns how it ended."""
+
+    def run(*words: object) -> Ended:
+        line = [str(word) for word in words]
+        record_property(COMMAND, " ".join(["eaglectl", *map(shortened, line)]))
+        command = [sys.executable, "-m", "eaglectl", *line, "--device", device, "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode in (0, 1, 3), f"exit {ended.returncode}: {ended.stdout or ended.stderr}"
+        document = json.loads(ended.stdout)
+        assert ended.returncode == 0, f"exit {ended.returncode}: {json.dumps(document)[:2000]}"
+        return Ended(ended.returncode, document)
+
+    return run
+
+
+def shortened(word: str) -> str:
+    """A word without what is of this machine."""
+    path = Path(word)
+    if not path.is_absolute():
+        return word
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+@pytest.fixture
+def vllm(device: str) -> tuple[str, ...]:
+    """The options that take the installed vLLM."""
+    installed("vllm")
+    return ("--engine", "vllm")
+
+
+@pytest.fixture
+def shared_vllm(vllm: tuple[str, ...], device: str) -> tuple[str, ...]:
+    """The same, with a part of the card's memory."""
+    if device != "cuda":
+        return vllm
+    import torch
+
+    part = min(0.9, SHARE_BYTES / torch.cuda.mem_get_info()[1])
+    share = (f"gpu_memory_utilization={part:.3f}", f"kv_cache_memory_bytes={CACHE_BYTES}")
+    return (*vllm, *(word for argument in share for word in ("--engine-arg", argument)))
+
+
+def length_in_reference(typed: Typed, drafter: Path, *run: object) -> tuple[float, float]:
+    """The interval of the acceptance length in the reference."""
+    low, high = typed("smoke", drafter, *run, "--engine", "reference").document["interval"]
+    return low, high
+
+
+def check_drafting(
+    typed: Typed,
+    figures: Callable[..., None],
+    drafter: Path,
+    run: tuple[object, ...],
+    options: tuple[str, ...],
+) -> Mapping[str, Any]:
+    """Smoke a drafter in the engine: it passes, as long as in the reference; the document."""
+    document: Mapping[str, Any] = typed("smoke", drafter, *run, *options, "--timeout", TIMEOUT).document
+    low, high = length_in_reference(typed, drafter, *run)
+    length = document["acceptance_length"]
+    resolved = document["engine"]["resolved"]
+    figures(
+        length=round(length, 3),
+        reference=f"[{low:.3f}, {high:.3f}]",
+        lossless=document["lossless"],
+        runner=resolved.get("runner"),
+        dtype=document["engine"]["dtype"],
+    )
+    assert document["verdict"] == "pass" and document["engine"]["differences"] == []
+    assert low <= length <= high
+    return document
+
+
+def test_smoke_measures_what_the_reference_does(
+    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None]
+) -> None:
+    document = check_drafting(typed, figures, EAGLE3, TINY_RUN, shared_vllm)
+    assert document["engine"]["resolved"]["aux_layers"] == [2, 4, 5]
+    assert document["lossless"] is True
+
+
+def test_smoke_load_only_finds_every_parameter_filled(
+    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None]
+) -> None:
+    ended = typed("smoke", EAGLE3, "--target", TARGET, *shared_vllm, "--load-only", "--timeout", TIMEOUT)
+    figures(unfilled=len(ended.document["unfilled"]), drafter=ended.document["resolved"]["class"])
+    assert ended.document["unfilled"] == []
+
+
+def test_ready_converts_a_drafter_whose_layers_are_stored_otherwise(
+    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None], tmp_path: Path
+) -> None:
+    stored = outputs_at_top_level(tmp_path / "stored")
+    run = (*TINY_RUN, "--aux-convention", "output", "--no-reuse", "-o", tmp_path / "out")
+    ended = typed("ready", stored, *run, *shared_vllm, "--timeout", TIMEOUT)
+    (state,) = ended.document["engines"]
+    lengths = {part: state[part]["acceptance"]["acceptance_length"] for part in ("stored", "converted")}
+    figures(**{part: round(length, 3) for part, length in lengths.items()})
+    assert state["stored"]["acceptance"]["engine"] == state["converted"]["acceptance"]["engine"] == "vllm"
+    assert (state["stored"]["outcome"], state["converted"]["outcome"]) == ("differs", "as trained")
+    assert lengths["converted"] > lengths["stored"]
+    assert (tmp_path / "out/model.safetensors").exists()
+
+
+def outputs_at_top_level(folder: Path) -> Path:
+    """A drafter with SGLang's ids where every runner of vLLM takes boundaries."""
+    api.convert(str(EAGLE3), folder, target=str(TARGET))
+    (folder / "eaglectl.json").unlink()  # which has what the ids were
+    config = json.loads((folder / "config.json").read_text())
+    nested = config.pop("eagle_config")["eagle_aux_hidden_state_layer_ids"]
+    config["eagle_aux_hidden_state_layer_ids"] = nested
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_smoke_runs_an_mla_drafter_of_real_kernel_sizes(
+    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None], tmp_path: Path
+) -> None:
+    target, drafter, prompts = mla_pair.write_pair(tmp_path)
+    run = ("--target", target, "--prompts", prompts, "--max-tokens", 16)
+    document = check_drafting(typed, figures, drafter, run, shared_vllm)
+    assert document["engine"]["resolved"]["aux_layers"] == list(mla_pair.BOUNDARIES)
+
+
+def test_calibrate_gives_the_statistics_of_transformers(
+    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None], tmp_path: Path
+) -> None:
+    read = {}
+    for name, options in {"vllm": (*shared_vllm, "--timeout", TIMEOUT), "transformers": ()}.items():
+        out = tmp_path / name
+        run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 16, "--answer-tokens", 16)
+        typed("calibrate", EAGLE3, *run, *options, "-o", out, "--force")
+        read[name] = json.loads((out / "statistics.json").read_bytes())
+    figures(rms=read["vllm"]["rms"], rms_of_transformers=read["transformers"]["rms"])
+    assert read["vllm"]["engine"]["name"] == "vllm"
+    assert read["vllm"]["rms"] == pytest.approx(read["transformers"]["rms"], rel=0.02)
+    assert read["vllm"]["sigma"] == pytest.approx(read["transformers"]["sigma"], rel=0.05)
+
+
+def test_smoke_of_the_real_pair_measures_what_the_reference_does(
+    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None], real_target: Path
+) -> None:
+    run = ("--target", real_target, "--prompts", REAL / "test.jsonl", "--sample", 16)
+    check_drafting(typed, figures, REAL / "specforge", run, shared_vllm)
+
+
+def test_smoke_speed_measures_at_each_concurrency(
+    typed: Typed, vllm: tuple[str, ...], figures: Callable[..., None]
+) -> None:
+    run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 16, "--max-tokens", 64)
+    ended = typed("smoke", EAGLE3, *run, *vllm, "--speed", "1,4,16", "--timeout", TIMEOUT)
+    record_speed(figures, ended.document)
+
+
+def test_smoke_speed_of_the_real_pair(
+    typed: Typed, vllm: tuple[str, ...], figures: Callable[..., None], real_target: Path
+) -> None:
+    run = ("--target", real_target, "--prompts", REAL / "test.jsonl", "--max-tokens", 128)
+    words = ("smoke", REAL / "specforge", *run, *vllm, "--speed", "1,4,16", "--timeout", TIMEOUT)
+    record_speed(figures, typed(*words).document)
+
+
+def record_speed(figures: Callable[..., None], document: Mapping[str, Any]) -> None:
+    speed = document["speed"]
+    figures(length=round(document["acceptance_length"], 3), speed=json.dumps(speed))
+    assert speed
+
+
+def test_smoke_in_sglang_measures_what_the_reference_does(
+    typed: Typed, device: str, figures: Callable[..., None]
+) -> None:
+    installed("sglang")
+    if device != "cuda":
+        pytest.skip("on a CPU `make test-sglang` runs SGLang")
+    check_drafting(typed, figures, EAGLE3, TINY_RUN, ("--engine", "sglang"))
