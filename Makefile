@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs docs-site schemas mutants test test-slow test-gpu gpu-wheels test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
+.PHONY: demo docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -153,19 +153,19 @@ ci-tests:
 ci-engines:
 	$(MAKE) test-engine ENGINE_TESTS=tests/engine
 
-# on a GPU, where torch sees one; skips itself with the reason elsewhere. The machine needs no network, no make:
-# `bash tests/gpu/run.sh` beside the folder of wheels
+# on a GPU, where torch sees one; elsewhere every part is skipped with the reason. PARTS="8B width" chooses
 test-gpu:
-	PYTHON=$(if $(wildcard $(VENV)/.ready),$(abspath $(BIN)/python),$(PYTHON)) bash tests/gpu/run.sh
+	PYTHON=$(if $(wildcard $(VENV)/.ready),$(abspath $(BIN)/python),$(PYTHON)) bash tests/gpu/run.sh $(if $(PARTS),"$(PARTS)")
 
-# below 64 MB for Linux on x86-64, of the Python that the machine has: `make gpu-wheels GPU_PYTHON=3.12`
+# what a machine with a GPU and neither network nor make needs to run them, in parts below 64 MB; of its Python, the vLLM
+# whose wheel pins its torch, its card's architecture. GPU_TARGET=1 adds the real target
 GPU_PYTHON ?= 3.12
-gpu-wheels:
-	rm -rf $@
-	$(PIP) download --quiet --dest $@ --only-binary :all: --python-version $(GPU_PYTHON) --implementation cp \
-		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform any \
-		--requirement tests/gpu/requirements.txt
-	test $$(du --summarize --block-size=1000000 $@ | cut -f 1) -lt 64
+GPU_VLLM ?= 0.26.0
+GPU_ARCH ?= 90
+GPU_KIT_CACHE ?= gpu-kit-cache
+gpu-kit: $(VENV)/.ready
+	$(BIN)/python -m tools.gpu.kit $@ --cache $(GPU_KIT_CACHE) --python $(GPU_PYTHON) --vllm $(GPU_VLLM) \
+		--arch $(GPU_ARCH) $(if $(GPU_TARGET),--with-target)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -237,4 +237,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.speed
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(MUTANTS_VENV) $(TRAINERS:%=.venv-trainers-%) .venv-gpu gpu-wheels .fuzz dist site
+	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(MUTANTS_VENV) $(TRAINERS:%=.venv-trainers-%) .gpu-site gpu-kit gpu-kit-cache gpu-results .fuzz dist site

