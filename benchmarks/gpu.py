@@ -1,4 +1,4 @@
-"""The runs on a GPU that are recorded in gpu_runs.json, as the tables of benchmarks/README.md.
+"""The runs on a GPU that eaglectl/engines/gpu_runs.json records, as the tables of benchmarks/README.md.
 
 A run is what `make test-gpu` writes into `run.json`: the card, driver, releases, date and commit, and rows
 of part, what was run, command, result, reason, figures and seconds. It is recorded by adding it to the list
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RUNS = Path(__file__).with_name("gpu_runs.json")
 README = Path(__file__).with_name("README.md")
-BLOCK = re.compile(r"(<!-- gpu: [^\n]* -->\n).*?(<!-- end gpu -->)", re.DOTALL)
+RUNS = README.parent.parent / "eaglectl/engines/gpu_runs.json"
+BLOCK = re.compile(r"(<!-- `python -m benchmarks.gpu` -->\n).*?(<!-- end -->)", re.DOTALL)
+LONGEST = 240  # of a reason
 COLUMNS = ("part", "what", "command", "result", "figures", "seconds")
 
 
@@ -29,13 +30,14 @@ def table(run: Mapping[str, Any]) -> str:
     """A run as a line and a table in Markdown."""
     rows = [[cell(value) for value in cells_of(row)] for row in run["rows"]]
     lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-    return "\n".join([title(run) + ":", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+    text = "\n".join([title(run) + ":", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+    return text + (f"\nNot run: {', '.join(run['not_run'])}.\n" if run.get("not_run") else "")
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:
     """The cells of one row; a result has its reason."""
-    reason = row["reason"].partition("\n")[0]
-    figures = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in row["figures"].items())
+    reason = row["reason"].partition("\n")[0][:LONGEST]
+    figures = "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in row["figures"].items())
     seconds = "" if row["seconds"] is None else f"{row['seconds']:g}"
     command = f"`{row['command']}`" if row["command"] else ""
     return [

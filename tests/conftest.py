@@ -20,6 +20,7 @@ from eaglectl.cli import app
 from eaglectl.cli.help import terminal_width
 from eaglectl.options import CALLER
 from eaglectl.reports import output_files
+from tests.gpu.results import FIGURES
 from tests.printed import commands_in, fault
 
 # a target in the cache of who runs the tests would be taken where a checkpoint names it
@@ -63,8 +64,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# the properties in which tests of kills, of random changes and on a GPU record their figures
-KILLS, FIGURES = "kills", "figures"
+# the property in which tests of kills and of random changes record their figures
+KILLS = "kills"
 KILL_COLUMNS = (
     "case", "kills", "ended by SIGKILL", "ended by SIGTERM", "ended by SIGHUP", "ended before the signal",
     "left something",

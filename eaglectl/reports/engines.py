@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from eaglectl.engines.behaviour import EvidenceKind, stated, unversioned
 from eaglectl.engines.engine import Engine
+from eaglectl.engines.gpu import GpuRun, gpu_runs
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes
@@ -132,6 +133,14 @@ def _evidence_lines(engine: Engine) -> Iterator[str]:
     if read:
         rest = ", all else" if resolved != run else ""
         yield f"read in their sources, not run{rest}: {ranges(read, engine.releases)}"
+    yield f"run on a GPU: {'; '.join(map(_gpu_words, gpu_runs(engine.name))) or 'nothing'}"
+
+
+def _gpu_words(run: GpuRun) -> str:
+    return (
+        f"{run.release} on {run.card} by eaglectl {run.eaglectl} ({run.date}), {run.passed} of"
+        f" {run.passed + run.failed} commands passed"
+    )
 
 
 def _rows(engine: Engine, served: Sequence[Service]) -> Iterator[tuple[str, ...]]:

@@ -3,8 +3,8 @@
     python -m tests.gpu [--out FOLDER] [--jobs N] [PART...]
 
 Parts of one stage run side by side; those of the last have the device for themselves. FOLDER then has
-`table.md`, to paste into benchmarks/README.md, `run.json`, an entry for benchmarks/gpu_runs.json, and what
-each part printed. Exit code 1 where a test failed, did not end in time, or could not run.
+`table.md`, to paste into benchmarks/README.md, `run.json`, an entry for eaglectl/engines/gpu_runs.json,
+and what each part printed. Exit code 1 where a test failed, did not end in time, or could not run.
 """
 
 import argparse
@@ -39,6 +39,12 @@ class Part:
     limit: float
     words: tuple[str, ...]
     alone: bool = False
+
+    @property
+    def engine(self) -> str | None:
+        """The engine that it runs, None where it runs the reference."""
+        word = self.name.partition(" ")[0]
+        return word if word in ("vllm", "sglang") else None
 
 
 def part(name: str, limit: float, file: str, words: str = "", alone: bool = False) -> Part:
@@ -124,6 +130,7 @@ def row_of(chosen: Part, result: Mapping[str, Any]) -> dict[str, Any]:
     name = result["test"].rpartition("::")[2].removeprefix("test_").replace("_", " ")
     return {
         "part": chosen.name,
+        "engine": chosen.engine,
         "what": name,
         "command": result["command"] or f"pytest {result['test'].rpartition('[')[0] or result['test']}",
         "result": result["result"],
@@ -137,6 +144,7 @@ def own_row(chosen: Part, result: str, reason: str, seconds: float) -> dict[str,
     """The row of a part that did not end as tests do."""
     return {
         "part": chosen.name,
+        "engine": chosen.engine,
         "what": "the part itself",
         "command": f"pytest {' '.join(chosen.words)}",
         "result": result,

@@ -1,54 +1,24 @@
 """Tests on a GPU, by `make test-gpu`; EAGLECTL_DEVICE=cpu runs the same code where there is none."""
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import FIGURES
+from tests.gpu.results import FIGURES, pytest_runtest_logreport
 from tests.real.conftest import real_target
 
-__all__ = ["real_target"]
+__all__ = ["pytest_runtest_logreport", "real_target"]
 
 DEVICE = os.environ.get("EAGLECTL_DEVICE", "cuda")
-# the property in which a test records the command that it typed first
-COMMAND = "command"
-# a file to which each test's end is appended as one line of JSON, for the table of __main__.py
-RESULTS = os.environ.get("EAGLECTL_GPU_RESULTS")
 
 
 def installed(engine: str) -> None:
     """Skip the test where this Python has no such engine."""
     if importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed for this Python")
-
-
-def pytest_runtest_logreport(report: Any) -> None:
-    """Append how a test ended: of its three phases the one that ran it, or that did not let it run."""
-    if RESULTS is None or (report.when != "call" and report.passed):
-        return
-    reason = report.longrepr[2] if report.skipped else last_error(report)
-    properties = dict(reversed(report.user_properties))
-    line = {
-        "test": report.nodeid,
-        "result": report.outcome,
-        "reason": str(reason).removeprefix("Skipped: "),
-        "seconds": round(report.duration, 1),
-        "command": properties.get(COMMAND),
-        "figures": properties.get(FIGURES, {}),
-    }
-    with Path(RESULTS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, default=str) + "\n")
-
-
-def last_error(report: Any) -> str:
-    """The message of what a test raised; "" where it passed."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return crash.message if crash else str(report.longrepr or "")
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from eaglectl.base import Count
 from eaglectl.engines.behaviour import EvidenceKind
+from eaglectl.engines.gpu import gpu_runs
 from eaglectl.engines.registry import ENGINES
 from eaglectl.reports.documents.document import Document, Part
 from eaglectl.reports.engines import model_runners, serving_lines, unversioned_evidence, unversioned_notes
@@ -27,6 +29,17 @@ class ReleasePart(Part, frozen=True):
     run: Annotated[tuple[str, ...], Meta(description="the runners that ran recorded cases")]
     ids: Annotated[EvidenceKind, Meta(description="whether the functions that resolve layer ids were run")]
     facts: FactCounts
+
+
+class GpuRunPart(Part, frozen=True):
+    """A release of an engine on a card, and how the commands ended that ran it there."""
+
+    release: str | None
+    card: str
+    date: str
+    eaglectl: Annotated[str, Meta(description="The commit of eaglectl")]
+    passed: Count
+    failed: Count
 
 
 class FactPart(Part, frozen=True):
@@ -59,6 +72,9 @@ class EnginePart(Part, frozen=True):
     title: str
     source: str
     releases: tuple[ReleasePart, ...]
+    gpu_runs: Annotated[
+        tuple[GpuRunPart, ...], Meta(description="What was run on a GPU; empty where nothing was")
+    ]
     facts: tuple[FactPart, ...]
     serves: tuple[ServicePart, ...]
     notes: Annotated[
@@ -80,6 +96,7 @@ class EnginePart(Part, frozen=True):
                 }
                 for release in record.releases
             ],
+            "gpu_runs": gpu_runs(record.name),
             "notes": list(serving_lines(record.name)),
         }
 
