@@ -6,7 +6,7 @@ from eaglectl.engines.data import cached, read
 
 
 class GpuRun(Struct, frozen=True):
-    """A release of an engine on a card, by this commit: what passed of the commands that ran it, what failed."""
+    """A release of an engine on a card, at a commit of eaglectl: how many commands passed, and failed."""
 
     release: str | None
     card: str

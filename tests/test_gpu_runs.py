@@ -1,0 +1,85 @@
+"""What ran on a GPU: the recorded runs, and every place that says so."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import gpu
+from eaglectl.engines.data import FOLDER
+from eaglectl.engines.gpu import GpuRun, gpu_runs
+from tests.builders import call
+from tests.conftest import FIXTURES
+from tools.engine_data import data_from
+
+ROOT = FIXTURES.parent
+RUNS = json.loads((FOLDER / "gpu_runs.json").read_text())["runs"]
+
+
+def recorded(tmp_path: Path, *rows: tuple[str | None, str]) -> Path:
+    """A folder of data with one run whose rows have this engine and result."""
+    run = {
+        "card": "NVIDIA X",
+        "date": "2027-01-02",
+        "eaglectl": "abc1234",
+        "packages": {"vllm": "0.33.0"},
+        "rows": [{"engine": engine, "result": result} for engine, result in rows],
+    }
+    (tmp_path / "gpu_runs.json").write_text(json.dumps({"runs": [run]}))
+    return tmp_path
+
+
+def test_a_run_counts_what_passed_and_what_did_not_end_well(tmp_path: Path) -> None:
+    rows = [("vllm", result) for result in ("passed", "failed", "stopped", "broken", "skipped")]
+    with data_from(recorded(tmp_path, *rows, (None, "passed"))):
+        assert gpu_runs("vllm") == (GpuRun("0.33.0", "NVIDIA X", "2027-01-02", "abc1234", 1, 3),)
+
+
+def test_an_engine_whose_rows_were_skipped_did_not_run(tmp_path: Path) -> None:
+    with data_from(recorded(tmp_path, ("sglang", "skipped"))):
+        assert gpu_runs("sglang") == ()
+
+
+def test_engines_says_what_ran_on_which_card_and_what_did_not() -> None:
+    lines = re.findall(r"run on a GPU: (.*)", call("engines").out)
+    assert lines[0].startswith(
+        "0.26.0 on NVIDIA H200 by eaglectl d8b71ce (2026-11-26), 0 of 5 commands passed"
+    )
+    assert lines[1:] == ["nothing", "nothing"]
+
+
+def test_the_document_of_engines_has_the_runs() -> None:
+    document = json.loads(call("engines", "vllm", "--json").out)
+    assert document["engines"][0]["gpu_runs"][0]["card"] == "NVIDIA H200"
+
+
+def test_the_tables_of_the_benchmarks_are_those_of_the_recorded_runs() -> None:
+    text = gpu.README.read_text()
+    assert gpu.section(text) == text, "run `python -m benchmarks.gpu`"
+    assert all(gpu.table(run) in text for run in RUNS)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["date"])
+def test_a_recorded_run_has_what_a_table_needs(run: Any) -> None:
+    assert {"card", "driver", "python", "torch", "packages", "eaglectl", "date", "rows"} <= set(run)
+    row_keys = {"part", "engine", "what", "command", "result", "reason", "figures", "seconds"}
+    assert all(set(row) == row_keys for row in run["rows"])
+    assert {row["result"] for row in run["rows"]} <= {"passed", "failed", "skipped", "stopped", "broken"}
+    assert all(row["reason"] for row in run["rows"] if row["result"] != "passed")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/smoke.md"])
+def test_a_page_names_the_newest_card_and_release(page: str) -> None:
+    text, newest = (ROOT / page).read_text(), RUNS[-1]
+    assert f"vLLM {newest['packages']['vllm']}" in text
+    assert newest["card"].removeprefix("NVIDIA ") in text
+    assert "README.md#on-a-gpu" in text
+
+
+def test_a_row_that_a_run_writes_can_be_recorded() -> None:
+    suite = importlib.import_module("tests.gpu.__main__")
+    own = suite.own_row(suite.Part("vllm smoke", 1, ()), "stopped", "did not end within 1 s", 1.0)
+    assert list(own) == list(RUNS[0]["rows"][0]) and own["engine"] == "vllm"
