@@ -63,6 +63,7 @@ STAGES: tuple[tuple[Part, ...], ...] = (
         part("vllm MLA", 480, ENGINES, "mla"),
         part("vllm calibrate", 480, ENGINES, "calibrate"),
         part("vllm load-only", 480, ENGINES, "load_only"),
+        part("vllm ended", 300, ENGINES, "ended"),
         part("sglang smoke", 480, ENGINES, "sglang"),
         part("reference", 300, "test_reference", "not real_pair"),
         part("commands", 300, "test_commands"),

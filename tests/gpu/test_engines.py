@@ -1,8 +1,11 @@
 """Engines on the device, by the commands that a user types: each in a process of its own, and its JSON."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -181,6 +184,53 @@ def test_smoke_of_the_real_pair_measures_what_the_reference_does(
 ) -> None:
     run = ("--target", real_target, "--prompts", REAL / "test.jsonl", "--sample", 16)
     check_drafting(typed, figures, REAL / "specforge", run, shared_vllm)
+
+
+def test_smoke_that_is_ended_leaves_no_process_of_the_engine(
+    shared_vllm: tuple[str, ...],
+    device: str,
+    figures: Callable[..., None],
+    record_property: Callable[[str, object], None],
+    tmp_path: Path,
+) -> None:
+    words = ("smoke", EAGLE3, *TINY_RUN, *shared_vllm, "--device", device)
+    record_property(COMMAND, " ".join(["eaglectl", *(shortened(str(word)) for word in words), "& kill"]))
+    mark = f"EAGLECTL_TEST={tmp_path}"
+    environment = os.environ | dict([mark.split("=")])
+    command = [sys.executable, "-m", "eaglectl", *map(str, words)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + TIMEOUT
+    while not (loaded := engine_processes(process.pid, mark)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    process.terminate()
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    left = processes_with(mark)
+    figures(seconds_to_end=round(time.monotonic() - begin, 1), processes=len(loaded), left=len(left))
+    assert loaded and process.returncode == 143, errors
+    assert left == []
+
+
+def engine_processes(parent: int, mark: str) -> list[int]:
+    """Processes beside `parent` that have torch loaded, and on a GPU its driver's files open."""
+    wanted = ("libtorch",) if not Path("/dev/nvidiactl").exists() else ("libtorch", "/dev/nvidia")
+    found = []
+    for number in processes_with(mark):
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{number}/maps").read_text()
+            if number != parent and all(word in maps for word in wanted):
+                found.append(number)
+    return found
+
+
+def processes_with(mark: str) -> list[int]:
+    """Processes that were started with this text in their environment and have not ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def test_smoke_speed_measures_at_each_concurrency(
