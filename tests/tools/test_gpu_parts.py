@@ -150,7 +150,7 @@ def test_the_exit_code_is_that_of_the_worst_row(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [ROW | {"result": "passed", "reason": ""}, ROW | {"result": result}]
-    monkeypatch.setattr(suite, "run_part", lambda chosen, out: rows)
+    monkeypatch.setattr(suite, "run_part", lambda part, out: rows)
     monkeypatch.setattr(
         suite, "machine", lambda: {name: value for name, value in RUN.items() if name != "rows"}
     )
@@ -172,10 +172,10 @@ def test_an_engine_that_is_not_there_is_skipped_with_the_reason(tmp_path: Path) 
 
 def test_every_part_names_a_file_of_tests_and_a_limit() -> None:
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/gpu").glob("test_*.py")}
-    parts = [one for stage in suite.STAGES for one in stage]
-    assert len({one.name for one in parts}) == len(parts)
-    assert {one.words[0] for one in parts} == files
-    assert all(60 <= one.limit <= 600 for one in parts)
+    parts = [part for stage in suite.STAGES for part in stage]
+    assert len({part.name for part in parts}) == len(parts)
+    assert {part.words[0] for part in parts} == files
+    assert all(60 <= part.limit <= 600 for part in parts)
 
 
 @pytest.mark.slow
@@ -187,8 +187,8 @@ def test_the_parts_run_every_test_of_the_folder_once() -> None:
     tests = [line.partition("::") for line in done.stdout.splitlines() if "::" in line]
     assert len(tests) > 15
     for file, _, name in tests:
-        parts = [one for stage in suite.STAGES for one in stage if one.words[0] == file]
-        assert len([one for one in parts if is_chosen(name, *one.words[2:])]) == 1, name
+        parts = [part for stage in suite.STAGES for part in stage if part.words[0] == file]
+        assert len([part for part in parts if is_chosen(name, *part.words[2:])]) == 1, name
 
 
 def is_chosen(name: str, expression: str = "") -> bool:

@@ -33,7 +33,7 @@ PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in GLIBC), "manylinux2014
 def pip_download(folder: Path, python: str, packages: Sequence[str]) -> None:
     """Download wheels of exactly these packages, for another Python than this."""
     platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", *platforms]
+    options = ["-qq", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", *platforms]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *options]
     subprocess.run([*command, "--python-version", python, "--dest", folder, *packages], check=True)
 
