@@ -75,7 +75,10 @@ def test_all_that_stands_in_the_table_is_taken(engine: str) -> None:
     unused = [
         row["name"]
         for row in TABLE[engine]["names"]
-        if row["kind"] != "variable" and word(row) not in taken and word(row)[1] not in NOT_ENGINES and row["name"] not in SPARE
+        if row["kind"] != "variable"
+        and word(row) not in taken
+        and word(row)[1] not in NOT_ENGINES
+        and row["name"] not in SPARE
     ]
     assert unused == []
 

@@ -315,18 +315,23 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("vllm")
     module.LLM, module.SamplingParams = LLM, dict
     monkeypatch.setitem(sys.modules, "vllm", module)
+    platforms: Any = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(is_cpu=lambda: not torch.cuda.is_available())
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
 
 
 @pytest.fixture
 def gpu(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 << 30, 80 << 30))
 
 
 @pytest.mark.usefixtures("gpu")
 def test_on_a_gpu_vllm_starts_as_vllm_serve_starts_it() -> None:
     answer = speed_child.measure(REQUEST)
-    assert not {*speed_child.SHORT_RUN} & {*LLM.arguments}
+    assert {*speed_child.SHORT_RUN} & {*LLM.arguments} == {"gpu_memory_utilization"}
+    assert LLM.arguments["gpu_memory_utilization"] == 0.7875  # 0.9 of what is free
     assert LLM.arguments["max_num_seqs"] == 256 and LLM.arguments["enable_prefix_caching"] is False
     assert LLM.arguments["speculative_config"]["num_speculative_tokens"] == 2
     assert (answer["device"], answer["card"], answer["is_eager"]) == ("cuda", "NVIDIA H200", False)
@@ -424,7 +429,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return {**common, "results": [result] * len(texts), "resolved": resolved}
 
     monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
-    monkeypatch.setattr(installed, "ask", ask)
+    def answers(engine: Any, job: Any, texts: Any) -> tuple[Any, Any]:
+        plain = ask(engine, job, "plain", texts) if job.compares_plain else None
+        return plain, ask(engine, job, "generate", texts)
+
+    monkeypatch.setattr(installed, "_answers", answers)
     monkeypatch.setattr(speed, "ask", ask)
     return starts
 
@@ -558,12 +567,12 @@ def test_ready_says_why_nothing_was_timed() -> None:
 def test_ready_does_not_time_a_cpu(monkeypatch: pytest.MonkeyPatch, engine: list[tuple[str, int]]) -> None:
     from eaglectl.api.smoking import CPU_SKIPPED, smoke_drafts
 
-    def ask(engine: Any, job: Any, mode: str, texts: Any) -> Any:
+    def answers(engine: Any, job: Any, texts: Any) -> tuple[Any, Any]:
         result = {"tokens": [1, 2], "drafts": 10, "accepted": [9] * job.k}
         common = {"version": "0.32.0", "device": "cpu", "dtype": "float32", "seconds": 1.0}
-        return {**common, "results": [result] * len(texts), "resolved": {}}
+        return None, {**common, "results": [result] * len(texts), "resolved": {}}
 
-    monkeypatch.setattr(installed, "ask", ask)
+    monkeypatch.setattr(installed, "_answers", answers)
     options = api.SmokeOptions(engine="vllm", prompts=str(PROMPTS), sample=8, speed=(1,))
     report = smoke_drafts(str(TINY / "eagle3"), str(TARGET), options, None, times_cpu=False)
     assert (report.speed, report.speed_gap, report.verdict) == (None, CPU_SKIPPED, "pass")

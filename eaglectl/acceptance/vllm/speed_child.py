@@ -7,26 +7,28 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from eaglectl.acceptance.child import answer_request
+from eaglectl.acceptance.child import report_phase, serve_requests
 from eaglectl.acceptance.timing import Batch, time_repeats
-from eaglectl.acceptance.vllm.child import (
-    MARGIN,
-    argument_names,
+from eaglectl.acceptance.vllm.child import argument_names, sequence_length, version
+from eaglectl.acceptance.vllm.starting import (
+    check_device,
+    gpu_memory,
+    is_cpu,
     llm_arguments,
     speculative_config,
-    version,
 )
 
 DRAFTS, ACCEPTED = "vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens"
 # sequences that `vllm serve` makes room for; from their number vLLM takes the sizes of its CUDA graphs
 SERVED_SEQUENCES = 256
+SERVED_SHARE = 0.9  # of the GPU's memory that is free, as `vllm serve` takes of all
 # of our short runs, not of serving
 SHORT_RUN = ("enforce_eager", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_batched_tokens")
 
 
 def main() -> None:
-    """Read the request in the file of the first argument and write the answer to the second."""
-    answer_request({"generate": measure, "plain": measure}, version, argument_names)
+    """Answer requests until the parent closes stdin."""
+    serve_requests({"generate": measure, "plain": measure}, version, argument_names)
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +39,9 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     prompts: list[list[int]] = request["prompts"]
-    longest = max(map(len, prompts)) + request["max_tokens"] + request["k"] + MARGIN
-    arguments = serving_arguments(request, min(longest, request["context"] or longest))
+    check_device(request)
+    report_phase("loading")
+    arguments = serving_arguments(request, sequence_length(request))
     is_plain = request["mode"] == "plain"
     if not is_plain:
         arguments["speculative_config"] = speculative_config(request)
@@ -59,6 +62,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         seconds, after = time.perf_counter() - begin, count_drafts(llm)
         return Batch(tokens, seconds, after[0] - before[0], after[1] - before[1])
 
+    report_phase("timing")
     timings = time_repeats(run, request["concurrencies"], len(prompts))
     config = llm.llm_engine.vllm_config
     device = config.device_config.device_type
@@ -108,13 +112,14 @@ def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
 
     Prompts are used several times, and their prefixes are not kept, as those of different users would not be.
     """
-    import torch
-
     given: dict[str, Any] = request["engine_arguments"]
     widest = max(request["concurrencies"])
     arguments = llm_arguments(request, length) | {"max_num_seqs": widest, "enable_prefix_caching": False}
-    if torch.cuda.is_available() and request["device"] != "cpu":
+    if not is_cpu():
         served = {name: value for name, value in arguments.items() if name not in SHORT_RUN}
+        if memory := gpu_memory():
+            share = SERVED_SHARE * memory["free_bytes"] / memory["total_bytes"]
+            served["gpu_memory_utilization"] = round(share, 4)
         return served | {"max_num_seqs": max(widest, SERVED_SEQUENCES)} | given
     # a step verifies all drafts of all sequences
     tokens = max(arguments.get("max_num_batched_tokens", 0), widest * (request["k"] + 1))
