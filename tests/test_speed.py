@@ -429,6 +429,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return {**common, "results": [result] * len(texts), "resolved": resolved}
 
     monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
+
     def answers(engine: Any, job: Any, texts: Any) -> tuple[Any, Any]:
         plain = ask(engine, job, "plain", texts) if job.compares_plain else None
         return plain, ask(engine, job, "generate", texts)

@@ -127,8 +127,9 @@ FAULTS = {
     "meets a strange tensor": (
         1,
         r"not run this drafter: ValueError: There is no such module \(tensor midlayer.mlp.up_proj.weight,"
-        r" llama_eagle3.py, load_weights\)",
+        r" llama_eagle3.py, load_weight\)",
     ),
+    "meets a strange file": (1, r"not run this drafter: .* \(llama_eagle3.py, load_weight\)"),
     "meets a strange size": (1, "not run this drafter: ValueError: head_size 7"),
     "does not multiply": (
         1,
@@ -156,6 +157,7 @@ def test_an_error_has_an_owner(
 # of a real engine's words: the error, the exit code
 WORDS = {
     "CUDA error: invalid device ordinal": 3,
+    "InterpreterError: mask has unsupported dtype": 3,
     "World size (4) is larger than the number of available GPUs (1)": 3,
     "No valid attention backend found for cuda with head_size 12": 3,
     "Free memory on device (3.1/139.8 GiB) on startup is less than desired GPU memory utilization": 3,

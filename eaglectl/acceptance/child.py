@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -16,8 +17,8 @@ UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
 NEAREST = 3
 REQUEST, ANSWER = "request.json", "answer.json"
 
-# how loaders of vLLM and SGLang call the tensor that they are at
-TENSOR_VARIABLES = ("weight_name", "name")
+# how loaders of vLLM and SGLang call the tensor that they are at, and its weight
+LOADER_VARIABLES = ("name", "loaded_weight")
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
@@ -136,13 +137,14 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, str]]:
 
 
 def _tensor(error: BaseException) -> str:
-    """The tensor that a loader was at, by the loop of its innermost function; "" where that shows none."""
-    for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
-        function = frame.f_code.co_name
-        if "load" not in function or function.endswith("weight_loader"):
-            continue
-        names = (frame.f_locals.get(variable) for variable in TENSOR_VARIABLES)
-        return next((name for name in names if isinstance(name, str)), "")
+    """The tensor that a loader was at: the name beside the weight that it passed on; "" where none shows."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame, called in reversed([*pairwise(frames)]):
+        name, weight = (frame.f_locals.get(variable) for variable in LOADER_VARIABLES)
+        # a loop that has ended leaves its last name behind, but passes no weight on
+        is_passed = weight is not None and any(value is weight for value in called.f_locals.values())
+        if is_passed and isinstance(name, str):
+            return name
     return ""
 
 

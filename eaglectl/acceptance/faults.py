@@ -37,6 +37,10 @@ SETUP: Sequence[tuple[re.Pattern[str], str]] = (
         re.compile(r"attention.?backend|No valid attention", re.I),
         "its attention backends do not fit this device; name one with --engine-arg attention_backend=NAME",
     ),
+    (
+        re.compile(r"InterpreterError|triton|PTXAS|no kernel image", re.I),
+        "its kernels do not run on this device; take a build that is made for it",
+    ),
     (re.compile(r"No space left|Read-only file system|Permission denied"), "it cannot write its files"),
     (
         re.compile(r"world size|tensor.?parallel|number of GPUs", re.I),

@@ -3,8 +3,9 @@
 The children's lines are counted over all of it: none may be left that only another test's child runs.
 """
 
+import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import coverage
@@ -71,12 +72,17 @@ def test_load_only_says_what_vllm_takes_from_the_target(runner: str) -> None:
     assert (document["unfilled"], document["shared"]) == ([], ["model.embed_tokens.weight"])
 
 
-def test_ready_converts_what_the_runner_reads_otherwise(runner: str, torchspec: Path, tmp_path: Path) -> None:
+# nested ids are boundaries to V1; V2 does not read them, and takes its default, on which this one was trained
+def test_ready_measures_the_stored_file_and_converts_what_the_runner_reads_otherwise(
+    runner: str, torchspec: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    done = call("ready", torchspec, *SHORT, "--engine", "vllm", "--no-reuse", "-o", out)
-    assert "vLLM 0.32.0" in done.out and out.exists(), done.out + done.err
-    assert "could not look" not in done.out.splitlines()[-1], done.out
-    assert done.code in (0, 3)  # these few prompts need not tell the two figures apart
+    longer = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 12, "--max-tokens", 32, "--device", "cpu")
+    done = call("ready", torchspec, *longer, "--engine", "vllm==0.32.0", "--no-reuse", "-o", out)
+    assert done.code == 0, done.out + done.err
+    assert out.exists() == (runner == "V1")
+    ending = {"V1": ", converted ", "V2": "right as stored"}[runner]
+    assert ending in done.out.splitlines()[-1], done.out
 
 
 def test_calibrate_takes_the_states_of_transformers(runner: str, tmp_path: Path) -> None:
@@ -105,14 +111,12 @@ def test_a_drafter_that_the_loader_refuses_fails_with_its_function(runner: str, 
 
 def test_a_tensor_of_another_shape_is_named(runner: str, tmp_path: Path) -> None:
     eaglectl.convert(str(EAGLE3), tmp_path / "drafter", target=str(TARGET))
-    config = json.loads((tmp_path / "drafter/config.json").read_text())
-    wide = pairs.changed(
-        tmp_path / "drafter", tmp_path / "wide", intermediate_size=config["intermediate_size"] * 2
-    )
-    job = replace(pairs.job_of(tmp_path / "drafter", TARGET), folder=wide)
-    with pytest.raises(
-        RefusedError, match=r"not run this drafter.*tensor .*mlp\..*_proj.weight, llama_eagle3.py"
-    ):
+    narrow = pairs.changed(tmp_path / "drafter", tmp_path / "narrow")
+    tensors = pairs.tensors(narrow)
+    pairs.write(tensors | {"norm.weight": tensors["norm.weight"][:-1].clone()}, narrow)
+    job = replace(pairs.job_of(tmp_path / "drafter", TARGET), folder=narrow)
+    where = r"not run this drafter.*\(tensor norm.weight, llama_eagle3.py, load_weights\)"
+    with pytest.raises(RefusedError, match=where):
         ask(VLLM, job, "generate", [[5, 6, 7]])
 
 
@@ -129,12 +133,29 @@ def test_an_argument_that_vllm_refuses_is_usage(runner: str) -> None:
 
 def test_a_temperature_that_the_cpu_build_loses_is_not_measured(runner: str) -> None:
     done = call("smoke", EAGLE3, *SHORT, "--engine", "vllm", "--temperature", 0.7, "--no-lossless")
-    assert done.code == 3 and "loses the temperature" in done.err, done.err
+    # Triton's interpreter does not run the kernel that samples drafts in V2
+    words = {"V1": "loses the temperature", "V2": "its kernels do not run on this device"}[runner]
+    assert done.code == 3 and words in done.err, done.err
+
+
+# what runs on GPUs, and what only a stand-in of vLLM makes happen (tests/test_vllm_smoke.py)
+ELSEWHERE = {"gpu_arguments", "gpu_memory", "memory_share", "check_device", "_counters", "main"}
 
 
 def test_every_line_of_the_children_has_run(counted: Path) -> None:
-    """Last: but for what is for GPUs alone, and for other tests' faults."""
     data = coverage.Coverage(data_file=str(counted / "data"), config_file=str(counted / "coveragerc"))
     data.combine([str(counted)])
-    missing = {name: data.analysis2(str(CHILDREN / name))[3] for name in CHILD_MODULES}
-    assert missing == {}
+    left = {
+        name
+        for module in CHILD_MODULES
+        for name in functions_at(CHILDREN / module, data.analysis2(str(CHILDREN / module))[3])
+    }
+    assert left <= ELSEWHERE
+
+
+def functions_at(path: Path, lines: Sequence[int]) -> Iterator[str]:
+    """The functions that these lines are in; "" outside of them."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    for line in lines:
+        around = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]
+        yield around[-1].name if around else ""

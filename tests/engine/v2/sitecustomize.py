@@ -9,3 +9,15 @@ if "COVERAGE_PROCESS_START" in os.environ:
     import coverage
 
     coverage.process_startup()
+    from eaglectl.acceptance import child
+
+    send = child._send
+
+    def save_and_send(message: object) -> None:
+        """A child is killed once it has answered."""
+        counted = coverage.Coverage.current()
+        assert counted is not None
+        counted.save()
+        send(message)
+
+    child._send = save_and_send

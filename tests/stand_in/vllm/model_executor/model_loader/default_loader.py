@@ -3,4 +3,4 @@ class DefaultModelLoader:
         for name in (
             ("fc.weight", "midlayer.mlp.up_proj.weight") if model is not None else ("lm_head.weight",)
         ):
-            yield name, None
+            yield name, object()

@@ -13,11 +13,17 @@ class Eagle3LlamaForCausalLM:
         self.has_own_lm_head = True
 
     def load_weights(self, weights):
-        for name, _ in weights:
+        for name, loaded_weight in weights:
             if faults.HOW == "meets a strange tensor" and "up_proj" in name:
-                raise ValueError("There is no such module")
+                load_weight(loaded_weight)
             if faults.HOW == "runs out of memory in the drafter":
                 raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        if faults.HOW == "meets a strange file":
+            load_weight(None)
 
     def combine_hidden_states(self, states):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x512 and 384x128)")
+
+
+def load_weight(loaded_weight):
+    raise ValueError("There is no such module")
