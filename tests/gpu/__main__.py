@@ -75,8 +75,8 @@ STAGES: tuple[tuple[Part, ...], ...] = (
     ),
     (
         of_file("8B width", 240, "test_size", alone=True),
-        of_file("vllm speed", 480, ENGINES, "speed_measures", alone=True),
         of_file("vllm speed, real pair", 480, ENGINES, "speed_of_the_real_pair", alone=True),
+        of_file("vllm speed", 480, ENGINES, "speed_measures", alone=True),
     ),
 )
 
