@@ -6,10 +6,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from eaglectl import api
+from eaglectl.acceptance.job import EngineJob
+from eaglectl.acceptance.prompts import read_prompts
+from eaglectl.acceptance.speed import measure_speed
+from eaglectl.errors import UnreadableError
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.engine import pairs
-from tests.tiny import PROMPTS, TARGET, TINY
+from tests.tiny import PROMPTS, TARGET, TINY, in_vllms_layout
 
 SCHEMA = json.loads((FIXTURES.parent / "schemas/smoke.schema.json").read_text())
 RUN = ("--prompts", PROMPTS, "--sample", "6", "--max-tokens", "16", "--device", "cpu", "--engine", "vllm")
@@ -36,3 +41,12 @@ def test_vllm_is_timed_with_and_without_the_drafter_and_no_process_stays(
     assert speed["rows"][0]["acceptance_length"] > 1.5
     assert speed["repeats"] >= 3
     assert pairs.marked(mark) == []
+
+
+def test_an_engine_without_memory_says_so_through_its_process(tmp_path: Path) -> None:
+    folder = in_vllms_layout(tmp_path)["eagle3"]
+    given = {"kv_cache_memory_bytes": 1000}
+    drafter = api.inspect(str(folder), target=str(TARGET)).drafter
+    job = EngineJob(folder, drafter, TARGET, read_prompts(PROMPTS)[:4], max_tokens=8, engine_arguments=given)
+    with pytest.raises(UnreadableError, match=r"memory does not suffice: .*ValueError: .*KV cache"):
+        measure_speed(job, [3], [1])
