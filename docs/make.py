@@ -24,6 +24,7 @@ import blocks
 import commands
 import configuration
 import engine_release
+import interface_page
 import known
 import mistakes_page
 import notebook
@@ -133,6 +134,7 @@ if __name__ == "__main__":
     commands.PAGE.write_text(commands.page())
     configuration.PAGE.write_text(configuration.page())
     engine_release.PAGE.write_text(engine_release.page())
+    interface_page.PAGE.write_text(interface_page.page())
     known.write()
     notebook.write()
     open_facts.PAGE.write_text(open_facts.page())

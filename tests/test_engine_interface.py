@@ -72,6 +72,7 @@ def test_all_that_is_taken_from_an_engine_stands_in_the_table(engine: str) -> No
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_that_stands_in_the_table_is_taken(engine: str) -> None:
     taken = {(use.kind, use.name) for use in uses_in(modules(engine), engine)}
+<<<<<<< HEAD
     unused = [
         row["name"]
         for row in TABLE[engine]["names"]
@@ -80,6 +81,11 @@ def test_all_that_stands_in_the_table_is_taken(engine: str) -> None:
         and word(row)[1] not in NOT_ENGINES
         and row["name"] not in SPARE
     ]
+=======
+    rows = [row for row in TABLE[engine]["names"] if row["kind"] != "variable" and row["name"] not in SPARE]
+    words_ = {row["name"]: word(row) for row in rows}
+    unused = [name for name, pair in words_.items() if pair not in taken and pair[1] not in NOT_ENGINES]
+>>>>>>> 308d526 (Show the engine interface and its releases in docs/interface.md, and hold it to the installed engines)
     assert unused == []
 
 

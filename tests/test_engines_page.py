@@ -48,7 +48,8 @@ def test_make_targets_and_modules_that_the_page_names_are_there() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     modules = set(re.findall(r"(?:-m |`)((?:tests|tools)\.[\w.]+)", TEXT))
     runners = {recorded.runner for recorded in RECORDED.values()}
-    assert modules == {"tests.engine.again", "tools.scan", "tools.scan.record", "tools.model_types", *runners}
+    scans = {"tools.scan", "tools.scan.record", "tools.scan.record_interface"}
+    assert modules == {"tests.engine.again", "tools.model_types", *scans, *runners}
     for module in modules:
         place = ROOT / module.replace(".", "/")
         assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), module
@@ -61,3 +62,12 @@ def test_the_environment_has_the_release_of_the_records() -> None:
 
 def test_contributing_leads_to_the_page() -> None:
     assert "[docs/engines.md](docs/engines.md)" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_page_of_the_interface_is_what_make_docs_writes(release: ModuleType) -> None:
+    import interface_page
+
+    text = interface_page.page()
+    assert interface_page.PAGE.read_text() == text, "run `make docs`"
+    row = next(line for line in text.splitlines() if line.startswith("| `runner.speculator`"))
+    assert "V1, V1 on CPUs: none; V2: all; V2 on CPUs: from 0.23.0" in row

@@ -42,6 +42,7 @@ def test_a_page_is_read_in_five_minutes() -> None:
         "acceptance.md",
         "agreement.md",
         "api.md",
+        "interface.md",
         "mistakes.md",
         "open-facts.md",
         "real-pair.md",
