@@ -16,26 +16,6 @@ ROOT = Path(__file__).parent.parent
 ENGINES = ("vllm", "sglang")
 KINDS = ("import", "attribute", "argument", "key", "metric", "value", "variable")
 TABLE = read("interface.json")
-# names that the table may have though no module takes them yet, or still
-SPARE = {
-    "runner.get_model",
-    "runner.model",
-    "runner.speculator",
-    "speculator.model",
-    "current_platform.is_cpu",
-    "vllm.platforms.current_platform",
-    "vllm.model_executor.model_loader.utils.get_draft_load_config",
-    "llm_engine.add_request",
-    "request_output.finished",
-    "prompt(type)",
-    "type: token",
-    "vllm_config.load_config",
-    "speculative_config.draft_load_config",
-    "model_config.enforce_eager",
-    "replace(load_config)",
-    "EngineArgs(gpu_memory_utilization)",
-    "vllm:spec_decode_num_accepted_tokens",
-}
 
 
 def modules(engine: str) -> dict[str, str]:
@@ -75,20 +55,9 @@ def test_all_that_is_taken_from_an_engine_stands_in_the_table(engine: str) -> No
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_that_stands_in_the_table_is_taken(engine: str) -> None:
     taken = {(use.kind, use.name) for use in uses_in(modules(engine), engine)}
-<<<<<<< HEAD
-    unused = [
-        row["name"]
-        for row in TABLE[engine]["names"]
-        if row["kind"] != "variable"
-        and word(row) not in taken
-        and word(row)[1] not in NOT_ENGINES
-        and row["name"] not in SPARE
-    ]
-=======
-    rows = [row for row in TABLE[engine]["names"] if row["kind"] != "variable" and row["name"] not in SPARE]
+    rows = [row for row in TABLE[engine]["names"] if row["kind"] != "variable"]
     words_ = {row["name"]: word(row) for row in rows}
     unused = [name for name, pair in words_.items() if pair not in taken and pair[1] not in NOT_ENGINES]
->>>>>>> 308d526 (Show the engine interface and its releases in docs/interface.md, and hold it to the installed engines)
     assert unused == []
 
 

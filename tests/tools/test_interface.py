@@ -105,11 +105,12 @@ def test_the_scan_of_a_new_release_says_what_of_the_interface_it_lacks(changed: 
 
 def test_a_name_that_is_there_again_is_told_too(tmp_path: Path) -> None:
     folder = unpacked(KEPT / "vllm-0.22.0.json", tmp_path)
-    (folder / "vllm/model_executor/model_loader/utils.py").write_text("def get_draft_load_config(c): ...")
+    backends = folder / "vllm/v1/attention/backends/registry.py"
+    backends.write_text("class AttentionBackendEnum:\n    CPU_MLA = 1")
     found = {"engine": "vllm", "release": "0.22.0", "interface": has_names(Sources(folder))}
-    name = "vllm.model_executor.model_loader.utils.get_draft_load_config"
+    names_ = ("backend: CPU_MLA", "attention_backend: CPU_MLA")
     told = [*consequences(found, differences(found, "0.22.0"))]
-    assert told == [f"interface: {name} is there now"]
+    assert told == [f"interface: {name} is there now" for name in names_]
 
 
 def test_releases_before_the_first_that_was_read_are_not_compared() -> None:
