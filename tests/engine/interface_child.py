@@ -1,4 +1,4 @@
-"""Run by test_interface for each of vLLM's runners (ENGINE_RUNNER): which names its objects have in a run.
+"""Run by test_interface for each of vLLM's runners: which names of the table its objects have in a run.
 
 Arguments: the drafter's folder, and an answer's path.
 """
@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.engine import parity_child  # isort: skip
-
-from eaglectl.acceptance.vllm.child import llm_arguments, speculative_config
+from eaglectl.acceptance.vllm.starting import speculative_config, start_engine
 from tests.tiny import TARGET
 from tools.scan.interface import names
 
@@ -20,11 +18,18 @@ K = 2
 
 def main() -> None:
     """Draft for one prompt, and write for each attribute of the table whether its owner has it."""
-    request = {"target": str(TARGET), "drafter": sys.argv[1], "k": K, "seed": 0, "device": "cpu"}
+    from vllm import SamplingParams
+
+    request: dict[str, Any] = {
+        "target": str(TARGET),
+        "drafter": sys.argv[1],
+        "k": K,
+        "seed": 0,
+        "device": "cpu",
+    }
     request |= {"is_mla": False, "is_mla_target": False}
-    arguments = llm_arguments(request, 64) | {"speculative_config": speculative_config(request)}
-    llm = parity_child.LLM(**arguments, disable_log_stats=False)
-    params = parity_child.SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    llm = start_engine(request, 64, {"speculative_config": speculative_config(request)})
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     output = llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)[0]
     Path(sys.argv[2]).write_text(json.dumps(dict(answers(owners(llm, output)))))
 

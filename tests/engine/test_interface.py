@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from eaglectl.acceptance.process import VLLM
 from eaglectl.engines.releases import is_within
 from tests.conftest import FIXTURES
 from tests.engine import pairs
+from tests.engine.runners import RUNNERS, use_runner
 from tests.tiny import TINY
 from tools.scan.interface import Name, differences, has_names, names
 from tools.scan.sources import Sources
 
-RUNNERS = ("V1", "V2")
 PATIENCE = 600.0
 # owners that a run without calibration has not: their sources are looked at
 NOT_RUN = ("connector", "pending")
@@ -30,12 +31,12 @@ def sources() -> Sources:
     return Sources(Path(spec.origin).parent)
 
 
-def run(module: str, *arguments: str, **environment: str) -> Any:
+def run(module: str, *arguments: str) -> Any:
     answer = Path(arguments[-1])
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", module, *arguments],
         cwd=FIXTURES.parent,
-        env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", **environment},
+        env={**os.environ, **VLLM.environment},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -69,8 +70,11 @@ def test_what_is_imported_and_given_is_there(sources: Sources, tmp_path: Path) -
 @pytest.fixture(scope="module", params=RUNNERS)
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     folder = tmp_path_factory.mktemp(request.param)
-    arguments = (str(TINY / "eagle3"), str(folder / "answer.json"))
-    return request.param, run("tests.engine.interface_child", *arguments, ENGINE_RUNNER=request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        use_runner(patch, request.param)
+        return request.param, run(
+            "tests.engine.interface_child", str(TINY / "eagle3"), str(folder / "answer.json")
+        )
 
 
 def test_the_objects_of_a_run_have_what_the_table_says(answers: tuple[str, Any], sources: Sources) -> None:
