@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl import api
+from eaglectl import api, shell
 from eaglectl.errors import UsageError
 from tests.builders import ABSENT, Outcome, call, drafter_folder
 from tests.cases import CASES
@@ -311,7 +310,7 @@ def test_printed_commands_are_whole_and_run(cache: Path, tmp_path: Path) -> None
     commands = [text for source in sources for text in printed(source)]
     assert len(commands) >= 3
     for number, text in enumerate(commands):
-        words = shlex.split(text)
+        words = shell.split(text)
         assert words[:2] == ["eaglectl", "convert"] and str(drafter) in words and "--aux-convention" in words
         assert ("--target" in words) == (str(target) in words)
         outcome = call(*words[1:], "-o", tmp_path / f"out{number}")
@@ -332,7 +331,7 @@ def test_calibrate_prints_the_whole_conversion(cache: Path, tmp_path: Path) -> N
     )
     done = call("calibrate", TINY / "eagle3", "--target", TINY_TARGET, "-o", stats, *options)
     (text,) = printed(done)
-    words = shlex.split(text)
+    words = shell.split(text)
     assert words[words.index("--target") + 1] == str(TINY_TARGET)
     assert words[-2:] == ["--source-semantics", "norm_before_residual=false"]
     outcome = call(*words[1:], "--no-gate", "-o", tmp_path / "out")
