@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from eaglectl.acceptance.measurement import DEAD_LENGTH
-from eaglectl.acceptance.published import Figure, Preset, PublishedSource, published_file, published_lengths
+from eaglectl.acceptance.published import published_lengths
+from eaglectl.formats.published import Figure, Preset, PublishedSource, published_file
 
 from tables import table  # isort: skip
 

@@ -37,6 +37,7 @@ SHOWN = ("vllm", "sglang", "llama.cpp")
 READ = "tensorrt-llm"  # its releases are not followed
 CELLS = {
     ServedAs.AS_TRAINED: "serves it",
+    ServedAs.AS_PUBLISHED: "serves it as published",
     ServedAs.DIFFERS: "replaces it",
     ServedAs.FAILS: "fails",
     ServedAs.UNKNOWN: "not known",

@@ -74,6 +74,7 @@ SHOWN: Mapping[str, Trainer] = {
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp"}
 OUTCOMES = {
     ServedAs.AS_TRAINED: "yes",
+    ServedAs.AS_PUBLISHED: "as published",
     ServedAs.DIFFERS: "**wrongly**",
     ServedAs.FAILS: "refuses",
     ServedAs.UNKNOWN: "unknown",

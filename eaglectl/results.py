@@ -69,7 +69,7 @@ class OutputServing(Struct, frozen=True):
     @property
     def is_served(self) -> bool:
         """Whether the release runs the output as trained."""
-        return self.verdict.outcome == ServedAs.AS_TRAINED
+        return self.verdict.outcome.is_served
 
 
 class Conversion(Result, frozen=True):
@@ -136,12 +136,12 @@ class EngineReadiness(Result, frozen=True):
     @property
     def is_serving(self) -> bool:
         """Whether it runs these files as trained."""
-        return self.final_outcome == ServedAs.AS_TRAINED
+        return self.final_outcome.is_served
 
     @property
     def is_right_twice(self) -> bool:
         """Whether it runs the stored files as trained too, and another engine needed the conversion."""
-        return self.converted_outcome is not None and self.stored_outcome == ServedAs.AS_TRAINED
+        return self.converted_outcome is not None and self.stored_outcome.is_served
 
     @property
     def final(self) -> "eaglectl.SmokeReport | None":

@@ -16,9 +16,14 @@ class CheckVerdict(StrEnum):
 
 
 class ServedAs(StrEnum):
-    """What an engine release does with a checkpoint as stored (`inspect`)."""
+    """What an engine release does with a checkpoint as stored (`inspect`).
+
+    AS_PUBLISHED: whether it was trained so is open, and the release runs it as its authors ran it when they
+    measured what they published.
+    """
 
     AS_TRAINED = "as trained"
+    AS_PUBLISHED = "as published"
     DIFFERS = "differs"
     FAILS = "fails"
     UNKNOWN = "unknown"
@@ -27,6 +32,11 @@ class ServedAs(StrEnum):
     def is_known_wrong(self) -> bool:
         """Whether the release is known not to run it as trained."""
         return self in (ServedAs.DIFFERS, ServedAs.FAILS)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the release runs it as trained, or as its authors measured it."""
+        return self in (ServedAs.AS_TRAINED, ServedAs.AS_PUBLISHED)
 
 
 class DiffVerdict(StrEnum):

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from eaglectl.acceptance.published import PublishedFile
 from eaglectl.formats.config_schema import (
     DECODER_KEYS,
     EAGLE_CONFIG,
@@ -17,6 +16,7 @@ from eaglectl.formats.config_schema import (
     common_keys,
 )
 from eaglectl.formats.format import Format
+from eaglectl.formats.published import PublishedFile
 from eaglectl.validation.policy_keys import POLICY, Key, Kind
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

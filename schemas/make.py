@@ -1,7 +1,7 @@
 """Write config-<name>.schema.json for every producer from its declaration in eaglectl/formats/producers/.
 
 And NAME.schema.json of every JSON document, from its type in eaglectl/reports/documents/, and
-published.schema.json, of the figures of others, from their records in eaglectl/acceptance/published.py.
+published.schema.json, of the figures of others, from their records in eaglectl/formats/published.py.
 """
 
 import json

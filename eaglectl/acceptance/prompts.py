@@ -22,11 +22,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.acceptance.published import Preset, published_file
 from eaglectl.checkpoint.files import MIB, decoded, keep_file, open_regular, read_small_file
 from eaglectl.checkpoint.hub import is_offline
 from eaglectl.checkpoint.hub_session import TransferError, hub_calls, load_client
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB

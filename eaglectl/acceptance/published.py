@@ -1,87 +1,14 @@
 """Acceptance lengths that others published, and which of them were measured as a run of ours was."""
 
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path, PurePosixPath
 
-import msgspec
 from msgspec import Struct
 
 from eaglectl.acceptance.measurement import DEAD_LENGTH
 from eaglectl.errors import check
+from eaglectl.formats.published import Figure, Preset, last_part, published_file
 
-DATA = Path(__file__).with_name("published.json")
 MOST_LINES = 4
-
-
-class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where figures were read: its address, its date, and what holds for all of its figures.
-
-    `date` is that of the figures where their source states it, else the month in which they were read.
-    `temperature`, `max_new_tokens`, `prompts` (of a set) and `seed` are None where the source states none.
-    """
-
-    title: str
-    url: str
-    date: str
-    note: str = ""
-    engine: str | None = None
-    temperature: float | None = None
-    max_new_tokens: int | None = None
-    prompts: int | None = None
-    seed: int | None = None
-
-
-class Preset(Struct, frozen=True, forbid_unknown_fields=True):
-    """A run as a source made it: its prompts, the chain of draft tokens, temperature, tokens and seed.
-
-    `source` and `set` are those of the figures to which such a run is alike. `prompts` is the named set, of
-    whose lines `form` makes the text ("{}" is the question); `shots` of its first questions stand in front
-    with their answers. `steps` is the least chain that the source has; a run with another of its chains is
-    alike to those figures. `seed` is None where the source states none. `differs` is what of the source's
-    run is not done here: no figure is alike to such a run.
-    """
-
-    source: str
-    set: str
-    prompts: str
-    steps: int
-    temperature: float
-    max_new_tokens: int
-    topk: int = 1
-    seed: int | None = None
-    form: str = "{}"
-    shots: int = 0
-    is_chat: bool = True
-    differs: str = ""
-
-
-class Figure(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one source measured of a drafter on its target with one chain or tree of draft tokens.
-
-    `steps`, `topk` and `draft_tokens` are SGLang's: with `topk` 1 a chain of `steps` tokens, and
-    `draft_tokens` counts the verified one too. `lengths` are mean acceptance lengths by prompt set, the
-    target's own token included; `by_position` is the share accepted at each draft position.
-    `temperature`, `engine` and `url` replace those of the source.
-    """
-
-    source: str
-    target: str
-    drafter: str
-    lengths: Mapping[str, float]
-    steps: int | None = None
-    topk: int | None = None
-    draft_tokens: int | None = None
-    batch_size: int | None = None
-    temperature: float | None = None
-    by_position: tuple[float, ...] = ()
-    engine: str | None = None
-    url: str | None = None
-
-    @property
-    def k(self) -> int | None:
-        """The tokens of a chain; None for a tree, or where the source does not say."""
-        return self.steps if self.topk == 1 else None
 
 
 class PublishedLength(Struct, frozen=True):
@@ -181,21 +108,6 @@ class Published(Struct, frozen=True):
         return f"the target is taken for {self.target}, by {self.how}"
 
 
-class PublishedFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file of published figures."""
-
-    sources: Mapping[str, PublishedSource]
-    presets: Mapping[str, Preset]
-    unlike: Mapping[str, str]
-    figures: tuple[Figure, ...]
-
-
-@cache
-def published_file() -> PublishedFile:
-    """The sources and presets by name, runs that cannot be made here with the reason, and every figure."""
-    return msgspec.json.decode(DATA.read_bytes(), type=PublishedFile)
-
-
 def preset(name: str) -> Preset:
     """A preset by its name. Raises UsageError, with the reason for a source's run that cannot be made."""
     file = published_file()
@@ -225,7 +137,7 @@ def published_for(names: Mapping[str, str], settings: Settings) -> Published:
     temperature is no comparison either.
     """
     for name, how in names.items():
-        lengths = [length for length in published_lengths() if _name(length.target) == _name(name)]
+        lengths = [length for length in published_lengths() if last_part(length.target) == last_part(name)]
         if not lengths:
             continue
         lengths.sort(key=lambda length: (-length.length, length.drafter))
@@ -257,11 +169,11 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
         _preset(figure.source, prompt_set),
         figure.k,
         temperature,
-        figure.engine or source.engine,
-        _chain(figure),
+        figure.engine_name,
+        figure.chain,
         source.title,
         figure.url or source.url,
-        source.date,
+        figure.date or source.date,
         source.prompts,
     )
 
@@ -269,16 +181,3 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
 def _preset(source: str, prompt_set: str) -> str | None:
     presets = published_file().presets.items()
     return next((name for name, made in presets if (made.source, made.set) == (source, prompt_set)), None)
-
-
-def _chain(figure: Figure) -> str:
-    """The drafts of a step in words: "k=3", or a tree as SGLang's three numbers."""
-    if figure.k is not None:
-        return f"k={figure.k}"
-    if figure.topk is None or figure.topk == 1:
-        return "drafts not stated"
-    return f"tree of {figure.steps} steps, top {figure.topk}, {figure.draft_tokens} tokens"
-
-
-def _name(target: str) -> str:
-    return PurePosixPath(target).name.casefold()

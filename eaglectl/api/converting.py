@@ -284,7 +284,7 @@ def output_serving(plan: ConversionPlan, out: Path, options: ConvertOptions) -> 
     rows = []
     for name, engine in ENGINES.items():
         judged = {verdict.release: verdict for verdict in output_verdicts(plan, every_release(name))}
-        serving = [release for release, verdict in judged.items() if verdict.outcome == ServedAs.AS_TRAINED]
+        serving = [release for release, verdict in judged.items() if verdict.outcome.is_served]
         (release,) = asked.get(name) or engine.releases[-1:]
         rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
     flat = by_name(plan.layout).flat(plan.config)
@@ -311,7 +311,7 @@ def _differences(
     releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
         for verdict in output_verdicts(plan, parse_engine(text)):
-            if verdict.outcome != ServedAs.AS_TRAINED:
+            if not verdict.outcome.is_served:
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
                 same.append(verdict.release)
     for (engine, outcome, reasons), same in releases.items():

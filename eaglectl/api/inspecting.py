@@ -155,6 +155,6 @@ def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _with(errors: tuple[str, ...], verdict: Verdict) -> Verdict:
     """The verdict; no fact shows what the engine does with a checkpoint that validate finds an error in."""
-    if not errors or verdict.outcome != ServedAs.AS_TRAINED:
+    if not errors or not verdict.outcome.is_served:
         return verdict
     return replace(verdict, outcome=ServedAs.UNKNOWN, reasons=errors)

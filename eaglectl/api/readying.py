@@ -113,7 +113,7 @@ def ready(
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
     outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
     is_wrong = any(outcome.is_known_wrong for outcome in outcomes)
-    if outcomes and (ServedAs.AS_TRAINED not in outcomes or is_wrong):
+    if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=published_beside(source, place, options))
     result = replace(result, speed_gap=_explain_no_speed(result, options))
@@ -351,7 +351,7 @@ class _Work(Struct, frozen=True):
             command=self._command(inspected.drafter, shown, state.engine),
             measure_command=self._measure_command(state.engine, shown),
         )
-        if verdict.outcome != ServedAs.AS_TRAINED:
+        if not verdict.outcome.is_served:
             return state
         report, gap = self._measured(str(place), self._engine(state), state)
         return replace(state, converted=report, converted_gap=gap)
@@ -425,7 +425,7 @@ class _Work(Struct, frozen=True):
             plan = convert(self.source, None, asked, on_progress=self.on_progress).plan
         others = [state for state in states if state.stored_outcome.is_known_wrong]
         return any(
-            verdict.outcome == ServedAs.AS_TRAINED
+            verdict.outcome.is_served
             for state in others
             for verdict in output_verdicts(plan, EngineRequest(state.engine, (state.release,)))
         )
@@ -509,7 +509,7 @@ class _Work(Struct, frozen=True):
         """
         if engine is None and state.final_outcome == ServedAs.FAILS:
             return None, f"{_title(state)} fails with it"
-        if engine is None and state.final_outcome != ServedAs.AS_TRAINED:
+        if engine is None and not state.final_outcome.is_served:
             return None, f"{_title(state)} is not installed here"
         is_timed = not state.final_outcome.is_known_wrong
         return self._run(place, engine or REFERENCE, is_timed=is_timed)

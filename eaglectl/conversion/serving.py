@@ -50,7 +50,13 @@ def output_verdicts(plan: ConversionPlan, wanted: EngineRequest) -> tuple[Verdic
         step.name: Tensor(step.name, step.dtype, step.shape, ()) for step in plan.steps if not step.stored
     }
     doubts = tuple(note for note in plan.drafter.notes if note.is_open)
-    settled = replace(plan.drafter, notes=doubts, unknown=(), tensors={**generated, **plan.drafter.tensors})
+    settled = replace(
+        plan.drafter,
+        notes=doubts,
+        unknown=(),
+        tensors={**generated, **plan.drafter.tensors},
+        publication=None,  # what was measured was the file as published
+    )
     names = tuple(step.name for step in plan.steps)
     flat = by_name(plan.layout).flat(plan.config)
     return verdicts(settled, plan.config, flat, names, wanted)
@@ -80,7 +86,7 @@ def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved
 def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:
     judged = output_verdicts(plan, wanted)
     outcomes = [verdict.outcome for verdict in judged]
-    if ServedAs.AS_TRAINED in outcomes or not judged or not outcomes[-1].is_known_wrong:
+    if any(outcome.is_served for outcome in outcomes) or not judged or not outcomes[-1].is_known_wrong:
         return None
     return Unserved(wanted.engine, wanted.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
 
@@ -100,7 +106,7 @@ def serving_layout(
                 judged = output_verdicts(plan_for(format.name), every_release(name))
             except EaglectlError:
                 continue
-            serving = tuple(verdict.release for verdict in judged if verdict.outcome == ServedAs.AS_TRAINED)
+            serving = tuple(verdict.release for verdict in judged if verdict.outcome.is_served)
             if serving:
                 return name, serving, format.name
     return None

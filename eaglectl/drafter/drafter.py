@@ -13,7 +13,7 @@ from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError
 
 Level = Literal["note", "warning", "question", "problem"]
-SettledBy = Literal["given", "measured", "known", "assumed"]
+SettledBy = Literal["given", "measured", "known", "published", "assumed"]
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -154,7 +154,8 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
     """How a fact that the file leaves open was settled: the answer, who gave it, and what speaks for it.
 
     `about`, `topic` and `question` are those of the question. `choices`: what settles an assumption.
-    `fact`: what the drafter was written with.
+    `fact`: what the drafter was written with. "published": the file is read as the engine read it in which
+    its authors measured it, and what was trained stays open.
     """
 
     answer: Choice
@@ -284,7 +285,8 @@ class Drafter(Struct, frozen=True):
     """One drafter. `settings` are values that every layout states, `carried` all other config keys.
 
     `settled`: how the facts were settled that the file leaves open. `rotation` is what eaglectl.json states
-    of fc's rotation for a target with a rotated residual stream.
+    of fc's rotation for a target with a rotated residual stream. `publication`: the published drafter that
+    the files are, where they leave something open and are read as its authors ran them.
     """
 
     producer: str
@@ -305,6 +307,7 @@ class Drafter(Struct, frozen=True):
     dtypes: tuple[str, ...]
     settled: tuple[Settlement, ...] = ()
     rotation: Mapping[str, Any] | None = None
+    publication: str | None = None
 
     @property
     def version(self) -> str:

@@ -26,6 +26,7 @@ from eaglectl.engines.behaviour import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
+from eaglectl.engines.publication import Publication, publication
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View, stated_theta
@@ -184,7 +185,8 @@ Condition = Callable[[Case], bool]
 class Verdict(Struct, frozen=True):
     """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained.
 
-    Where it is, they name the runner that it holds for, if another one of the release differs. `reading`: all
+    Where it is, they name the runner that it holds for, if another one of the release differs; where it is as
+    published, the first one is what its authors measured. `reading`: all
     in which its network differs from the trained one, where that is a matter of reading.
     """
 
@@ -288,9 +290,46 @@ class Engine(Struct, frozen=True):
         reasons += [(fact.fact.outcome, fact.text) for fact in applied]
         for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
             if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
+                if outcome == ServedAs.UNKNOWN and (known := self._published(view, release, texts)):
+                    return known
                 reading = self._reading(view, release, applied) if outcome == ServedAs.DIFFERS else None
                 return Verdict(self.name, release, outcome, texts, reading)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
+
+    def _published(self, view: View, release: str, texts: tuple[str, ...]) -> Verdict | None:
+        """The verdict on a published drafter; `texts` say what is open, None where that is more."""
+        known = self.publication(view, release)
+        if known is None:
+            return None
+        if known.gap:
+            return Verdict(self.name, release, ServedAs.UNKNOWN, (*texts, known.gap))
+        differing_runners = self.runner_remarks(view, release)[1:]
+        return Verdict(self.name, release, ServedAs.AS_PUBLISHED, (*known.reasons, *differing_runners))
+
+    def publication(self, view: View, release: str) -> Publication | None:
+        """Whether `release` runs a published drafter as its authors ran it when they measured it.
+
+        None for another drafter, and where anything is open but what the authors' reading settles.
+        """
+        drafter = view.drafter
+        is_open = any(note.level != "note" for note in drafter.unsettled)
+        if drafter.publication is None or is_open:
+            return None
+        here = self._open_facts(view, release)
+
+        def reads_alike(other: str) -> bool:
+            return here is not None and self._open_facts(view, other) == here
+
+        return publication(drafter.publication, self.title, self.releases, reads_alike)
+
+    def _open_facts(self, view: View, release: str) -> frozenset[str] | None:
+        """The facts of which it is not known whether they change the network; None where one does."""
+        key = (self.name, release)
+        if key not in view.open_facts:
+            applied = [each.fact for each in self.applied(view, release)]
+            is_known_wrong = any(fact.outcome.is_known_wrong for fact in applied)
+            view.open_facts[key] = None if is_known_wrong else frozenset(fact.id for fact in applied)
+        return view.open_facts[key]
 
     def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:
         if view.drafter.notes_at("problem") or any(fact.fact.outcome != ServedAs.DIFFERS for fact in applied):

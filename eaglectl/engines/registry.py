@@ -307,11 +307,7 @@ def as_served(
     """
     latest = {verdict.engine: verdict.outcome for verdict in verdicts}
     default = ServedAs.AS_TRAINED if is_sound else ServedAs.UNKNOWN
-    return {
-        engine: text
-        for engine, text in commands.items()
-        if latest.get(engine, default) == ServedAs.AS_TRAINED
-    }
+    return {engine: text for engine, text in commands.items() if latest.get(engine, default).is_served}
 
 
 def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:

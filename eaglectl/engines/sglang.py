@@ -57,6 +57,13 @@ def _replaced_embedding(view: View) -> bool:
     return view.drafter.rotation is not None and _has_embedding(view) and dims.hidden == dims.target_hidden
 
 
+def _lacks_last_state(case: Case) -> bool:
+    """The state after the last layer is captured of classes alone that take an id for it (gpt_oss.py:732)."""
+    (runner,), kinds = case.behaviour.runners.values(), case.view.drafter.target.kinds
+    rules = [rule.value for rule in runner.adds_one if rule.fits(*kinds)] if kinds else []
+    return captures_last_boundary(case) and rules[:1] != ["no id is n"]
+
+
 def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
     is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
@@ -103,7 +110,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "mla-aux-count": has_other_count,
     "target-state": lambda case: case.target_reading is not None and bool(case.target_reading.state),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
-    "last-boundary": captures_last_boundary,
+    "last-boundary": _lacks_last_state,
     "ids-empty": when(lambda view: view.nested(IDS) == []),
     "ids-twice": when(_repeated_ids),
     "head-replaced": when(_replaced_head),

@@ -57,6 +57,11 @@ class View(Struct, frozen=True, dict=True):
         """Conditions on the checkpoint alone that were judged, which not every release has to judge again."""
         return {}
 
+    @cached_property
+    def open_facts(self) -> dict[tuple[str, str], frozenset[str] | None]:
+        """By engine and release, the facts that were looked up: see `Engine.publication`."""
+        return {}
+
     @property
     def is_speculators(self) -> bool:
         """Whether the speculators reader handles this config (no model_type at the top)."""

@@ -21,6 +21,7 @@ from eaglectl.drafter.drafter import HIDDEN_NORM, Choice, Drafter, Note, Settlem
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.formats.catalogue import by_name, known_formats
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, Origin, RopeAnswer
+from eaglectl.formats.published import PublishedDrafter, published_drafter
 from eaglectl.formats.unread import LAYERS
 
 Read = Callable[[Answers], Drafter]
@@ -92,8 +93,10 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
         for choice in answers.choices
         if choice.key not in recorded
     )
+    published = _published(checkpoint, drafter) if any(entry.by == "published" for entry in new) else None
     return replace(
         drafter,
+        publication=published.name if published else None,
         aux=replace(drafter.aux, how=_how(drafter, new, record)),
         notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
         settled=(*carried, *new),
@@ -181,15 +184,24 @@ def _next_step(
 def _candidates(
     note: Note, drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint
 ) -> Iterator[tuple[Choice, Origin | None]]:
-    """What answers a question: first eaglectl.json, then what is known, then the producer's usual value."""
+    """What answers a question: eaglectl.json, what is known or was measured, the producer's usual value."""
     if recorded := _recorded_choice(note, drafter, record):
         yield recorded, None
     keys = {choice.key for choice in note.choices} | (AUX_KEYS if note.about == AUX else set())
     known = known_drafters().get(split_name(checkpoint.source.label)[0])
     if known and known.config == config_digest(checkpoint.config):
         yield from ((choice, Origin("known", known.source)) for choice in known.choices if choice.key in keys)
+    if (published := _published(checkpoint, drafter)) is not None:
+        origin = Origin("published", f"{published.name}: {published.figures[0].origin}")
+        yield from ((choice, origin) for choice in published.reading if choice in _plain(note.choices))
     if answers.assume and note.usual:
         yield note.usual, Origin("assumed")
+
+
+def _published(checkpoint: Checkpoint, drafter: Drafter) -> PublishedDrafter | None:
+    """The published drafter that a checkpoint is."""
+    label, config = split_name(checkpoint.source.label)[0], checkpoint.config
+    return published_drafter(label, config_digest(config), config, drafter.target.repo)
 
 
 def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | None:
@@ -331,6 +343,9 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
         )
         return Note("warning", entry.about, text, entry.topic, is_open=True, choices=entry.choices)
     evidence = f" ({entry.evidence})" if entry.evidence else ""
+    if entry.by == "published":
+        text = f"{prefix}{entry.answer}, as its authors ran it{evidence}, though {entry.question}"
+        return Note("note", entry.about, text, is_open=True)
     return Note("note", entry.about, f"{prefix}{entry.answer} {entry.by}{evidence}")
 
 

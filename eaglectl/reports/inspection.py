@@ -54,6 +54,7 @@ FROM_TARGET = "the target's (none in the file)"
 
 OUTCOME_TONES: Mapping[ServedAs, Tone] = {
     ServedAs.AS_TRAINED: "good",
+    ServedAs.AS_PUBLISHED: "good",
     ServedAs.DIFFERS: "bad",
     ServedAs.FAILS: "bad",
     ServedAs.UNKNOWN: "doubt",
@@ -69,6 +70,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     table = Table(SERVED_HEAD, list(_served_rows(inspection)), "reasons")
     served = Section("Served as stored", [_timelines(inspection), table])
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
+    published = _published_lines(inspection)
     sections = [
         Section("Network", [Pairs(_facts(inspection))], has_heading=False),
         aux_section(inspection),
@@ -81,6 +83,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
             else []
         ),
         *([Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)))])] if has_tensors else []),
+        *([Section("Published", [Lines(published)])] if published else []),
     ]
     lead = (producer.strip(), Words(evidence, "quiet"))
     head = (Words(version, "strong"), producer, Words(evidence, "quiet"))
@@ -266,7 +269,7 @@ def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
         as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
         verdict = by_label.get(captured.engine)
         but = ""
-        if verdict is not None and verdict.outcome != ServedAs.AS_TRAINED and as_trained == "yes":
+        if verdict is not None and not verdict.outcome.is_served and as_trained == "yes":
             outcome = "is unknown" if verdict.outcome == ServedAs.UNKNOWN else verdict.outcome
             but = f", but {verdict.release} {outcome}"
         elif verdict is None and as_trained == "yes":
@@ -323,7 +326,23 @@ def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[tuple[Line, ...]]:
 
 def _served_row(verdict: Verdict, releases: str) -> tuple[Line, ...]:
     outcome = Words(verdict.outcome, OUTCOME_TONES[verdict.outcome])
-    return verdict.engine, releases, outcome, "; ".join(verdict.reasons)
+    # what is published of it stands below, whole
+    is_published = verdict.outcome == ServedAs.AS_PUBLISHED
+    return verdict.engine, releases, outcome, "; ".join(verdict.reasons[: 1 if is_published else None])
+
+
+def _published_lines(inspection: Inspection) -> list[str]:
+    """What the drafter's authors and others measured, for each engine that runs it as published.
+
+    The last line is the outcome, with what its authors measured first.
+    """
+    lines = []
+    for verdict in inspection.requested or _latest(inspection).values():
+        if verdict.outcome == ServedAs.AS_PUBLISHED:
+            label = f"{ENGINES[verdict.engine].title} {verdict.release}"
+            lines += [f"{label}: {text}" for text in verdict.reasons[1:]]
+            lines.append(f"{verdict.outcome}: {verdict.reasons[0]}")
+    return lines
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:
@@ -345,7 +364,7 @@ def next_command(inspection: Inspection) -> str:
     drafter, latest = inspection.drafter, _latest(inspection)["vllm"].outcome
     is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
     is_refused = any("pass --" not in note.text for note in _problems(inspection))
-    if latest == ServedAs.AS_TRAINED or is_carried or is_refused or _is_beyond_conversion(inspection):
+    if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection):
         return ""
     return inspection.convert
 

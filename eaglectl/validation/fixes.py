@@ -138,11 +138,11 @@ class Advice(Struct, frozen=True, dict=True):
         plan = self._plan(candidate)
         if isinstance(plan, Exception):
             return None
-        outcomes = {
-            name: {verdict.outcome for verdict in output_verdicts(plan, parse_engine(name))}
+        served = {
+            name: [verdict.outcome.is_served for verdict in output_verdicts(plan, parse_engine(name))]
             for name in self.engines
         }
-        return tuple(name for name, known in outcomes.items() if known and ServedAs.AS_TRAINED not in known)
+        return tuple(name for name, known in served.items() if known and not any(known))
 
     @cached_property
     def _plans(self) -> dict[str, "ConversionPlan | EaglectlError"]:

@@ -385,9 +385,13 @@ def _verdict(
     reasons += [reason for reason in general if reason[0] not in rules]
     if reasons:
         return _failed(*release, reasons)
-    if open_questions := [*unknown, *(note.reason for note in subject.drafter.unsettled)]:
-        return _unjudged(*release, "; ".join(open_questions))
     name, number = release
+    if open_questions := [*unknown, *(note.reason for note in subject.drafter.unsettled)]:
+        published = ENGINES[name].verdict(subject.view(name), number)
+        if published.outcome != ServedAs.AS_PUBLISHED:
+            return _unjudged(*release, "; ".join(dict.fromkeys([*open_questions, *published.reasons])))
+        texts = (f"{published.outcome}: {published.reasons[0]}", *published.reasons[1:])
+        return ReleaseVerdict(name, number, CheckVerdict.PASS, reasons=texts)
     remarks = ENGINES[name].runner_remarks(subject.view(name), number)
     return ReleaseVerdict(name, number, CheckVerdict.PASS, reasons=remarks)
 

@@ -17,7 +17,6 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import Format, ModelClass
 from eaglectl.formats.writer import write_config, written_name
-from eaglectl.verdicts import ServedAs
 
 ATTENTION: Mapping[str, ModelClass] = {"GQA": "llama", "Qwen3": "qwen3", "MLA": "mla"}
 NORMS: Mapping[str, Norms] = {
@@ -155,5 +154,5 @@ def written_ids(format: Format, drafter: Drafter) -> dict[str, tuple[int, ...]]:
 
 def _service(engine: Engine, layout: str, version: str, attention: str, checkpoint: View) -> Service:
     verdicts = [engine.verdict(checkpoint, release) for release in engine.releases]
-    serving = tuple(verdict.release for verdict in verdicts if verdict.outcome == ServedAs.AS_TRAINED)
+    serving = tuple(verdict.release for verdict in verdicts if verdict.outcome.is_served)
     return Service(engine.name, layout, version, attention, serving, verdicts[-1].reasons)
