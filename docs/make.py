@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import acceptance_page
 import agreement
 import api_page
+import as_published
 import blocks
 import commands
 import configuration
@@ -131,6 +132,7 @@ if __name__ == "__main__":
     PAGE.write_text(page())
     acceptance_page.PAGE.write_text(acceptance_page.page())
     agreement.PAGE.write_text(agreement.page())
+    as_published.PAGE.write_text(as_published.page())
     commands.PAGE.write_text(commands.page())
     configuration.PAGE.write_text(configuration.page())
     engine_release.PAGE.write_text(engine_release.page())

@@ -17,6 +17,7 @@ from eaglectl.checkpoint.opening import open_folder
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.formats.format import Answers
+from eaglectl.formats.published import published_file
 from eaglectl.formats.reader import read_drafter
 from tests.cases import CASES, REFUSED
 from tests.conftest import FIXTURES
@@ -24,8 +25,8 @@ from tests.open_facts import OPEN_FACTS
 from tests.pairs import SECOND
 from tests.published import ALL
 
-FILE, SHAPES, KNOWN, MEASURED, ASKED, NONE = COLUMNS = (
-    *("by the file", "by the target", "known by name", "measured", "asked", "refused"),
+FILE, SHAPES, KNOWN, STORED, MEASURED, ASKED, NONE = COLUMNS = (
+    *("by the file", "by the target", "known by name", "as published", "measured", "asked", "refused"),
 )
 HEAD = """# How open facts are settled
 
@@ -33,11 +34,13 @@ Written by `make docs` from every fixture, as its producer left it and without a
 
 **by the file**: nothing is asked, as the file and its producer's code say it. **by the target**: the target's
 config settles what would be asked. **known by name**: a published drafter whose training is public
-(`fixtures/published`). **measured**: `convert` exits with 2 ([what it asks](questions.md)), and asks nothing
-where the target's weights are at hand: the same questions of a trained drafter with the same attention were
-answered right by measuring ([table](../benchmarks/README.md#what-measuring-answers)). **asked**: with weights
-too, as the reference does not run the drafter (quantised, parallel, a rope that it lacks), or drafting shows
-nothing of it. **refused**: no conversion is possible.
+(`fixtures/published`). **as published**: by its name a drafter that its authors measured as stored, which is
+read as they ran it ([which](published.md)). **measured**: `convert` exits with 2
+([what it asks](questions.md)), and asks nothing where the target's weights are at hand: the same questions of
+a trained drafter with the same attention were answered right by measuring
+([table](../benchmarks/README.md#what-measuring-answers)). **asked**: with weights too, as the reference does
+not run the drafter (quantised, parallel, a rope that it lacks), or drafting shows nothing of it.
+**refused**: no conversion is possible.
 """
 
 
@@ -47,16 +50,16 @@ def drafter_of(folder: Path, target: Path | None) -> Drafter:
         return read_drafter(files.checkpoint, Answers(), open_target(None if target is None else str(target)))
 
 
-def outcome(folder: Path, target: Path, *, is_known: bool = False) -> str:
-    """The column of a fixture."""
+def outcome(folder: Path, target: Path, named: str | None = None) -> str:
+    """The column of a fixture; `named` is that of one whose name settles what is asked."""
     try:
         alone, beside = drafter_of(folder, None), drafter_of(folder, target)
     except RefusedError:
         return NONE
     if not alone.notes_at("question"):
         return FILE
-    if is_known:
-        return KNOWN
+    if named:
+        return named
     if not beside.notes_at("question"):
         return SHAPES
     return MEASURED if is_measured(beside) else ASKED
@@ -100,10 +103,13 @@ def of_producers() -> Iterator[tuple[str, str, str]]:
 
 def of_published() -> Iterator[tuple[str, str, str]]:
     """Each published drafter: its name, producer and column."""
+    measured = {drafter.name for drafter in published_file().drafters}
     for drafter in ALL:
         with tempfile.TemporaryDirectory() as name:
             target = drafter.target(Path(name))
-            column = outcome(drafter.folder(Path(name)), target, is_known="settles" in drafter.said)
+            known = KNOWN if "settles" in drafter.said else None
+            named = STORED if drafter.name in measured else known
+            column = outcome(drafter.folder(Path(name)), target, named)
             yield drafter.name, drafter.said["producer"], column
 
 

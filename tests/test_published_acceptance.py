@@ -35,7 +35,7 @@ def test_every_figure_names_a_source_of_the_file() -> None:
     assert {figure.source for figure in published_file().figures} == set(published_file().sources)
 
 
-def test_no_two_figures_are_of_the_same_drafter_target_drafts_temperature_and_source() -> None:
+def test_no_two_figures_are_of_the_same_drafter_target_drafts_temperature_reading_and_source() -> None:
     keys = [
         (
             figure.source,
@@ -45,6 +45,7 @@ def test_no_two_figures_are_of_the_same_drafter_target_drafts_temperature_and_so
             figure.topk,
             figure.temperature,
             figure.url,
+            figure.changed,
         )
         for figure in published_file().figures
     ]

@@ -458,15 +458,15 @@ def test_a_published_drafter_is_settled_by_its_name_and_config(drafter: Publishe
 
 
 def test_a_changed_config_of_a_published_drafter_is_not_known(tmp_path: Path) -> None:
-    drafter = next(drafter for drafter in KNOWN if drafter.name == "AngelSlim/Qwen3-8B_eagle3")
-    folder = snapshot(tmp_path, drafter, rope_theta=500000)
+    drafter = next(drafter for drafter in KNOWN if drafter.name == "lmsys/EAGLE3-gpt-oss-120b-bf16")
+    folder = snapshot(tmp_path, drafter, rms_norm_eps=1e-6)
     assert [note.about for note in eaglectl.inspect(str(folder)).drafter.notes_at("question")] == [
-        "rope_theta"
+        "aux layers"
     ]
 
 
 def test_a_folder_of_another_name_is_not_known(tmp_path: Path) -> None:
-    drafter = next(drafter for drafter in KNOWN if drafter.name == "AngelSlim/Qwen3-8B_eagle3")
+    drafter = next(drafter for drafter in KNOWN if drafter.name == "lmsys/EAGLE3-gpt-oss-120b-bf16")
     assert eaglectl.inspect(str(drafter.folder(tmp_path))).drafter.notes_at("question")
 
 

@@ -47,6 +47,10 @@ def run(arguments: list[str]) -> int:
         if _completes(arguments):
             return 0
         app = make_app(_command(arguments))
+        if "serve" in arguments and _command(arguments) == "inspect":
+            from eaglectl.cli.launch_line import inspected
+
+            arguments = inspected(arguments)
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
         _print_error(error, arguments)

@@ -316,19 +316,25 @@ class Engine(Struct, frozen=True):
         if drafter.publication is None or is_open:
             return None
         here = self._open_facts(view, release)
+        if here is None:
+            return None
 
         def reads_alike(other: str) -> bool:
-            return here is not None and self._open_facts(view, other) == here
+            return self._open_facts(view, other) == here
 
         return publication(drafter.publication, self.title, self.releases, reads_alike)
 
     def _open_facts(self, view: View, release: str) -> frozenset[str] | None:
-        """The facts of which it is not known whether they change the network; None where one does."""
+        """The facts of which it is not known whether they change the network.
+
+        None where one does, or the captured layers are not known to be those that the drafter is settled on.
+        """
         key = (self.name, release)
         if key not in view.open_facts:
             applied = [each.fact for each in self.applied(view, release)]
-            is_known_wrong = any(fact.outcome.is_known_wrong for fact in applied)
-            view.open_facts[key] = None if is_known_wrong else frozenset(fact.id for fact in applied)
+            is_other = self.case(view, release).sameness != {True}
+            is_other = is_other or any(fact.outcome.is_known_wrong for fact in applied)
+            view.open_facts[key] = None if is_other else frozenset(fact.id for fact in applied)
         return view.open_facts[key]
 
     def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:
