@@ -33,7 +33,7 @@ Written by `make docs`: `inspect` and `convert --dry-run` of every configuration
 [fixtures/published](../fixtures/published/README.md), with its target's config.
 
 A trainer's code may leave open how a file was trained, and eaglectl then asks. Whose authors measured the
-file as it is stored, in an engine and published the figure is not asked: that engine runs the file **as
+file as it is stored in an engine, and published the figure, is not asked: that engine runs the file **as
 published**. The list is `drafters` in `eaglectl/acceptance/published.json`; every figure has its source in
 [what others reach](acceptance.md).
 
@@ -68,14 +68,7 @@ def page() -> str:
     named, unnamed = endings(is_named=True), endings(is_named=False)
     head = ["", *ENDINGS, "all"]
     counts = [("with the name given", named), ("a folder without a name", unnamed)]
-    rows = [
-        [
-            label,
-            *(str(Counter(ending.kind for ending in several)[kind]) for kind in ENDINGS),
-            str(len(several)),
-        ]
-        for label, several in counts
-    ]
+    rows = [[label, *_counts(several), str(len(several))] for label, several in counts]
     columns = [f"{engine.title} {engine.releases[-1]}" for engine in ENGINES.values()]
     each = [
         [drafter.name, ending.kind, *(ending.outcomes.get(name, "") for name in ENGINES)]

@@ -255,6 +255,11 @@ def test_what_others_measured_stands_beside_it(tmp_path: Path) -> None:
     assert "(sfllm, 2026-09-09, https://github.com/wejoncy/sfllm/pull/32)" in shown
 
 
+def test_whose_authors_measured_it_is_in_the_list() -> None:
+    measured = {figure.drafter for figure in published_file().figures if figure.is_by_authors}
+    assert measured == {drafter.name for drafter in LISTED}
+
+
 # releases that a figure can be of
 
 

@@ -44,7 +44,8 @@ def inspect_command(
     """Show what checkpoints are, what they were trained on, and which engines run them as trained.
 
     Reads headers only. Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst
-    of all.
+    of all. In the place of SOURCE may stand a whole `vllm serve` command with --speculative-config: its
+    drafter is inspected for its target in vLLM.
     """
     from eaglectl.api.inspecting import inspect
 
