@@ -553,7 +553,10 @@ def test_a_hostile_checkpoint_stays_text_on_every_page(
 
 def test_a_command_to_copy_holds_an_odd_name_as_one_word() -> None:
     shown = inspection("a b; $(x)")
-    shown = replace(shown, verdicts=tuple(replace(verdict, outcome="differs") for verdict in shown.verdicts))
+    shown = replace(
+        shown,
+        verdicts=tuple(replace(verdict, outcome=eaglectl.ServedAs.DIFFERS) for verdict in shown.verdicts),
+    )
     assert "eaglectl convert 'a b; $(x)'" in read_page(eaglectl.render_page(shown)).text
 
 

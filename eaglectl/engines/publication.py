@@ -41,17 +41,23 @@ def publication(
     or the figure tells nothing.
     """
     known = next(entry for entry in published_file().drafters if entry.name == drafter)
-    figures = tuple(figure for figure in known.figures if figure.is_by_authors and figure.engine_name)
-    own = tuple(figure for figure in figures if figure.engine_name == engine)
+    measured = tuple(figure for figure in known.figures if figure.is_by_authors and figure.engine_name)
+    own = tuple(figure for figure in measured if figure.engine_name == engine)
     if not own:
-        engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in figures))
+        engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in measured))
         return Publication(drafter, gap=f"its authors measured it in {engines}, not in {engine}")
-    run = _run_by_authors(own[0], releases)
-    other = next((release for release in run if not reads_alike(release)), None)
-    if not run or other:
-        gap = f"{other} reads it otherwise" if other else "what that release reads is not known"
+    if gap := _gap(own[0], releases, reads_alike):
         return Publication(drafter, gap=f"its authors measured it ({own[0].origin}), and {gap}")
     return Publication(drafter, own, tuple(figure for figure in known.figures if not figure.is_by_authors))
+
+
+def _gap(figure: Figure, releases: Sequence[str], reads_alike: Callable[[str], bool]) -> str:
+    """Why a figure tells nothing of the release in question; "" where it does."""
+    run = _run_by_authors(figure, releases)
+    other = next((release for release in run if not reads_alike(release)), None)
+    if other:
+        return f"{other} reads it otherwise"
+    return "" if run else "what that release reads is not known"
 
 
 def _run_by_authors(figure: Figure, releases: Sequence[str]) -> tuple[str, ...]:
