@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +164,20 @@ def test_for_another_target_it_is_not_what_was_measured(tmp_path: Path) -> None:
 # a folder whose whole config is public
 
 
-@pytest.fixture
-def public_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of drafters, with the digest of one's whole config."""
-    digest = config_digest(BY_NAME[ANGELSLIM].said["config"])
+def with_public_config(monkeypatch: pytest.MonkeyPatch, name: str, config: Mapping[str, Any]) -> None:
+    """Put the digest of a whole config into the entry of one drafter."""
+    digest = config_digest(config)
     changed = tuple(
-        replace(drafter, config=digest) if drafter.name == ANGELSLIM else drafter for drafter in LISTED
+        replace(drafter, config=digest) if drafter.name == name else drafter for drafter in LISTED
     )
     file = replace(published_file(), drafters=changed)
     monkeypatch.setattr(published, "published_file", lambda: file)
+
+
+@pytest.fixture
+def public_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of drafters, with the digest of one's whole config."""
+    with_public_config(monkeypatch, ANGELSLIM, BY_NAME[ANGELSLIM].said["config"])
 
 
 @pytest.mark.usefixtures("public_config")
@@ -242,9 +247,34 @@ def test_convert_keeps_what_is_stored_without_an_answer(tmp_path: Path) -> None:
     assert (entry.by, entry.answer.value) == ("published", "rope=stored")
 
 
-def test_what_it_writes_is_as_open_as_its_source(tmp_path: Path) -> None:
-    (note,) = (note for note in look(named(ANGELSLIM, tmp_path)).drafter.unsettled)
-    assert note.level == "note" and "AngelSlim's trainer trains with rope base 10000" in note.text
+@pytest.fixture
+def converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `convert` writes of a small drafter whose config stands for a published one's."""
+    source = FIXTURES / "producers/lightseekorg/mla"
+    config = json.loads((source / "config.json").read_text())
+    with_public_config(monkeypatch, "lightseekorg/kimi-k2.6-eagle3-mla", config)
+    done = call("convert", source, "--target", FIXTURES / "target", "-o", tmp_path / "out")
+    assert done.code == 0, done
+    return tmp_path / "out"
+
+
+def test_what_convert_writes_has_the_stored_base_and_asks_nothing(converted: Path) -> None:
+    assert json.loads((converted / "config.json").read_text())["rope_theta"] == 50000.0
+    (entry,) = json.loads((converted / "eaglectl.json").read_text())["settled"]
+    assert entry["by"] == "published" and entry["evidence"].startswith(
+        "lightseekorg/kimi-k2.6-eagle3-mla: vLLM"
+    )
+    assert asks(look((converted, FIXTURES / "target"))) == []
+
+
+def test_what_convert_writes_was_measured_by_nobody(converted: Path) -> None:
+    assert outcomes((converted, FIXTURES / "target"), "vllm") == [ServedAs.UNKNOWN]
+    assert call("validate", converted, "--target", FIXTURES / "target").code == 3
+
+
+def test_an_answer_settles_what_convert_wrote(converted: Path) -> None:
+    done = outcomes((converted, FIXTURES / "target"), "vllm", semantics={"rope": "stored"})
+    assert done == [ServedAs.AS_TRAINED]
 
 
 def test_what_others_measured_stands_beside_it(tmp_path: Path) -> None:
@@ -258,6 +288,14 @@ def test_what_others_measured_stands_beside_it(tmp_path: Path) -> None:
 def test_whose_authors_measured_it_is_in_the_list() -> None:
     measured = {figure.drafter for figure in published_file().figures if figure.is_by_authors}
     assert measured == {drafter.name for drafter in LISTED}
+
+
+def test_ready_starts_it_as_published_and_converts_nothing(tmp_path: Path) -> None:
+    folder, target = named(KIMI, tmp_path)
+    done = call("ready", folder, "--target", target, "--engine", "vllm")
+    assert done.code == 0, done
+    assert f"as published ({FIGURE}); acceptance not measured" in " ".join(done.out.split())
+    assert "vllm serve" in done.out and "eaglectl convert" not in done.out
 
 
 # releases that a figure can be of

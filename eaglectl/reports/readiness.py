@@ -195,18 +195,25 @@ def _figures(best: EngineReadiness) -> str:
     """Both acceptance lengths, and what they were measured with."""
     final = best.final
     if final is None:
-        what = "converted" if best.converted_outcome else "right as stored"
+        what = "converted" if best.converted_outcome else _as_stored(best)
         return f"{what}; acceptance not measured ({best.final_gap})"
     measured = f"{final.measured.length.value:.2f} {ran(final)}"
     if best.converted_outcome is None:
         # a server does not say which files it has loaded
-        figures = f"right as stored, {measured}" if best.engine in ENGINES else f"served, {measured}"
+        figures = f"{_as_stored(best)}, {measured}" if best.engine in ENGINES else f"served, {measured}"
     elif best.stored is not None:
         how = f" ({ran(best.stored)}, {best.stored_reading.words})" if best.stored_reading else ""
         figures = f"as stored {best.stored.measured.length.value:.2f}{how}, converted {measured}"
     else:
         figures = f"converted {measured}"
     return f"{figures} ({final.measured.prompts} prompts, k={final.k}{_doubt(best)})"
+
+
+def _as_stored(state: EngineReadiness) -> str:
+    """What the stored files are for an engine that serves them."""
+    if state.stored_outcome == ServedAs.AS_PUBLISHED:
+        return f"{state.stored_outcome} ({state.stored_reasons[0]})"
+    return "right as stored"
 
 
 def _doubt(state: EngineReadiness) -> str:
