@@ -119,6 +119,11 @@ def test_another_engine_than_the_one_that_was_run_is_unknown(tmp_path: Path) -> 
     assert sglang.reasons[-1] == "its authors measured it in vLLM, not in SGLang"
 
 
+def test_without_its_target_it_is_not_known_which_layers_are_captured(tmp_path: Path) -> None:
+    (verdict,) = eaglectl.inspect(str(named(KIMI, tmp_path)[0]), engines=["vllm"]).requested
+    assert verdict.outcome == ServedAs.UNKNOWN
+
+
 def test_a_release_that_reads_the_file_otherwise_differs(tmp_path: Path) -> None:
     older = look(named(KIMI, tmp_path), "vllm==0.22.0").requested[0]
     assert (older.outcome, older.reasons) == (ServedAs.DIFFERS, ("loads fc_norm and never applies it",))
@@ -253,8 +258,8 @@ def converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = FIXTURES / "producers/lightseekorg/mla"
     config = json.loads((source / "config.json").read_text())
     with_public_config(monkeypatch, "lightseekorg/kimi-k2.6-eagle3-mla", config)
-    done = call("convert", source, "--target", FIXTURES / "target", "-o", tmp_path / "out")
-    assert done.code == 0, done
+    done = eaglectl.convert(source, tmp_path / "out", target=str(FIXTURES / "target"))
+    assert {row.verdict.outcome for row in done.serving if row.verdict.engine == "vllm"} == {ServedAs.UNKNOWN}
     return tmp_path / "out"
 
 

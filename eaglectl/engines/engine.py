@@ -298,7 +298,7 @@ class Engine(Struct, frozen=True):
 
     def _published(self, view: View, release: str, texts: tuple[str, ...]) -> Verdict | None:
         """The verdict on a published drafter; `texts` say what is open, None where that is more."""
-        known = self.publication(view, release)
+        known = self._publication(view, release)
         if known is None:
             return None
         if known.gap:
@@ -306,8 +306,8 @@ class Engine(Struct, frozen=True):
         differing_runners = self.runner_remarks(view, release)[1:]
         return Verdict(self.name, release, ServedAs.AS_PUBLISHED, (*known.reasons, *differing_runners))
 
-    def publication(self, view: View, release: str) -> Publication | None:
-        """Whether `release` runs a published drafter as its authors ran it when they measured it.
+    def _publication(self, view: View, release: str) -> Publication | None:
+        """Whether a release that is not known to be wrong runs a published drafter as its authors did.
 
         None for another drafter, and where anything is open but what the authors' reading settles.
         """
@@ -325,16 +325,12 @@ class Engine(Struct, frozen=True):
         return publication(drafter.publication, self.title, self.releases, reads_alike)
 
     def _open_facts(self, view: View, release: str) -> frozenset[str] | None:
-        """The facts of which it is not known whether they change the network.
-
-        None where one does, or the captured layers are not known to be those that the drafter is settled on.
-        """
+        """The facts that hold; None where the captured layers are not known to be the settled ones."""
         key = (self.name, release)
         if key not in view.open_facts:
-            applied = [each.fact for each in self.applied(view, release)]
-            is_other = self.case(view, release).sameness != {True}
-            is_other = is_other or any(fact.outcome.is_known_wrong for fact in applied)
-            view.open_facts[key] = None if is_other else frozenset(fact.id for fact in applied)
+            is_same = self.case(view, release).sameness == {True}
+            applied = self.applied(view, release) if is_same else ()
+            view.open_facts[key] = frozenset(each.fact.id for each in applied) if is_same else None
         return view.open_facts[key]
 
     def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:

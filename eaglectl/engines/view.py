@@ -59,7 +59,7 @@ class View(Struct, frozen=True, dict=True):
 
     @cached_property
     def open_facts(self) -> dict[tuple[str, str], frozenset[str] | None]:
-        """By engine and release, the facts that were looked up: see `Engine.publication`."""
+        """By engine and release, the facts that were looked up: see `Engine.verdict`."""
         return {}
 
     @property
