@@ -309,7 +309,7 @@ def _job(
         drafter, tokens = _stored_drafter(stored, target, options.answers), None
         if engine == "sglang":  # the target token of each draft token, as the checkpoint means it
             vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
-            tokens = tuple(vocabulary.targets.tolist())
+            tokens = vocabulary.targets
         yield job(stored.root, drafter, tokens)
         return
     with scratch_folder() as scratch:
