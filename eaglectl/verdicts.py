@@ -16,7 +16,7 @@ class CheckVerdict(StrEnum):
 
 
 class ServedAs(StrEnum):
-    """What an engine release does with a checkpoint as stored (`inspect`)."""
+    """What an engine release does with a checkpoint as stored."""
 
     AS_TRAINED = "as trained"
     DIFFERS = "differs"
@@ -27,6 +27,13 @@ class ServedAs(StrEnum):
     def is_known_wrong(self) -> bool:
         """Whether the release is known not to run it as trained."""
         return self in (ServedAs.DIFFERS, ServedAs.FAILS)
+
+    @property
+    def check(self) -> CheckVerdict:
+        """The same as the verdict of a check."""
+        if self.is_known_wrong:
+            return CheckVerdict.FAIL
+        return CheckVerdict.COULD_NOT_LOOK if self == ServedAs.UNKNOWN else CheckVerdict.PASS
 
 
 class DiffVerdict(StrEnum):

@@ -106,8 +106,7 @@ def make_plan(
         ),
         record=record,
     )
-    check_reads_back(plan, checkpoint.source)
-    return plan
+    return replace(plan, output=read_back(plan, checkpoint.source))
 
 
 def _transformed(
@@ -297,8 +296,10 @@ def check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
             )
 
 
-def check_reads_back(plan: ConversionPlan, source: Source) -> None:
-    """Raise RefusedError where the output would be read as another drafter, or with a question.
+def read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
+    """The output as it will be read.
+
+    Raises RefusedError where that is another drafter, or a question.
 
     Without eaglectl.json, a fact that the layout leaves open is not a difference.
     """
@@ -321,6 +322,7 @@ def check_reads_back(plan: ConversionPlan, source: Source) -> None:
     if questions := after.notes_at("question"):
         doubts = "; ".join(note.text.partition("; pass --")[0] for note in questions)
         raise RefusedError(f"written as {title}'s, its files leave open what was trained: {doubts}{other}")
+    return written, after
 
 
 def _alternative(layout: str) -> str:

@@ -3,7 +3,7 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -184,15 +184,50 @@ Condition = Callable[[Case], bool]
 class Verdict(Struct, frozen=True):
     """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained.
 
-    Where it is, they name the runner that it holds for, if another one of the release differs. `reading`: all
-    in which its network differs from the trained one, where that is a matter of reading.
+    Where it is, they name the runner that it holds for, if another one of the release differs. `rules` are
+    the ids that report the reasons. `reading`: all in which its network differs from the trained one, where
+    that is a matter of reading. `unread`: what of the files was not looked at, where it is as trained.
     """
 
     engine: str
     release: str
     outcome: ServedAs
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     reading: NetworkReading | None = None
+    unread: str = ""
+
+    @property
+    def words(self) -> str:
+        """The outcome, and what was not read: "as trained, weights not read"."""
+        return ", ".join(filter(None, (self.outcome, self.unread)))
+
+    @property
+    def check(self) -> str:
+        """The same as the end of a check: "pass, weights not read"."""
+        return ", ".join(filter(None, (self.outcome.check, self.unread)))
+
+
+class RuleResults(Struct, frozen=True):
+    """What the rules report of a checkpoint whatever the engine.
+
+    `errors` are ids of rules, "" for none, with their messages; `gaps` what they could not look at, and
+    `unread` what was left closed on request. Facts of an engine count where their rule is in `rules`, None
+    for all; `reporting` are the rules that have findings.
+    """
+
+    errors: Sequence[tuple[str, str]] = ()
+    gaps: Sequence[str] = ()
+    unread: str = ""
+    rules: Collection[str] | None = None
+    reporting: Collection[str] = ()
+
+    def rule(self, fact: Fact) -> str:
+        """The rule that reports a fact: its own, or another on the same defect."""
+        return next((rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting), fact.rule)
+
+
+NO_RESULTS = RuleResults()
 
 
 class Engine(Struct, frozen=True):
@@ -278,23 +313,38 @@ class Engine(Struct, frozen=True):
             if case.view.model_class in fact.classes and self.conditions[fact.id](case):
                 yield fact
 
-    def verdict(self, view: View, release: str) -> Verdict:
-        """What `release` does with a checkpoint as stored."""
-        reasons: list[tuple[ServedAs, str]] = []
-        # a checkpoint with a problem may load all the same; facts state where it does not
-        reasons += [(ServedAs.DIFFERS, note.text) for note in view.drafter.notes_at("problem")]
-        reasons += [(ServedAs.UNKNOWN, note.reason) for note in view.drafter.unsettled]
-        applied = self.applied(view, release)
-        reasons += [(fact.fact.outcome, fact.text) for fact in applied]
-        for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
-            if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
-                reading = self._reading(view, release, applied) if outcome == ServedAs.DIFFERS else None
-                return Verdict(self.name, release, outcome, texts, reading)
-        return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
+    def verdict(
+        self,
+        view: View,
+        release: str,
+        results: RuleResults = NO_RESULTS,
+        applied: Sequence[AppliedFact] | None = None,
+    ) -> Verdict:
+        """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
+        facts = self.applied(view, release) if applied is None else applied
+        facts = [fact for fact in facts if results.rules is None or fact.fact.rule in results.rules]
+        faults = [
+            (outcome, results.rule(fact.fact), fact.text)
+            for outcome in (ServedAs.FAILS, ServedAs.DIFFERS)
+            for fact in facts
+            if fact.fact.outcome == outcome
+        ]
+        own = {rule for _, rule, _ in faults}
+        faults += [(ServedAs.DIFFERS, *error) for error in results.errors if error[0] not in own]
+        if faults:
+            texts = tuple(dict.fromkeys(text for *_, text in faults))
+            rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
+            is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}
+            reading = self._reading(view, release, facts) if is_read and not results.errors else None
+            return Verdict(self.name, release, faults[0][0], texts, rules, reading)
+        unknown = [fact.text for fact in facts]
+        unknown += [*(note.reason for note in view.drafter.unsettled), *results.gaps]
+        if unknown:
+            return Verdict(self.name, release, ServedAs.UNKNOWN, tuple(dict.fromkeys(unknown)))
+        remarks = self.runner_remarks(view, release)
+        return Verdict(self.name, release, ServedAs.AS_TRAINED, remarks, unread=results.unread)
 
     def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:
-        if view.drafter.notes_at("problem") or any(fact.fact.outcome != ServedAs.DIFFERS for fact in applied):
-            return None
         title = f"{self.title} {release}"
         return network_reading(title, view, self.readings(view, release), applied)
 

@@ -805,7 +805,7 @@ def test_a_fact_is_found_where_it_holds_and_no_other_is(bad: Bad, tmp_path: Path
         ]
         assert report.findings == () and report.verdict == "could-not-look"
         assert bad.says in report.unchecked[0].reason
-        assert {one.outcome for one in report.releases} == {"could-not-look"}
+        assert {one.outcome.check for one in report.releases} == {"could-not-look"}
         return
     assert [one.rule.name for one in report.findings] == [bad.rule], [
         one.match.message for one in report.findings
@@ -813,7 +813,7 @@ def test_a_fact_is_found_where_it_holds_and_no_other_is(bad: Bad, tmp_path: Path
     (found,) = report.findings
     assert bad.says in found.match.message and found.severity == "error" and report.verdict == "fail"
     assert bad.where is None or found.match.where == bad.where
-    assert {one.outcome for one in report.releases} == {"fail"} and report.releases[0].rules == (
+    assert {one.outcome.check for one in report.releases} == {"fail"} and report.releases[0].rules == (
         found.rule.id,
     )
     assert found.match.engines == tuple(f"{one.engine}=={one.release}" for one in report.releases)
@@ -883,7 +883,7 @@ def by_release(report: Report) -> dict[str, str]:
     """Each outcome with its releases in few words."""
     found: dict[str, list[str]] = {}
     for one in report.releases:
-        found.setdefault(f"{one.outcome} {' '.join(one.rules)}".strip(), []).append(one.release)
+        found.setdefault(f"{one.outcome.check} {' '.join(one.rules)}".strip(), []).append(one.release)
     return {outcome: ranges(releases, ENGINES["vllm"].releases) for outcome, releases in found.items()}
 
 
@@ -954,7 +954,7 @@ def test_one_defect_is_one_finding_and_fails_its_releases(
     """Of two rules on one defect the more severe reports it, else the one that holds for every engine."""
     report = judged(Bad("", engine, config=config, tensors=tensors), tmp_path)
     assert [one.rule.id for one in report.findings if one.severity != "note"] == rules
-    assert [f"{one.outcome} {' '.join(one.rules)}" for one in report.releases] == [outcome]
+    assert [f"{one.outcome.check} {' '.join(one.rules)}" for one in report.releases] == [outcome]
     assert report.verdict == "fail"
 
 
@@ -968,7 +968,7 @@ def test_only_the_engine_that_is_asked_for_is_judged(tmp_path: Path) -> None:
     report = eaglectl.validate(str(drafter_folder(tmp_path)), eaglectl.ValidateOptions(engines=["sglang"]))
     families = {one.family for one in report.passed}
     assert "serving: SGLang" in families and "serving: vLLM" not in families
-    assert [(one.engine, one.release, one.outcome) for one in report.releases] == [
+    assert [(one.engine, one.release, one.outcome.check) for one in report.releases] == [
         ("sglang", "0.5.23", "pass")
     ]
 
@@ -996,14 +996,14 @@ def test_a_suppressed_finding_lets_the_checkpoint_pass_and_not_the_release(tmp_p
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=FC_NORM)
     policy = Policy(suppressions=(Suppression("vllm-fc-norm-absent", "old"), Suppression("EGL1019", "old")))
     report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(engines=["vllm==0.21.0"], policy=policy))
-    assert report.verdict == "pass" and [one.outcome for one in report.releases] == ["fail"]
+    assert report.verdict == "pass" and [one.outcome.check for one in report.releases] == ["fail"]
 
 
 def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "model.safetensors").write_bytes(b"x")
     report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(engines=["vllm>=0.32,<=0.33", "sglang"]))
-    assert [one.outcome for one in report.releases] == [
+    assert [one.outcome.check for one in report.releases] == [
         "could-not-look"
     ] * 3 and report.smallest_changes == ()
     assert report.verdict == "fail"
@@ -1119,7 +1119,7 @@ def test_what_is_to_be_written_makes_all_releases_pass(tmp_path: Path) -> None:
         json.dumps({**config, "fc_norm": True, "norm_output": True})
     )
     report = eaglectl.validate(str(tmp_path / "drafter"), eaglectl.ValidateOptions(engines=["vllm>=0.22"]))
-    assert report.verdict == "pass" and {one.outcome for one in report.releases} == {"pass"}
+    assert report.verdict == "pass" and {one.outcome.check for one in report.releases} == {"pass"}
 
 
 @pytest.mark.parametrize("layout", ["vllm", "sglang"])
@@ -1140,7 +1140,7 @@ def test_what_convert_writes_for_an_engine_passes_in_it(case: Case, layout: str,
         assert found == ["EGL1141"]  # its target is a HunYuan-VL, which SGLang cannot capture
         return
     assert found == []
-    assert [one.outcome for one in report.releases] == ["pass"]
+    assert [one.outcome.check for one in report.releases] == ["pass"]
     assert report.smallest_changes == ()
 
 
