@@ -326,7 +326,8 @@ def output_serving(
         (release,) = requests.get(name) or engine.releases[-1:]
         rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
     rows += [OutputServing(each, "", "") for each in judgement.releases if each.engine not in ENGINES]
-    return tuple(rows)
+    complete = completing(str(out), options.target)
+    return tuple(replace(row, verdict=row.verdict.completed(complete)) for row in rows)
 
 
 def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:

@@ -88,10 +88,7 @@ def inspect_files(
             read=(checkpoint, drafter),
         )
         judgement = judge_drafter(subject, rules(without=("release",) if headers_only else ()))
-    verdicts = {
-        (each.engine, each.release): replace(each, reasons=tuple(map(complete, each.reasons)))
-        for each in judgement.releases
-    }
+    verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = [verdicts[place] for request in _shown_releases() for place in request.places]
     flat = subject.flat
     readings = aux_readings(

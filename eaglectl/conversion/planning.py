@@ -308,7 +308,7 @@ def read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter
         step.name: StoredTensor(step.name, step.dtype, step.shape, SINGLE, 0, step.nbytes)
         for step in plan.steps
     }
-    alone = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {})
+    alone = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {}, names=(SINGLE,))
     for written in (alone, replace(alone, sidecars={RECORD: plan.identity})):
         try:
             after = read_drafter(written, Answers(), plan.drafter.target)

@@ -3,6 +3,7 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
+import fnmatch
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -10,6 +11,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.checkpoint.layout import INDEX
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import (
     AppliedFact,
@@ -29,6 +31,7 @@ from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View, stated_theta
+from eaglectl.text import listed
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
@@ -161,6 +164,22 @@ class Case(Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def misloaded(self) -> str:
+        """What the loader makes of files that are not what it takes for weights; "" of those that are."""
+        known, files = self.behaviour, self.view.files
+        if not known.weight_patterns or not files.names or INDEX in files.names:
+            return ""
+        at_top = [name for name in files.names if "/" not in name]
+        fitting = (fnmatch.filter(at_top, pattern) for pattern in known.weight_patterns)
+        first = next(filter(None, fitting), [])
+        opened = [name for name in first if not name.endswith(known.skipped_weights)]
+        if not opened:
+            return f"opens {', '.join(known.weight_patterns)}, and the weights are in {listed(files.weights)}"
+        if others := [name for name in opened if name not in files.weights]:
+            return f"opens {listed(others)} in the same folder too"
+        return files.nested and f"takes the items of {files.nested} for tensors, and they are inside of one"
+
+    @cached_property
     def target_reading(self) -> TargetReading | None:
         """What the release does with the target; None where nothing names its kind."""
         return read_captures(self.engine, self.release, self.view.drafter.target)
@@ -201,6 +220,10 @@ class Verdict(Struct, frozen=True):
     def words(self) -> str:
         """The outcome, and what was not read: "as trained, weights not read"."""
         return ", ".join(filter(None, (self.outcome, self.unread)))
+
+    def completed(self, complete: Callable[[str], str]) -> "Verdict":
+        """The verdict with whole commands in its reasons."""
+        return replace(self, reasons=tuple(map(complete, self.reasons)))
 
     @property
     def check(self) -> str:

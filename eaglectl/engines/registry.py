@@ -18,7 +18,7 @@ from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversione
 from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
-from eaglectl.engines.view import View
+from eaglectl.engines.view import NO_FILES, View, WeightFiles
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
@@ -201,12 +201,13 @@ def view_for(
     flat: Mapping[str, Any],
     names: tuple[str, ...],
     target: Mapping[str, Any] | None = None,
+    files: WeightFiles = NO_FILES,
 ) -> View:
     """A checkpoint as `engine` reads it.
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
-    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {})
+    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {}, files)
 
 
 def launch_commands(

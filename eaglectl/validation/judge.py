@@ -158,9 +158,7 @@ def _completed(report: Report, complete: Complete) -> Report:
             replace(entry, finding=entry.finding.completed(complete)) for entry in report.suppressed
         ),
         unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in report.unchecked),
-        releases=tuple(
-            replace(verdict, reasons=tuple(map(complete, verdict.reasons))) for verdict in report.releases
-        ),
+        releases=tuple(verdict.completed(complete) for verdict in report.releases),
         smallest_changes=tuple(map(complete, report.smallest_changes)),
         problem=complete(report.problem),
     )

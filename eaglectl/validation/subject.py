@@ -13,7 +13,7 @@ from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES, EngineRequest, view_for
-from eaglectl.engines.view import View
+from eaglectl.engines.view import View, WeightFiles
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
@@ -320,8 +320,10 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     def view(self, engine: str) -> View:
         """The checkpoint as an engine reads it."""
-        names = tuple(self.checkpoint.tensors)
-        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config)
+        read = self.checkpoint
+        files = WeightFiles(read.names, read.weight_files, read.nested)
+        names = tuple(read.tensors)
+        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config, files)
 
     @cached_property
     def applied_facts(self) -> Mapping[tuple[str, str], tuple[AppliedFact, ...]]:
